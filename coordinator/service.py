@@ -33,6 +33,7 @@ from .runtime.counters import CoordinatorCounters
 from .runtime.housekeeping import HousekeepingConfig
 from .runtime.internal_topics import prepare_topics
 from .runtime.markers import MarkerWriter
+from .runtime.modes_topic import ModesWriter
 from .runtime.offsets_topic import OffsetsWriter
 from .runtime.partition import TICK_S, PartitionRuntime, Role
 from .runtime.services import Services
@@ -200,6 +201,7 @@ class Coordinator:
             journal=Appender(self._log, JOURNAL_CONFIG, "journal"),
             markers=MarkerWriter(self._log, self._topics),
             offsets=OffsetsWriter(self._log, offsets.partition_count),
+            modes=ModesWriter(self._log, self._config.replication_factor),
             tail=ownership.tail,
             members=ownership.members,
             reading=self._reading,
@@ -208,7 +210,7 @@ class Coordinator:
             process_nonce=nonce,
             partition_count=journal.partition_count,
             housekeeping=self._config.housekeeping,
-            topics=self._topics.known.facts,
+            look_ups=self._topics,
             counters=self._counters,
             who_answers=ownership.peers.who_answers,
             is_free=self._bindings.is_free,
@@ -264,7 +266,10 @@ class Coordinator:
         if self._services is not None:
             services = self._services
             await asyncio.gather(
-                services.journal.close(), services.markers.close(), services.offsets.close()
+                services.journal.close(),
+                services.markers.close(),
+                services.offsets.close(),
+                services.modes.close(),
             )
         self._topics.close()
         if self._services is not None:

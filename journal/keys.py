@@ -3,8 +3,6 @@
 That name is the key's producer id and its transaction group, so a key has one home, found by hash.
 A key contains no ``&``, so the name tells owner and key apart, whatever the owner is called.
 
-Topics are bound to transaction groups beside consumer groups, under names that begin alike.
-
 Source: Transaction keys, "Key Concepts" and "PulsarClientBuilder".
 """
 
@@ -21,7 +19,6 @@ FIRST_EPOCH: Final = -1
 """Epoch that a client sends if it was never given one."""
 MARK: Final = "&"
 """Separates the parts of a name. A key, and the name of a transaction group, contain none."""
-_TOPIC: Final = f"{MARK}topic{MARK}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,18 +63,3 @@ class TransactionKey:
 def is_key_name(name: str) -> bool:
     """Returns whether a producer id or transaction group begins like a key's name."""
     return name.startswith(MARK)
-
-
-def topic_binding(topic: str) -> str:
-    """Returns the name under which a topic is bound to its transaction group."""
-    return f"{_TOPIC}{topic}"
-
-
-def is_topic_binding(name: str) -> bool:
-    """Returns whether a name among those of consumer groups stands for a topic."""
-    return name.startswith(_TOPIC)
-
-
-def topic_of_binding(name: str) -> str:
-    """Returns the topic that such a name stands for."""
-    return name.removeprefix(_TOPIC)

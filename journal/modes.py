@@ -26,6 +26,16 @@ def binding_of(topic: str) -> str:
     return TOPIC_BINDING + topic
 
 
+def is_topic_binding(name: str) -> bool:
+    """Returns whether a name among those of consumer groups stands for a topic."""
+    return name.startswith(TOPIC_BINDING)
+
+
+def topic_of_binding(name: str) -> str:
+    """Returns the topic that such a name stands for."""
+    return name.removeprefix(TOPIC_BINDING)
+
+
 class Mode(StrEnum):
     """How transactions end in the partitions of a topic."""
 

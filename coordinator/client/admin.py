@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ...journal.errors import ConfigError, TopicModeError
-from ...journal.keys import topic_binding
-from ...journal.modes import Mode, Phase
+from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
 from ...journal.value import value
@@ -239,7 +238,7 @@ class AdminQueries(CoordinatorQueries):
 
     def _topic_group(self, topic: str, mode: Mode, wanted: str | None) -> str | None:
         """Returns the transaction group of a topic, which it binds to the wanted one if to none."""
-        name = topic_binding(topic)
+        name = binding_of(topic)
         bound = self._bind(name, None).transaction_group
         if bound is None and mode is Mode.METADATA:
             if wanted is None:
@@ -258,7 +257,7 @@ class AdminQueries(CoordinatorQueries):
 
     def describe_topic(self, topic: str) -> TopicHome:
         """Returns a topic's mode and home. One that was never switched has markers."""
-        group = self._bind(topic_binding(topic), None).transaction_group
+        group = self._bind(binding_of(topic), None).transaction_group
         if group is None:
             return TopicHome(_never_switched(topic), None, None)
         found = self._ask(group, DescribeTopics(topics=(topic,)), TopicModes).topics

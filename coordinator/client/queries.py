@@ -23,8 +23,8 @@ from ...journal.errors import (
     RetriableError,
     SessionClosedError,
 )
-from ...journal.keys import is_topic_binding
 from ...journal.logs.interface import Log
+from ...journal.modes import is_topic_binding
 from ...journal.txid import TxId
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.commands import (
@@ -102,7 +102,7 @@ class CoordinatorQueries:
         return self._bind(group, transaction_group, timeout_s)
 
     def bound(self, name: str) -> Binding:
-        """Returns what a consumer group is bound to, or a topic by its `topic_binding`."""
+        """Returns what a consumer group is bound to, or a topic by its `binding_of`."""
         return self._bind(name, None)
 
     def _bind(

@@ -28,7 +28,8 @@ from itertools import chain
 from typing import Final
 
 from ...journal.errors import NotAllowedError
-from ...journal.keys import is_key_name, is_topic_binding
+from ...journal.keys import is_key_name
+from ...journal.modes import is_topic_binding
 from ...journal.producer_ids import is_anonymous
 from ...journal.records.types import Forget
 from .claims import Claims

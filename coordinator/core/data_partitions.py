@@ -7,8 +7,8 @@ from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
-from ...journal.records.types import DataPartition, PartitionWrites
 from ...journal.places import PartitionId
+from ...journal.records.types import DataPartition, PartitionWrites
 from .decision import TopicFacts
 from .modes import TopicModes
 from .transactions import TransactionMetadata

@@ -33,6 +33,14 @@ to the first failure; in CAREFUL there is only one. `Flow` covers a producer's l
 are not in the broker's order: when one of a lane's markers was refused before it was sent, the
 shell refuses those behind it too.
 
+A lane also has the mode records of its journal partition, which tell readers that a topic is
+switched (`mode_records`). One stands at the journal offset of its MODE record, between the markers
+of lower and of higher sequences. And where a partition has places beside markers, both keep one
+order (R4): a marker or mode record whose turn it is may have to wait until what was decided before
+it is placed there (`Placer.may_mark`). That is no state of its own, for it says nothing of how a
+marker is to be sent: a lane that waits for a place stays FLOWING or CAREFUL, has nothing in flight
+that could fail behind it, and goes on with `resume`. Other lanes don't wait with it.
+
 No batch is larger than a topic takes: the markers in flight to one data partition are bounded by
 its ``max.message.bytes``, over all its lanes. A topic with a small limit so never stops the shared
 producer, except while its limit is not known, or was just lowered.
@@ -59,9 +67,11 @@ from ...journal.control import (
     TopicPartition,
     encode_marker,
 )
+from ...journal.places import PartitionId
 from ...journal.records.types import DataPartition
 from ...journal.state import State
 from ...journal.txid import TxId
+from .mode_records import MayMark, ModeRecords, ModeWrite
 from .topics import Existence, TopicKnowledge
 from .transactions import TransactionMetadata
 
@@ -165,23 +175,54 @@ class _Ending:
     hw: Callable[[], int]
     finished: Finished | None
     """None: its shard is gone, and the next owner writes its markers again."""
+    may_mark: MayMark
     gone: list[TopicPartition] = field(default_factory=list)
+
+    @property
+    def txid(self) -> TxId:
+        return self.transaction.txid
+
+    @property
+    def sequence(self) -> int:
+        sequence = self.transaction.commit_sequence
+        assert sequence is not None, "it is decided"
+        return sequence
+
+    @property
+    def is_live(self) -> bool:
+        return self.finished is not None
+
+    def abandon(self) -> None:
+        self.finished = None
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One marker of one transaction."""
+    """One marker of one transaction, or one mode record."""
 
     lane: _Lane
-    ending: _Ending
+    part_of: _Ending | ModeWrite
     partition: DataPartition
     size: int = 0
     """Upper bound of its bytes in a batch, from when it is sent."""
 
     @property
     def txid(self) -> TxId:
-        """The transaction that it ends."""
-        return self.ending.transaction.txid
+        """The transaction that it ends, or the MODE record that it follows from."""
+        return self.part_of.txid
+
+    @property
+    def sequence(self) -> int:
+        """Its place in the order of its lane: commit sequence, or offset of the MODE record."""
+        return self.part_of.sequence
+
+    @property
+    def may_go(self) -> bool:
+        """Whether all that was decided before it is placed in its partition (R4)."""
+        p = self.partition
+        return self.part_of.may_mark(
+            PartitionId(p.topic, p.partition, p.topic_id), self.part_of.sequence
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -263,6 +304,9 @@ class MarkerLanes:
         self._look_at: list[tuple[int, str]] = []
         """Heap of (monotonic ms, topic): look-ups to come."""
         self._entered = 0
+        self._modes = ModeRecords(topics)
+        self._unplaced: dict[int, dict[_Lane, None]] = {}
+        """Journal partition → lanes whose next job waits until something is placed."""
 
     # ---- what is written ------------------------------------------------------------------------
 
@@ -272,26 +316,33 @@ class MarkerLanes:
         epoch: int,
         hw: Callable[[], int],
         finished: Finished,
+        may_mark: MayMark = lambda _partition, _sequence: True,
     ) -> None:
-        """Writes a decided transaction's markers. Call it in commit-sequence order.
+        """Writes a decided transaction's markers, but where it is placed. Call it in
+        commit-sequence order.
 
         Args:
             transaction: a transaction whose decision is acknowledged.
             epoch: the owner's epoch.
             hw: returns the journal partition's high watermark; called when a marker goes out.
             finished: called once, when every partition has its marker or is gone.
+            may_mark: tells whether a marker may go out now; `resume` follows when it may.
         """
-        partitions = transaction.partitions
-        if not partitions:
+        partitions, placed = transaction.partitions, transaction.placed
+        missing = len(partitions) - len(placed)
+        if not missing:
             finished(transaction.begin, ())
             return
         listed = PartitionList.of(partitions)
-        ending = _Ending(transaction, epoch, listed, len(partitions), hw, finished)
-        ranges = 0
+        ending = _Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
+        journal, ranges = transaction.txid.partition, 0
         for key, partition in partitions.items():
-            lane = self._lanes.get((transaction.txid.partition, key))
-            if lane is None:
-                lane = self._open(transaction.txid.partition, key)
+            if key in placed:
+                continue
+            lane = self._lane(journal, key)
+            if self._modes and (write := self._modes.before(journal, partition)):
+                mode_partition = DataPartition(*key, write.topic_id)
+                lane.queue.append(Job(lane, write, mode_partition))
             lane.queue.append(Job(lane, ending, partition))
             ranges += len(transaction.branches.get(key, ())) if transaction.parts else 0
             if ranges > RANGES_MAX:
@@ -300,6 +351,30 @@ class MarkerLanes:
                 self._send(lane)
         if self._later:
             self._shell.wake_at(0)
+
+    def write_mode(self, write: ModeWrite) -> None:
+        """Writes a mode record to each partition of a topic. Call it in the order of sequences.
+
+        A repeated call for the topic replaces the one before.
+        """
+        for partition in self._modes.begin(write):
+            self._queue(write, partition)
+        if self._modes.waits_for(write.topic):
+            self._shell.look_up(write.topic)
+
+    def _queue(self, write: ModeWrite, partition: DataPartition) -> None:
+        lane = self._lane(write.txid.partition, partition.key)
+        lane.queue.append(Job(lane, write, partition))
+        self._send(lane)
+
+    def resume(self, journal_partition: int) -> None:
+        """Goes on with what waited until something is placed: a PLACED record is durable."""
+        for lane in self._unplaced.pop(journal_partition, ()):
+            self._send(lane)
+
+    def _lane(self, journal_partition: int, key: TopicPartition) -> _Lane:
+        lane = self._lanes.get((journal_partition, key))
+        return self._open(journal_partition, key) if lane is None else lane
 
     def _open(self, journal_partition: int, key: TopicPartition) -> _Lane:
         target = self._targets.get(key)
@@ -326,6 +401,9 @@ class MarkerLanes:
                 if not lane.in_flight:
                     self._doubt(lane)
                 return
+            if not job.may_go:
+                self._unplaced.setdefault(job.txid.partition, {})[lane] = None
+                return
             headers = _headers(job)
             size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
             if not self._has_room(lane.target, job.partition.topic, size):
@@ -348,8 +426,14 @@ class MarkerLanes:
 
     # ---- what the producers answer --------------------------------------------------------------
 
-    def written(self, job: Job, now_ms: int) -> None:
-        """Takes the acknowledgement of a marker."""
+    def written(self, job: Job, now_ms: int, offset: int | None = None) -> None:
+        """Takes the acknowledgement of a marker or mode record.
+
+        Args:
+            job: what was written.
+            now_ms: monotonic time in milliseconds.
+            offset: its offset in the data partition, as the producer tells it.
+        """
         lane = job.lane
         if lane.state is LaneState.FAILED:
             self._answered(lane, now_ms)
@@ -363,8 +447,18 @@ class MarkerLanes:
         if lane.state is LaneState.CAREFUL and not (lane.until_empty and lane.queue):
             lane.until_empty = False
             self._turn(lane, LaneState.FLOWING)
-        _count(job, gone=False)
+        if isinstance(job.part_of, _Ending):
+            _count(job.part_of, job, gone=False)
+        else:
+            self._mode_written(job.part_of, job, offset, now_ms)
         self._send(lane)
+
+    def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:
+        if offset is None:
+            # Its offset must be known, and this answer does not tell it.
+            job.lane.queue.append(Job(job.lane, write, job.partition))
+        elif self._modes.written(write, job.partition.partition, offset, now_ms):
+            self._shell.look_up(write.topic)
 
     def _disorder(self, lane: _Lane, now_ms: int) -> None:
         """Takes an acknowledgement that came before one of an older marker."""
@@ -397,7 +491,7 @@ class MarkerLanes:
             return
         jobs, lane.in_flight = lane.in_flight, deque()
         # What an ended tenure left behind is written again by the next one, in its own order.
-        lane.queue.extendleft(j for j in reversed(jobs) if j.ending.finished is not None)
+        lane.queue.extendleft(j for j in reversed(jobs) if j.part_of.is_live)
         lane.flow = Flow()
         failure = lane.failure
         assert failure is not None
@@ -437,7 +531,7 @@ class MarkerLanes:
             self._go_on(lane)
         while self._look_at and self._look_at[0][0] <= now_ms:
             topic = heapq.heappop(self._look_at)[1]
-            if topic in self._looks:
+            if topic in self._looks or self._modes.waits_for(topic):
                 self._shell.look_up(topic)
         due_ms = [heap[0][0] for heap in (self._due, self._look_at) if heap]
         if due_ms:
@@ -450,7 +544,9 @@ class MarkerLanes:
             del self._later[lane]
             if lane.queue:
                 job = lane.queue[0]
-                ranges += len(job.ending.transaction.branches.get(job.partition.key, ()))
+                if isinstance(job.part_of, _Ending):
+                    branches = job.part_of.transaction.branches
+                    ranges += len(branches.get(job.partition.key, ()))
                 self._send(lane)
         if self._later:
             self._shell.wake_at(now_ms)
@@ -494,11 +590,13 @@ class MarkerLanes:
             if self._is_settled(lane, now_ms):
                 del self._looks[topic][lane]
                 self._go_on(lane)
-        if self._looks.get(topic):
+        for write, partition in self._modes.looked_up(topic, now_ms):
+            self._queue(write, partition)
+        if not self._looks.get(topic):
+            self._looks.pop(topic, None)
+        if topic in self._looks or self._modes.waits_for(topic):
             heapq.heappush(self._look_at, (now_ms + LOOK_PAUSE_MS, topic))
             self._shell.wake_at(now_ms + LOOK_PAUSE_MS)
-        else:
-            self._looks.pop(topic, None)
 
     def _is_settled(self, lane: _Lane, now_ms: int) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
@@ -506,7 +604,11 @@ class MarkerLanes:
             existence = self._topics.existence(lane.queue[0].partition.topic, now_ms)
             if existence is not Existence.GONE:
                 return existence is Existence.ALIVE
-            _count(lane.queue.popleft(), gone=True)
+            job = lane.queue.popleft()
+            if isinstance(job.part_of, _Ending):
+                _count(job.part_of, job, gone=True)
+            else:
+                self._modes.give_up(job.part_of)
         return True
 
     # ---- what others ask ------------------------------------------------------------------------
@@ -525,16 +627,31 @@ class MarkerLanes:
             found[journal_partition] = total + waiting, max(longest, waiting)
         return found
 
+    def first(self, journal_partition: int, partition: TopicPartition) -> int | None:
+        """Returns the lowest sequence of a marker or mode record of a journal partition that a data
+        partition lacks; None if it lacks none.
+
+        What an earlier tenure has in flight counts too, and may lie behind what the present one has
+        in the queue.
+        """
+        lane = self._lanes.get((journal_partition, partition))
+        if lane is None:
+            return None
+        firsts = (*lane.in_flight, lane.queue[0]) if lane.queue else lane.in_flight
+        return min((job.sequence for job in firsts), default=None)
+
     def forget(self, journal_partition: int) -> None:
         """Drops the queued markers of a journal partition that this coordinator must load again.
 
         Markers in flight stay: their decisions are durable, and the lane keeps its order.
         """
+        self._modes.forget(journal_partition)
+        self._unplaced.pop(journal_partition, None)
         for key, lane in self._lanes.items():
             if key[0] == journal_partition:
                 lane.queue.clear()
                 for job in lane.in_flight:
-                    job.ending.finished = None
+                    job.part_of.abandon()
 
     def sweep(self) -> None:
         """Drops lanes that have nothing to do: topics and partitions come and go."""
@@ -553,23 +670,24 @@ class MarkerLanes:
 
 
 def _headers(job: Job) -> Headers:
-    transaction = job.ending.transaction
-    assert transaction.commit_sequence is not None
+    ending = job.part_of
+    if isinstance(ending, ModeWrite):
+        return [(TXID_HEADER, ending.txid.to_bytes()), (TXCTL_HEADER, ending.control())]
+    transaction = ending.transaction
     branches = tuple(transaction.branches.get(job.partition.key, ()))
     marker = Marker(
         committed=transaction.state in (State.COMMITTING, State.COMMITTED),
-        commit_sequence=transaction.commit_sequence,
-        hw=job.ending.hw(),
-        epoch=job.ending.epoch,
+        commit_sequence=ending.sequence,
+        hw=ending.hw(),
+        epoch=ending.epoch,
         branches=branches,
         topic_id=job.partition.topic_id if branches else "",
     )
-    control = encode_marker(marker, job.ending.listed)
+    control = encode_marker(marker, ending.listed)
     return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
 
 
-def _count(job: Job, *, gone: bool) -> None:
-    ending = job.ending
+def _count(ending: _Ending, job: Job, *, gone: bool) -> None:
     ending.missing -= 1
     if gone:
         ending.gone.append(job.partition.key)

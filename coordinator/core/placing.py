@@ -124,6 +124,11 @@ class Placer:
         """Returns the number of (transaction, partition) that wait."""
         return len(self._unplaced)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits."""
+        return not self._left
+
     def place(self, effect: PlaceWrites) -> None:
         """Takes a durable decision. Effects must come in journal order, those for lanes too."""
         self._left[effect.begin] = _Left(effect.sequence, set(effect.partitions))

@@ -111,6 +111,12 @@ class _Topic:
     as_of_ms: int = 0
     """When the look-up began that gave the latest answer: what happened since is not in it."""
     used_ms: int = 0
+    holder: str = ""
+    """Id of the topic that the latest answer which found one told of."""
+    held_ms: int = 0
+    """Since when answers in a row told of it."""
+    tells: int = 0
+    """Number of those answers."""
 
     @property
     def looking(self) -> bool:
@@ -165,6 +171,19 @@ class _Topic:
         # Not `told_ms`: an answer that took long may be of before a partition was added. And each
         # partition by itself: one that was named before may have been missing for longer.
         return self.as_of_ms >= lacked.since_ms + ABSENT_CONFIRM_MS
+
+    @property
+    def is_held(self) -> bool:
+        """Whether look-ups told of the same topic for long enough."""
+        if self.told_ms is None or self.tells < LOOKS_MIN:
+            return False
+        return self.told_ms - self.held_ms >= CONFIRM_MS
+
+    def note_holder(self, topic_id: str, now_ms: int) -> None:
+        """Notes which topic an answer told of. Call it before `note`."""
+        if topic_id != self.holder or now_ms - (self.told_ms or 0) > GAP_MAX_MS:
+            self.holder, self.held_ms, self.tells = topic_id, now_ms, 0
+        self.tells += 1
 
     def note(self, *, found: bool, now_ms: int) -> None:
         """Notes whether a look-up found the topic."""
@@ -314,10 +333,12 @@ class TopicKnowledge:
         known.as_of_ms = now_ms if known.asked_ms is None else known.asked_ms
         known.asked_ms, known.failure, known.failed_ms = None, None, None
         known.unsupported, known.unwritable = unsupported, unwritable
+        if facts is not None:
+            known.note_holder(facts.topic_id, now_ms)
         known.note(found=facts is not None, now_ms=now_ms)
         if facts is not None:
             before = known.facts
-            if before is not None and _may_be_same(before.topic_id, facts.topic_id):
+            if before is not None and may_be_same(before.topic_id, facts.topic_id):
                 facts = _joined(before, facts)
             facts = replace(facts, told=known.note_id(facts.topic_id, now_ms))
             known.facts = self.facts[topic] = facts
@@ -385,16 +406,34 @@ class TopicKnowledge:
         known = self._topics.get(topic)
         return known is not None and known.missed_ms is not None
 
-    def existence(self, topic: str, now_ms: int) -> Existence:
+    def is_told_since(self, topic: str, since_ms: int) -> bool:
+        """Returns whether the latest answer found the topic, by a look-up that began at `since_ms`
+        or later."""
+        known = self._topics.get(topic)
+        if known is None or known.told_ms is None or known.missed_ms is not None:
+            return False
+        return known.as_of_ms >= since_ms
+
+    def existence(self, topic: str, now_ms: int, topic_id: str = "") -> Existence:
         """Returns whether there is a topic of this name, by look-ups up to this time.
 
         What they found long ago proves nothing: the topic may have been created since.
+
+        Args:
+            topic: its name.
+            now_ms: monotonic time in milliseconds.
+            topic_id: the id of the topic that is meant; "" if any topic of the name counts. Another
+                one that has the name proves that it is gone, if look-ups agree for as long.
         """
         known = self._topics.get(topic)
-        if known is None or known.missed_ms is None:
+        if known is None:
             return Existence.ALIVE
         is_recent = known.told_ms is not None and now_ms - known.told_ms <= GAP_MAX_MS
-        return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
+        if known.missed_ms is not None:
+            return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
+        if not topic_id or may_be_same(known.holder, topic_id):
+            return Existence.ALIVE
+        return Existence.GONE if known.is_held and is_recent else Existence.DOUBTFUL
 
 
 def _highest(partitions: Iterable[TopicPartition]) -> dict[str, int]:
@@ -406,7 +445,8 @@ def _highest(partitions: Iterable[TopicPartition]) -> dict[str, int]:
     return highest
 
 
-def _may_be_same(one: str, other: str) -> bool:
+def may_be_same(one: str, other: str) -> bool:
+    """Returns whether two topic ids may be of one topic."""
     # A log may have no ids, also for some time: Kafka tells none until all brokers are upgraded.
     return one == other or not one or not other
 

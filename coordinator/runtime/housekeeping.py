@@ -3,7 +3,8 @@ ends its hours of service, with which what nobody uses is forgotten.
 
 The order makes it safe at any crash. A snapshot is appended. When all of it is acknowledged, it is
 committed as the checkpoint. When that is durable, the journal is trimmed: below the snapshot, the
-high watermark and the age at which outcomes are forgotten. So wherever an owner dies, a snapshot
+high watermark, the age at which outcomes are forgotten, and what readers of placed data need
+(`core.fences`). So wherever an owner dies, a snapshot
 that counts lies at or behind the journal's start (trap 9). An owner that was replaced may do each
 step once more when it wakes up. That does no harm: its snapshot is one of the epoch that it was
 made in, and what it trims lies below that. (Its checkpoint may hide a later one; see `loading.py`.)
@@ -31,10 +32,13 @@ from confluent_kafka import KafkaException
 
 from ...journal.errors import BrokerError, LogtxError, RequestTooLargeError
 from ...journal.logs.interface import Log
+from ...journal.places import GONE, PartitionId
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
 from ..core.tenure import Tenure
+from ..core.topics import Existence
 from ..protocol.checkpoint import Checkpoint
 from .questions import Questions
+from .topics import TopicLookUps
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ class Housekeeping:
         *,
         reading: Executor,
         questions: Questions,
+        look_ups: TopicLookUps,
         is_free: Callable[[str], Awaitable[bool]],
     ) -> None:
         """Does nothing before `run`.
@@ -95,13 +100,14 @@ class Housekeeping:
             config: when to take snapshots, and what to keep.
             reading: runs the calls that read the journal.
             questions: runs the quick calls.
+            look_ups: looks up data topics.
             is_free: returns whether a consumer group has no offsets, wherever it is bound.
         """
         self.published = asyncio.Event()
         """Set when clients can find the owner."""
         self._log, self._tenure, self._address = log, tenure, address
         self._config, self._reading, self._questions = config, reading, questions
-        self._is_free = is_free
+        self._look_ups, self._is_free = look_ups, is_free
         self._partition = tenure.shard.partition
         self._since = tenure.snapshot_offset or 0
         """Offset from which the records count towards the next snapshot."""
@@ -204,7 +210,9 @@ class Housekeeping:
     # ---- trimming -------------------------------------------------------------------------------
 
     async def _trim(self, snapshot: int) -> None:
-        bound = min(snapshot, self._tenure.shard.hw)
+        shard = self._tenure.shard
+        await self._advance_fence()
+        bound = min(snapshot, shard.hw, shard.fences.trim_to)
         if bound <= self._trimmed:
             return
         loop = asyncio.get_running_loop()
@@ -213,6 +221,34 @@ class Housekeeping:
         except (LogtxError, KafkaException) as error:
             # The next checkpoint tries again.
             _LOG.warning("trim_failed partition=%d error=%s", self._partition, error)
+
+    async def _advance_fence(self) -> None:
+        """Asks whether the data passed the fence, which then may be trimmed to (R14)."""
+        fences = self._tenure.shard.fences
+        if asked := fences.partitions():
+            fences.advance(await self._log_starts(asked))
+
+    async def _log_starts(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
+        """Returns the first offsets of partitions, or `GONE`; without those that are not known."""
+        topics = sorted({(p.topic, p.topic_id) for p in partitions})
+        settled = await asyncio.gather(*(self._look_ups.settle(*topic) for topic in topics))
+        existence = dict(zip(topics, settled, strict=True))
+        states = {p: existence[p.topic, p.topic_id] for p in partitions}
+        starts = {p: GONE for p, state in states.items() if state is Existence.GONE}
+        alive = [p for p, state in states.items() if state is Existence.ALIVE]
+        question = f"starts-{self._partition}"
+        try:
+            answers = await self._questions.ask(
+                question, self._log.each_start_offset, [p.key for p in alive]
+            )
+        except (LogtxError, KafkaException) as error:
+            _LOG.warning("log_starts_unknown partition=%d error=%s", self._partition, error)
+            return starts
+        for partition in alive:
+            start = answers.get(partition.key)
+            if isinstance(start, int):
+                starts[partition] = start
+        return starts
 
     def _delete_records(self, snapshot: int, bound: int) -> None:
         oldest_ms = self._broker_ms(snapshot) - self._config.outcome_retention_ms

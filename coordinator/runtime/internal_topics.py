@@ -10,6 +10,8 @@ from confluent_kafka import KafkaError
 
 from ...journal.errors import BrokerError, JournalTopicError, UnknownTopicError
 from ...journal.logs.interface import GroupOffset, Log, TopicInfo
+from ...journal.mode_registry import MODES_TOPIC_SETTINGS
+from ...journal.modes import MODES_TOPIC
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, OFFSETS_TOPIC
 from ...journal.rights import coordinator_may_not, grant, lacking
 from ..core.tenure import RECORD_MAX_BYTES
@@ -59,27 +61,37 @@ def prepare_topics(
         BrokerError: Kafka does not answer, or a right is missing; the message names the command
             that gives it.
     """
-    infos = []
-    for topic, settings in (
-        (JOURNAL_TOPIC, JOURNAL_SETTINGS),
-        (OFFSETS_TOPIC, OFFSETS_TOPIC_SETTINGS),
-    ):
-        try:
-            info = _described(topic, log)
-        except UnknownTopicError:
-            log.create_topic(
-                topic,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                settings=settings,
-            )
-            info = log.topic_info(topic)
-        _check_rights(info, log)
-        check_topic(info, settings, replication_factor, log.bootstrap_servers)
-        infos.append(info)
+    settings_of = {JOURNAL_TOPIC: JOURNAL_SETTINGS, OFFSETS_TOPIC: OFFSETS_TOPIC_SETTINGS}
+    infos = [
+        _prepare(topic, settings, partitions, replication_factor, log)
+        for topic, settings in settings_of.items()
+    ]
     if infos[0].operations is not None:
         _check_group(log)
     return infos[0], infos[1]
+
+
+def prepare_modes_topic(log: Log, replication_factor: int) -> None:
+    """Creates `__transaction_topics` if missing, and checks it; see `prepare_topics`."""
+    _prepare(MODES_TOPIC, MODES_TOPIC_SETTINGS, 1, replication_factor, log)
+
+
+def _prepare(
+    topic: str, settings: Mapping[str, str], partitions: int, replication_factor: int, log: Log
+) -> TopicInfo:
+    try:
+        info = _described(topic, log)
+    except UnknownTopicError:
+        log.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
+        )
+        info = log.topic_info(topic)
+    _check_rights(info, log)
+    check_topic(info, settings, replication_factor, log.bootstrap_servers)
+    return info
 
 
 def _described(topic: str, log: Log) -> TopicInfo:

@@ -1,4 +1,4 @@
-"""Writes markers: the end of each transaction, in each of its data partitions.
+"""Writes markers: the end of each transaction, in each of its data partitions; and mode records.
 
 `MarkerLanes` decides which marker goes out next and when it counts as written. Here are the two
 producers that it sends by, the clock, and the look-ups of topics. Nothing here may end a lane:
@@ -137,17 +137,17 @@ class MarkerWriter:
             # No thread or no file handle is left. The lane pauses, and tries again.
             _LOG.warning("marker_producer_not_made error=%r", error)
             stopped = KafkaError(KafkaError._FATAL)
-            asyncio.get_running_loop().call_soon(self._answered, job, stopped)
+            asyncio.get_running_loop().call_soon(self._answered, job, None, stopped)
             return
         topic, partition = job.partition.key
         unanswered = self._unanswered.setdefault(appender, set())
         unanswered.add(sent)
 
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+        def acknowledge(offset: int | None, error: KafkaError | None) -> None:
             # Once: what a closed producer did not report was reported for it.
             if sent in unanswered:
                 unanswered.discard(sent)
-                self._answered(job, error)
+                self._answered(job, offset, error)
 
         appender.append(topic, partition, acknowledge, headers=headers, flow=flow)
 
@@ -179,7 +179,7 @@ class MarkerWriter:
             # A callback that breaks off takes its report with it. A lane would wait for that for
             # ever: it does not ask how long a producer takes that is being closed.
             _LOG.warning("marker_not_reported topic=%s partition=%d", *sent.job.partition.key)
-            self._answered(sent.job, lost)
+            self._answered(sent.job, None, lost)
 
     def look_up(self, topic: str) -> None:
         """Looks a topic up."""
@@ -194,9 +194,9 @@ class MarkerWriter:
         if not self._closed:
             self.lanes.looked_up(topic, monotonic_ms())
 
-    def _answered(self, job: Job, error: KafkaError | None) -> None:
+    def _answered(self, job: Job, offset: int | None, error: KafkaError | None) -> None:
         if error is None:
-            self.lanes.written(job, monotonic_ms())
+            self.lanes.written(job, monotonic_ms(), offset)
             return
         failure = _FAILURES.get(error.code(), Failure.REFUSED)
         if failure.is_of_the_partition:

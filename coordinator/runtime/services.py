@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,11 @@ from .counters import CoordinatorCounters
 from .housekeeping import HousekeepingConfig
 from .loading import journal_end
 from .markers import MarkerWriter
+from .modes_topic import ModesWriter
 from .offsets_topic import OffsetsWriter
 from .questions import Questions
 from .tail import Tail
+from .topics import TopicLookUps
 
 
 async def _not_known(_group: str) -> bool:
@@ -42,6 +44,7 @@ class Services:
     journal: Appender
     markers: MarkerWriter
     offsets: OffsetsWriter
+    modes: ModesWriter
     tail: Tail
     members: Members
     reading: Executor
@@ -58,8 +61,8 @@ class Services:
     housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
     questions: Questions = field(default_factory=Questions)
     """Asks the log quick questions."""
-    topics: dict[str, TopicFacts] = field(default_factory=dict)
-    """Data topic → its facts; grows as topics are looked up."""
+    look_ups: TopicLookUps
+    """Looks up data topics."""
     counters: CoordinatorCounters = field(default_factory=CoordinatorCounters)
     who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
     """Returns the process nonce of the coordinator that answers at an address; None if none
@@ -75,6 +78,11 @@ class Services:
     """Called with journal partition, producer id, session nonce and the reason."""
     close_sessions: Callable[[int, LogtxError], None]
     """Called with a journal partition whose sessions must all connect again, and the reason."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicFacts]:
+        """Data topic → its facts; grows as topics are looked up."""
+        return self.look_ups.known.facts
 
     async def journal_end(self, partition: int, known_end: int = 0) -> int:
         """Runs `loading.journal_end` outside the event loop."""

@@ -11,23 +11,36 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from ...journal.control import TopicPartition
 from ...journal.errors import (
     BrokerError,
     CoordinatorLoadingError,
     LogtxError,
     UnknownTopicError,
 )
+from ...journal.mode_registry import ModeKey, TopicModeRecord
+from ...journal.modes import binding_of
 from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
 from ...journal.records.types import AbortReason
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
-from ..core.decision import ClearOffsets, Effect, Instant, WriteMarkers, WriteOffsets
+from ..core.decision import (
+    ClearOffsets,
+    Effect,
+    Instant,
+    PublishMode,
+    WriteMarkers,
+    WriteModeRecords,
+    WriteOffsets,
+)
+from ..core.mode_records import ModeWrite
 from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
@@ -37,6 +50,7 @@ from .alarm import monotonic_ms
 from .appender import Appender
 from .counters import PlaceClock
 from .housekeeping import Housekeeping
+from .placing import Placing
 from .pressure import Pressure
 from .services import Services
 
@@ -103,7 +117,16 @@ class Serving:
             services.housekeeping,
             reading=services.reading,
             questions=services.questions,
+            look_ups=services.look_ups,
             is_free=services.is_free,
+        )
+        self._placing = Placing(
+            services.log,
+            self.tenure,
+            questions=services.questions,
+            look_ups=services.look_ups,
+            ask=ask,
+            now=_now,
         )
         self._partition = partition
         self._services = services
@@ -133,6 +156,7 @@ class Serving:
     def begin(self) -> None:
         """Redoes what earlier owners may have left undone, and starts serving."""
         self.tenure.begin(_now(), self._services.topics)
+        self._placing.soon()
 
     def _asserted(self, group: str) -> None:
         """Notes that a group's whole IOV is durable, and removes what earlier owners wrote."""
@@ -178,6 +202,8 @@ class Serving:
     def _tick_tenure(self) -> None:
         self._going_on = False
         self.tenure.tick(_now(), self._services.topics)
+        # A place may have waited for a marker that is written now.
+        self._placing.soon()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -230,10 +256,12 @@ class Serving:
         """Stops serving. Waiting requests get the error, and all sessions must connect again."""
         self.tenure.end(error)
         self.pressure.end()
+        self._placing.end()
         for answer in self._kept:
             answer(error)
         self._services.markers.lanes.forget(self._partition)
         self._services.offsets.forget(self._partition)
+        self._services.modes.forget(self._partition)
         self._services.close_sessions(self._partition, error)
         self.over.set()
         self._quiet.set()
@@ -255,6 +283,7 @@ class Serving:
     def _acknowledged(self, predicted: int, offset: int | None, error: KafkaError | None) -> None:
         self.pressure.acknowledged()
         self.tenure.acknowledged(predicted, offset, error.name() if error else "")
+        self._placing.soon()
         if offset is None:
             self._doubt_journal(self._journal)
         if self.tenure.quiescing and not self.tenure.in_flight:
@@ -320,7 +349,7 @@ class Serving:
             return CoordinatorLoadingError(f"the journal does not answer: {error}")
 
     def execute(self, effect: Effect) -> None:
-        """Writes markers or offsets."""
+        """Writes markers, mode records, offsets or modes."""
         shard, services, tenure = self.tenure.shard, self._services, self.tenure
         match effect:
             case WriteOffsets(group, begin, offsets):
@@ -336,9 +365,55 @@ class Serving:
                 self._tell_producer(transaction)
                 if transaction.placed:
                     self.place_clock.decided(tenure.placer, transaction.begin, time.monotonic())
+                may_mark = tenure.placer.may_mark
                 services.markers.lanes.write(
-                    transaction, shard.epoch, lambda: shard.hw, tenure.written
+                    transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
                 )
+            case WriteModeRecords(with_records=False):
+                self._placing.end_switch(effect)
+            case WriteModeRecords(topic, topic_id, offset, places):
+                txid = TxId(self._partition, shard.incarnation, offset)
+                may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded
+                services.markers.lanes.write_mode(
+                    ModeWrite(txid, topic, topic_id, places, may_mark, recorded)
+                )
+            case PublishMode(topic):
+                self._publish_mode(topic)
+
+    def _publish_mode(self, topic: str) -> None:
+        shard, modes = self.tenure.shard, self._services.modes
+        mode = shard.modes.get(topic)
+        assert mode is not None, "a mode that is published was replayed"
+        key = ModeKey(topic, self._partition, shard.incarnation, shard.epoch)
+        record = TopicModeRecord(
+            topic=topic,
+            topic_id=mode.topic_id,
+            phase=mode.phase,
+            transaction_group=shard.bindings.get(binding_of(topic), ""),
+            home=key.home,
+            mode_offset=mode.offset,
+            # A switch begins and ends with one record each, so their order is the same.
+            offset=mode.offset,
+            since=mode.since,
+            with_records=mode.with_records,
+        )
+        modes.write(key, record, partial(self._mode_published, key))
+
+    def _mode_published(self, key: ModeKey) -> None:
+        self.tenure.mode_published(key.topic)
+        # Not before: a reader would meet the removal, and nothing behind it.
+        for epoch in () if self.tenure.over else self.tenure.shard.past_epochs:
+            self._services.modes.clear_former(replace(key, epoch=epoch))
+
+    def first_marker(self, key: TopicPartition) -> int | None:
+        """Returns the commit sequence of the first marker that a data partition lacks."""
+        return self._services.markers.lanes.first(self._partition, key)
+
+    def places_given(self) -> None:
+        """Goes on with markers that waited for places, and with the next round."""
+        self._count_places()
+        self._services.markers.lanes.resume(self._partition)
+        self._placing.soon()
 
     def _count_places(self) -> None:
         """Counts the places of a PLACED record that is durable."""

@@ -26,7 +26,7 @@ from ...journal.logs.interface import Log, TopicInfo
 from ...journal.reader import RESERVED
 from ...journal.rights import coordinator_may_not, lacking
 from ..core.decision import TopicFacts
-from ..core.topics import AGAIN_MS, TopicKnowledge
+from ..core.topics import AGAIN_MS, CONFIRM_MS, Existence, TopicKnowledge
 from ..tasks import essential_task
 from .alarm import monotonic_ms
 
@@ -35,6 +35,9 @@ _LOG = logging.getLogger(__name__)
 WAIT_MAX_S: Final = 5.0
 """Longest wait for look-ups before a command goes on without them. A longer one holds up the other
 commands of its stream when the brokers do not answer."""
+SETTLE_MAX_MS: Final = 2 * CONFIRM_MS
+"""Longest wait for look-ups to agree whether a topic is there. A longer one delays who asks; with a
+shorter one they can't agree in time."""
 BATCH_MAX: Final = 200
 """Topics in one request; more make its answer late for all of them."""
 REQUESTS_MAX: Final = 2
@@ -184,6 +187,29 @@ class TopicLookUps:
             await self._next_answer()
             now_ms = monotonic_ms()
         return self.known.refusal(partitions, now_ms, unwritten)
+
+    async def settle(self, topic: str, topic_id: str) -> Existence:
+        """Looks a topic up until it is certain whether it is there, for a bounded time.
+
+        Args:
+            topic: its name.
+            topic_id: its id; "" if any topic of the name counts.
+
+        Returns:
+            DOUBTFUL if there was no answer, or answers did not agree for long enough.
+        """
+        since_ms = now_ms = monotonic_ms()
+        while now_ms - since_ms < SETTLE_MAX_MS and not self._closed:
+            self.look_up(topic)
+            await self._next_answer()
+            now_ms = monotonic_ms()
+            existence = self.known.existence(topic, now_ms, topic_id)
+            if existence is Existence.GONE:
+                return existence
+            if existence is Existence.ALIVE and self.known.is_told_since(topic, since_ms):
+                return existence
+            await asyncio.sleep(AGAIN_MS / 1000)
+        return Existence.DOUBTFUL
 
     async def _next_answer(self) -> None:
         """Waits for any answer, or until a look-up may be repeated."""

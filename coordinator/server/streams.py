@@ -30,7 +30,8 @@ from ...journal.errors import (
     NotSupportedError,
     SessionClosedError,
 )
-from ...journal.keys import is_key_name, is_topic_binding
+from ...journal.keys import is_key_name
+from ...journal.modes import is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.state import State
 from ...journal.value import value

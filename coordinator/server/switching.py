@@ -16,8 +16,7 @@ import time
 from typing import Final
 
 from ...journal.errors import LogtxError, TopicModeError
-from ...journal.keys import topic_binding, topic_of_binding
-from ...journal.modes import Mode
+from ...journal.modes import Mode, binding_of, topic_of_binding
 from ...journal.reader import journal_partition_of
 from ...journal.records.codec import FORMAT_VERSION
 from ..membership.members import Members
@@ -65,7 +64,7 @@ class Switching:
                 partition; or a coordinator of an older build answers.
             CoordinatorBusyError: the owner of the binding does not answer.
         """
-        bound = await self._bindings.bound(topic_binding(command.topic))
+        bound = await self._bindings.bound(binding_of(command.topic))
         if bound is None:
             raise TopicModeError(
                 f"topic {command.topic} is bound to no transaction group: bind it first, as"
@@ -86,7 +85,7 @@ class Switching:
         """Checks that a topic may be bound to a transaction group.
 
         Args:
-            name: its `topic_binding`.
+            name: its `binding_of`.
 
         Raises:
             UnknownTopicError: there is no such topic.

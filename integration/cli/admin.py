@@ -211,8 +211,8 @@ def abort_transactions(
 ) -> None:
     """Abort open transactions of any producer. Repeating it does no harm.
 
-    Their producers are told: their calls raise TransactionAbortedError from then on. A committed transaction stays committed; the
-    command reports it and ends with exit status 1.
+    Their producers are told, and their calls raise TransactionAbortedError from then on. A
+    committed transaction stays committed; the command reports it and ends with exit status 1.
 
     Examples:
 

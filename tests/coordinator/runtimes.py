@@ -18,6 +18,7 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.appender import Appender
 from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
 from logtx.coordinator.runtime.markers import MarkerWriter
+from logtx.coordinator.runtime.modes_topic import ModesWriter
 from logtx.coordinator.runtime.offsets_topic import OffsetsWriter
 from logtx.coordinator.runtime.partition import PartitionRuntime, Role
 from logtx.coordinator.runtime.services import Services
@@ -150,6 +151,7 @@ async def running(
         journal=Appender(log, {"message.timeout.ms": 2_000}, "journal"),
         markers=MarkerWriter(log, look_ups),
         offsets=OffsetsWriter(log, 1),
+        modes=ModesWriter(log, -1),
         tail=Tail(log, deliver),
         members=Members(nonce, address),
         reading=ThreadPoolExecutor(1),
@@ -157,7 +159,7 @@ async def running(
         address=address,
         process_nonce=nonce,
         partition_count=1,
-        topics=look_ups.known.facts,
+        look_ups=look_ups,
         housekeeping=housekeeping or HousekeepingConfig(),
         membership_changed=lambda: None,
         close_session=lambda _p, producer, _n, error: closed.append((producer, error)),
@@ -178,6 +180,7 @@ async def running(
             services.journal.close(0.2),
             services.markers.close(0.2),
             services.offsets.close(),
+            services.modes.close(),
             services.tail.close(),
         )
         look_ups.close()

@@ -13,7 +13,7 @@ from logtx.coordinator.core.ages import NAMES_BYTES_MAX, NAMES_MAX
 from logtx.coordinator.core.decision import ClearOffsets, ShardConfig, WriteOffsets
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import NotAllowedError, ProducerFencedError
-from logtx.journal.keys import topic_binding
+from logtx.journal.modes import binding_of
 from logtx.journal.producer_ids import producer_id_of
 from logtx.journal.records.types import Bind, Forget, ProducerRecord
 
@@ -346,7 +346,7 @@ def test_a_binding_is_bound_again_by_those_who_use_it(world: World) -> None:
 
 def test_a_topic_that_nobody_uses_keeps_its_home(world: World) -> None:
     # Bound to another transaction group after years, it would have two homes that place there.
-    name = topic_binding("orders")
+    name = binding_of("orders")
     bind = commands.BindGroup(group=name, transaction_group="t")
     assert world.ask(bind) == commands.Binding("t")
     world.hours(40, bindings=(name,))

@@ -27,9 +27,11 @@ from logtx.coordinator.core.lanes import (
     MarkerLanes,
     Producer,
 )
+from logtx.coordinator.core.mode_records import MayMark
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_control
+from logtx.journal.places import PartitionId
 from logtx.journal.records.types import DataPartition
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
@@ -59,6 +61,11 @@ def decided(
         },
         branches={p: (BranchRange(0, 1, 2, 2),) for p in partitions} if records else {},
     )
+
+
+def always(_partition: PartitionId, _sequence: int) -> bool:
+    """Lets every marker go out: nothing is placed."""
+    return True
 
 
 @dataclass(slots=True)
@@ -106,7 +113,7 @@ class Stage:
 
     # ---- what tests do
 
-    def write(self, transaction: TransactionMetadata) -> None:
+    def write(self, transaction: TransactionMetadata, may_mark: MayMark = always) -> None:
         """Writes a transaction's markers."""
         journal = transaction.txid.partition
 
@@ -114,7 +121,7 @@ class Stage:
             assert (journal, begin) not in self.finished, "finished once"
             self.finished[journal, begin] = gone
 
-        self.lanes.write(transaction, 0, lambda: 0, finished)
+        self.lanes.write(transaction, 0, lambda: 0, finished, may_mark)
 
     def know(self, topic: str, *, record_max_bytes: int = 1_000_000) -> None:
         """Tells what a look-up finds."""
@@ -132,11 +139,11 @@ class Stage:
         self.known.told(topic, facts, self.now_ms)
         self.lanes.looked_up(topic, self.now_ms)
 
-    def answer(self, failure: Failure | None = None) -> TopicPartition:
+    def answer(self, failure: Failure | None = None, offset: int | None = 0) -> TopicPartition:
         """Answers the oldest marker in flight."""
         sent = self.sent.popleft()
         if failure is None:
-            self.lanes.written(sent.job, self.now_ms)
+            self.lanes.written(sent.job, self.now_ms, offset)
         else:
             self.lanes.not_written(sent.job, failure, self.now_ms)
         return sent.job.partition.key
@@ -330,6 +337,9 @@ stateDiagram-v2
 | flowing | up to 1,000 markers, as many bytes as one batch may have | the shared, gapless one |
 | careful | one marker at a time | the careful one, for all refused lanes |
 | failed, paused, doubtful | nothing | |
+
+Mode records are in the lane like markers. A marker or mode record that waits until something is
+placed in its partition leaves its lane in its state.
 
 | from | to | when |
 |---|---|---|
@@ -627,16 +637,14 @@ class History:
             failure = failure or Failure.STOPPED
         elif failure is None or (failure is Failure.STOPPED and self.chance.random() < 0.5):
             # Landed, and perhaps its acknowledgement is lost.
-            sequence = sent.job.ending.transaction.commit_sequence
-            assert sequence is not None
-            self.landed[key].append((sent.job.txid.partition, sequence))
+            self.landed[key].append((sent.job.txid.partition, sent.job.sequence))
         if failure is Failure.FULL:
             sent.flow.cut = True
         elif failure is not None and gapless:
             self.cut.add(where)
             if failure is not Failure.STOPPED or self.chance.random() < 0.5:
                 self.stopped.add(sent.number)
-        self.stage.answer(failure)
+        self.stage.answer(failure, len(self.landed[key]) - 1)
 
     def wait(self) -> None:
         """Lets some time pass. No broker is behind for so long."""

@@ -393,3 +393,41 @@ def test_brokers_that_are_behind_for_less_than_the_time_confirmed_are_never_beli
             assert stage.existence() is not Existence.GONE
             assert stage.known.facts["t"] == facts()
         stage.tell(facts(), every_ms=chance.randint(1, 400))
+
+
+# ---- topics of other ids ------------------------------------------------------------------------
+
+
+def test_a_topic_is_gone_when_look_ups_agree_for_long_enough_that_another_has_its_name() -> None:
+    known = TopicKnowledge()
+    known.told("d", facts("old"), 1_000)
+    assert known.existence("d", 1_000, "old") is Existence.ALIVE
+    now_ms = 2_000
+    while now_ms < 2_000 + topics.CONFIRM_MS:
+        known.told("d", facts("new"), now_ms)
+        assert known.existence("d", now_ms, "old") is Existence.DOUBTFUL
+        assert known.existence("d", now_ms, "new") is Existence.ALIVE
+        now_ms += 500
+    known.told("d", facts("new"), now_ms)
+    assert known.existence("d", now_ms, "old") is Existence.GONE
+    assert known.existence("d", now_ms) is Existence.ALIVE
+    later_ms = now_ms + topics.GAP_MAX_MS + 1
+    assert known.existence("d", later_ms, "old") is Existence.DOUBTFUL, "it was long ago"
+
+
+def test_one_answer_about_a_topic_begins_the_count_against_it_again() -> None:
+    known = TopicKnowledge()
+    for now_ms in range(1_000, 1_000 + 4 * topics.CONFIRM_MS, 500):
+        known.told("d", facts("old" if now_ms % 4_000 == 0 else "new"), now_ms)
+        assert known.existence("d", now_ms, "old") is not Existence.GONE
+
+
+def test_what_a_look_up_says_is_of_the_time_at_which_it_began() -> None:
+    known = TopicKnowledge()
+    assert not known.is_told_since("d", 0)
+    known.began("d", 10)
+    known.told("d", facts("old"), 20)
+    assert known.is_told_since("d", 10)
+    assert not known.is_told_since("d", 11)
+    known.told("d", None, 30)
+    assert not known.is_told_since("d", 10), "the latest answer found none"

@@ -28,9 +28,8 @@ from logtx.journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
-from logtx.journal.keys import topic_binding
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.modes import Mode
+from logtx.journal.modes import Mode, binding_of
 from logtx.journal.reader import journal_partition_of
 from logtx.journal.records.codec import FORMAT_VERSION
 
@@ -66,7 +65,7 @@ def test_a_topic_is_switched_by_the_home_that_it_is_bound_to(
     switch = SetTopicMode(topic="orders", mode=Mode.METADATA)
     with pytest.raises(TopicModeError, match="bound to no transaction group"):
         admin._ask("billing", switch, TopicModes)
-    bind = BindGroup(group=topic_binding("orders"), transaction_group="billing")
+    bind = BindGroup(group=binding_of("orders"), transaction_group="billing")
     assert admin._ask(bind.group, bind, Binding).transaction_group == "billing"
     elsewhere = next(p for p in range(PARTITIONS) if p != home("billing"))
     with pytest.raises(TopicModeError, match="bound to transaction group 'billing'"):
@@ -75,7 +74,7 @@ def test_a_topic_is_switched_by_the_home_that_it_is_bound_to(
 
 def test_a_topic_is_bound_once_for_ever(cluster: Cluster, admin: AdminQueries) -> None:
     cluster.join()
-    name = topic_binding("orders")
+    name = binding_of("orders")
     for wanted in ("billing", "shipping"):
         bind = BindGroup(group=name, transaction_group=wanted)
         assert admin._ask(name, bind, Binding).transaction_group == "billing"
@@ -123,7 +122,7 @@ def test_an_older_coordinator_is_named(reads: int, cluster: Cluster, admin: Admi
     until(lambda: [m.journal_format for m in members.reached(time.monotonic())] == [reads])
     partition = next(iter(newer.serving))
     group = next(g for g in map(str, range(100)) if home(g) == partition)
-    bind = BindGroup(group=topic_binding("orders"), transaction_group=group)
+    bind = BindGroup(group=binding_of("orders"), transaction_group=group)
     admin._ask(bind.group, bind, Binding)
     switch = SetTopicMode(topic="orders", mode=Mode.METADATA)
     with pytest.raises(TopicModeError, match=f"{older.address} reads .*upgrade it"):
@@ -132,7 +131,7 @@ def test_an_older_coordinator_is_named(reads: int, cluster: Cluster, admin: Admi
 
 def test_no_consumer_group_has_a_topics_name(cluster: Cluster, admin: AdminQueries) -> None:
     cluster.join()
-    name = topic_binding("orders")
+    name = binding_of("orders")
     with pytest.raises(ConfigError, match=r"choose another group\.id"):
         admin.bind_group(name, "billing")
     claim = ClaimOffsets(group=name, partitions=(("orders", 0),), claimant=1)

@@ -1,0 +1,200 @@
+"""Asks the brokers for what placing needs: the ends of partitions in which something is decided.
+
+`Placer` has the rounds of one tenure. Here are the questions: one round at a time, all partitions
+in one request, never on the event loop. A commit waits for its round, so one begins at the end of
+the turn of the loop in which its decision became durable.
+
+A partition without a leader delays only itself. Most brokers say at once that they do not lead it.
+One that died without a word holds the whole answer back until the time is up. Its partitions are
+*suspects* from then on: no round asks for them before they answered a question of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from ...journal.control import TopicPartition
+from ...journal.errors import BrokerError, LogtxError, UnknownTopicError
+from ...journal.logs.interface import Log
+from ...journal.places import GONE, PartitionId
+from ..core.decision import Instant, WriteModeRecords
+from ..core.placing import Question
+from ..core.tenure import Tenure
+from ..core.topics import Existence
+from .alarm import Alarm, monotonic_ms
+from .questions import Questions
+from .topics import TopicLookUps
+
+_LOG = logging.getLogger(__name__)
+
+ENDS_TIMEOUT_S: Final = 1.0
+"""Bound of a round's question. A longer one holds up all partitions when a broker dies without a
+word; a shorter one takes brokers that are slow for dead."""
+SUSPECTS_TIMEOUT_S: Final = 10.0
+"""Bound of the question for suspects, which holds up nobody else."""
+MODE_PAUSE_S: Final = 0.2
+"""Pause between two attempts to end a switch without mode records; a longer one delays it."""
+
+
+class Placing:
+    """Asks for ends, for the placer of one tenure; lives on the event loop."""
+
+    def __init__(
+        self,
+        log: Log,
+        tenure: Tenure,
+        *,
+        questions: Questions,
+        look_ups: TopicLookUps,
+        ask: Callable[[Coroutine[Any, Any, None]], None],
+        now: Callable[[], Instant],
+    ) -> None:
+        """Asks nothing before `soon`.
+
+        Args:
+            log: the log that holds the data partitions.
+            tenure: the tenure.
+            questions: runs the questions outside of the event loop.
+            look_ups: looks up data topics.
+            ask: runs a coroutine in the background; the partition's `stop` cancels it.
+            now: returns the time.
+        """
+        self._log, self._tenure = log, tenure
+        self._questions, self._look_ups = questions, look_ups
+        self._ask, self._now = ask, now
+        self._partition: Final = tenure.shard.partition
+        self._alarm = Alarm(lambda _now_ms: self._go_on())
+        self._scheduled = False
+        self._suspects: set[TopicPartition] = set()
+        self._probing = False
+
+    def soon(self) -> None:
+        """Begins the next round at the end of this turn of the loop, if one can begin."""
+        if not self._scheduled and not self._tenure.placer.is_idle:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def end(self) -> None:
+        """Asks nothing more."""
+        self._alarm.cancel()
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        now_ms = monotonic_ms()
+        question = self._tenure.place_question(now_ms)
+        if question is not None:
+            self._ask(self._round(question))
+        else:
+            self._sleep(now_ms)
+
+    def _sleep(self, now_ms: int) -> None:
+        wake_ms = self._tenure.wake_ms
+        # What is due and not asked waits for a round under way, or for a marker: both call `soon`.
+        if wake_ms is not None and wake_ms > now_ms:
+            self._alarm.set(wake_ms)
+
+    async def _round(self, question: Question) -> None:
+        ends = await self._ends(question.partitions)
+        self._tenure.ends_told(question, ends, self._now())
+        self.soon()
+        self._sleep(monotonic_ms())
+
+    async def _ends(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, int]:
+        """Returns the ends that could be asked for; `GONE` where the topic is."""
+        found, led = self._settled(partitions)
+        asked = [p.key for p in led if p.key not in self._suspects]
+        if asked:
+            began_s = time.monotonic()
+            answers = await self._answers(f"places-{self._partition}", asked, ENDS_TIMEOUT_S)
+            if time.monotonic() - began_s > ENDS_TIMEOUT_S / 2:
+                self._suspects.update(k for k in asked if isinstance(answers[k], BrokerError))
+            for partition in led:
+                answer = answers.get(partition.key)
+                if isinstance(answer, int):
+                    found[partition] = answer
+                elif isinstance(answer, UnknownTopicError):
+                    self._look_ups.look_up(partition.topic)
+        self._probe()
+        return found
+
+    def _settled(
+        self, partitions: Iterable[PartitionId]
+    ) -> tuple[dict[PartitionId, int], list[PartitionId]]:
+        """Returns the partitions whose topic is gone, and those that can be asked."""
+        known, now_ms = self._look_ups.known, monotonic_ms()
+        gone: dict[PartitionId, int] = {}
+        alive: list[PartitionId] = []
+        for partition in partitions:
+            # A place that is given up though its topic lives would lose a commit that was told
+            # (trap 12): a marker needs the same certainty.
+            match known.existence(partition.topic, now_ms, partition.topic_id):
+                case Existence.GONE:
+                    gone[partition] = GONE
+                case Existence.ALIVE:
+                    alive.append(partition)
+                case Existence.DOUBTFUL:
+                    self._look_ups.look_up(partition.topic)
+        return gone, alive
+
+    async def _answers(
+        self, purpose: str, asked: Collection[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, int | LogtxError]:
+        question = partial(self._log.each_end_offset, asked, timeout_s=timeout_s)
+        try:
+            return await self._questions.ask(purpose, question)
+        except (LogtxError, KafkaException, OSError, RuntimeError) as error:
+            # Also what librdkafka raises by itself, for example when no file handle is left. If
+            # the round had no answer, nothing would be placed any more.
+            _LOG.warning("ends_unknown partition=%d error=%r", self._partition, error)
+            return dict.fromkeys(asked, BrokerError(f"ends of partitions: {error!r}"))
+
+    def _probe(self) -> None:
+        if self._suspects and not self._probing:
+            self._probing = True
+            self._ask(self._ask_suspects())
+
+    async def _ask_suspects(self) -> None:
+        try:
+            purpose = f"places-again-{self._partition}"
+            asked = frozenset(self._suspects)
+            answers = await self._answers(purpose, asked, SUSPECTS_TIMEOUT_S)
+            for key, answer in answers.items():
+                if not isinstance(answer, BrokerError):
+                    self._suspects.discard(key)
+        finally:
+            self._probing = False
+
+    # ---- switches without mode records ----------------------------------------------------------
+
+    def end_switch(self, effect: WriteModeRecords) -> None:
+        """Tells the tenure the ends of a topic's partitions, until that has ended the switch."""
+        self._ask(self._end_switch(effect))
+
+    async def _end_switch(self, effect: WriteModeRecords) -> None:
+        tenure, topic, topic_id = self._tenure, effect.topic, effect.topic_id
+        while not (tenure.over or tenure.quiescing):
+            existence = await self._look_ups.settle(topic, topic_id)
+            if existence is Existence.GONE:
+                return  # Nobody reads it any more.
+            if existence is Existence.ALIVE:
+                ends = await self._ends_of(topic)
+                if ends is not None and tenure.mode_ends(topic, topic_id, ends):
+                    return
+            await asyncio.sleep(MODE_PAUSE_S)
+
+    async def _ends_of(self, topic: str) -> dict[int, int] | None:
+        """Returns the end of each partition of a topic; None if one did not answer."""
+        facts = self._look_ups.known.facts.get(topic)
+        if facts is None:
+            return None
+        asked = [(topic, n) for n in range(facts.partition_count)]
+        answers = await self._answers(f"mode-{self._partition}", asked, SUSPECTS_TIMEOUT_S)
+        ends = {n: end for (_, n), end in answers.items() if isinstance(end, int)}
+        return ends if len(ends) == len(asked) else None
