@@ -22,7 +22,10 @@ TOPIC_BINDING: Final = "&topic&"
 
 
 def binding_of(topic: str) -> str:
-    """Returns the name by which a topic is bound to the transaction group that may place there."""
+    """Returns the name under which a topic is bound to its transaction group (BIND).
+
+    It is bound like a consumer group, once for ever: in the journal partition of this name's hash.
+    """
     return TOPIC_BINDING + topic
 
 
