@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+import logtx
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
@@ -19,9 +20,12 @@ from logtx.coordinator.protocol.commands import TopicModeInfo, TopicModes
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
 from logtx.integration.cli import topics as cli_topics
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.reader import journal_partition_of
+
+from ...waiting import eventually
 
 PARTITIONS: Final = 3
 PATHS: Final = {
@@ -92,8 +96,15 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> Homes:
 
 
 @pytest.fixture
-def run(memory_log: MemoryLog, homes: Homes) -> Iterator[Run]:  # noqa: ARG001 - asked for before
-    """`run("topics", "list")`: the command on a log with a coordinator and some topics."""
+def run(homes: Homes, real: Run) -> Run:
+    """`run("topics", "list")`: the command, on a cluster whose shards answer as `homes` says."""
+    assert homes
+    return real
+
+
+@pytest.fixture
+def real(memory_log: MemoryLog) -> Iterator[Run]:
+    """The same with the shards as they are: a log with a coordinator and some topics."""
     for name in ("orders", "orders.eu", "orders.us", "payments"):
         memory_log.create_topic(name, partitions=2)
     memory_log.create_topic("orders.table", partitions=1, settings={"cleanup.policy": "compact"})
@@ -109,6 +120,62 @@ def run(memory_log: MemoryLog, homes: Homes) -> Iterator[Run]:  # noqa: ARG001 -
 
     with EmbeddedCoordinator(config):
         yield invoke
+
+
+def test_a_topic_is_switched_while_transactions_are_under_way(
+    real: Run, memory_log: MemoryLog
+) -> None:
+    settings = {"bootstrap.servers": memory_log.bootstrap_servers, "transaction.group": "billing"}
+    with logtx.Producer({**settings, "transaction.begin.ahead": False}) as producer:
+        pending = producer.begin_transaction()
+        pending.produce("orders", b"before", partition=0)
+        producer.flush(10)
+        assert set_mode(real, "orders", "metadata", *BILLING).exit_code == 0
+        end = memory_log.end_offset("orders", 0)
+        assert pending.commit().state.commits
+        with producer.begin_transaction() as later:
+            later.produce("orders", b"later", partition=0)
+        eventually(lambda: not transactions(real))
+        assert memory_log.end_offset("orders", 0) == end + 1, "the record, and no marker"
+        described = json.loads(real("topics", "describe", "orders", "--json").output)
+        assert (described["mode"], described["waiting"]) == ("metadata", 0)
+        assert described["since"] == {"0": 1, "1": 0}
+        assert set_mode(real, "orders", "markers").stdout == "orders: markers\n"
+        with producer.begin_transaction() as last:
+            last.produce("orders", b"last", partition=0)
+        eventually(lambda: not transactions(real))
+        assert memory_log.end_offset("orders", 0) == end + 4, "a mode record, a record, a marker"
+
+
+def transactions(run: Run) -> list[dict[str, Any]]:
+    """Returns what `logtx txn list` shows."""
+    listed: dict[str, list[dict[str, Any]]] = json.loads(run("txn", "list", "--json").output)
+    return listed["transactions"]
+
+
+def test_what_waits_for_places_alone_is_placing(
+    real: Run, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set_mode(real, "orders", "metadata", *BILLING).exit_code == 0
+
+    def silent(*_: object, **__: object) -> dict[Any, Any]:
+        return {("orders", 0): BrokerError("no answer")}
+
+    monkeypatch.setattr(memory_log, "each_end_offset", silent)
+    settings = {"bootstrap.servers": memory_log.bootstrap_servers, "transaction.group": "billing"}
+    with logtx.Producer({**settings, "transaction.begin.ahead": False}) as producer:
+        with producer.begin_transaction() as waiting:
+            waiting.produce("orders", b"x", partition=0)
+        (row,) = transactions(real)
+        assert (row["txid"], row["state"], row["placing"]) == (
+            str(waiting.txid), "committing", True,
+        )  # fmt: skip
+        assert "committing: placing" in real("txn", "list").output
+        assert "placing: True" in real("txn", "describe", str(waiting.txid)).output
+        described = json.loads(real("topics", "describe", "orders", "--json").output)
+        assert described["waiting"] == 1
+        monkeypatch.undo()
+        eventually(lambda: not transactions(real))
 
 
 def set_mode(run: Run, topic: str, mode: str, *options: str) -> Result:
