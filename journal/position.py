@@ -59,6 +59,10 @@ class Place:
     passed: Passed | None = None
     """See `Position.passed`: several transactions may be placed at one offset."""
 
+    def __repr__(self) -> str:
+        passed = "" if self.passed is None else f", passed={self.passed!r}"
+        return f"Place(o2={self.o2!r}, o3={self.o3!r}{passed})"
+
 
 @value(frozen=True, slots=True, kw_only=True)
 class Position:

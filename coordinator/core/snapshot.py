@@ -143,8 +143,8 @@ class SnapshotTaker:
             size += row_bytes
             self._next = next(self._pieces, None)
         self.done = self._next is None
-        producers, transactions, groups, bindings, claims, uses, *placed = rows
-        modes, last_places, places, fence_places = placed
+        producers, transactions, groups, bindings, claims, uses = rows[:6]
+        modes, last_places, places, fence_places = rows[6:]
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -260,7 +260,7 @@ def _to(step: StepIdentity) -> tuple[str, int, int, int]:
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     """Yields (kind, row, upper bound of its bytes); a large row is split into several."""
-    producers, transactions, groups, bindings, claims, uses, *_ = rows
+    producers, transactions, groups, bindings, claims, uses = rows[:6]
     for producer in producers:
         for piece in _producer_pieces(producer):
             yield 0, piece, _producer_bytes(piece)
@@ -283,7 +283,7 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
 
 
 def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
-    *_, modes, last_places, places, fence_places = rows
+    modes, last_places, places, fence_places = rows[6:]
     for mode in modes:
         yield 6, mode, _name_bytes(mode.topic, mode.topic_id) + _SINCE_BYTES * len(mode.since)
     for last in last_places:
