@@ -31,6 +31,7 @@ from ...journal.errors import (
     NotCoordinatorError,
 )
 from ...journal.modes import Phase
+from ...journal.places import PartitionId
 from ...journal.reader import JOURNAL_TOPIC
 from ...journal.records.types import Owner
 from ..core.decision import ShardConfig
@@ -155,6 +156,14 @@ class PartitionRuntime:
             for topic in named
             if topic in facts and modes.phase(topic, facts[topic].topic_id) is Phase.METADATA
         }
+
+    def places_backlog(self, partition: TopicPartition) -> int:
+        """Returns the number of decided transactions that have no place in a data partition."""
+        serving, facts = self._live, self._services.topics.get(partition[0])
+        if serving is None or facts is None:
+            return 0
+        unplaced = serving.tenure.shard.places.unplaced
+        return len(unplaced.of(PartitionId(*partition, facts.topic_id)))
 
     def places_waited_s(self, now_s: float) -> float:
         """Returns how long the first decision without all its places has waited, in seconds."""

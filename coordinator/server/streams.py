@@ -75,6 +75,9 @@ MARKERS_WAITING_MAX: Final = 20_000
 """Markers that may wait for one data partition before new work there is refused: without a limit a
 partition that refuses its markers would gather all that is committed there. Aborts still add to
 them, at most as many as transactions may be open."""
+PLACES_WAITING_MAX: Final = MARKERS_WAITING_MAX
+"""Decided transactions that may wait for their place in one data partition before new work there is
+refused, for the same reason."""
 OFFSETS_WAITING_MAX: Final = 20_000
 """Commits of one consumer group that may wait for their offsets to be written before further ones
 are refused; bounds memory."""
@@ -268,7 +271,11 @@ class Streams(pb_grpc.CoordinatorServicer):
                 doubt = await self._prepare(command, runtime)
                 await runtime.room()
                 if isinstance(
-                    command, commands.ListTransactions | commands.ListKeys | commands.GetKey
+                    command,
+                    commands.ListTransactions
+                    | commands.ListKeys
+                    | commands.GetKey
+                    | commands.DescribeTopics,
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)
@@ -496,7 +503,14 @@ class Streams(pb_grpc.CoordinatorServicer):
     ) -> LogtxError | None:
         _check_lanes(partitions, runtime)
         # A topic may be sealed whose transactions are placed: markers alone need its writes.
-        return await self._topics.learn(partitions, runtime.unwritten(partitions))
+        unwritten = runtime.unwritten(partitions)
+        for partition in partitions if unwritten else ():
+            if runtime.places_backlog(partition) >= PLACES_WAITING_MAX:
+                raise CoordinatorBusyError(
+                    f"{partition[0]}[{partition[1]}] has {PLACES_WAITING_MAX} transactions that"
+                    " wait for its end: see what the coordinator's log says of it"
+                )
+        return await self._topics.learn(partitions, unwritten)
 
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
         if is_topic_binding(group):
@@ -595,7 +609,13 @@ def _check_lanes(partitions: Iterable[TopicPartition], runtime: PartitionRuntime
             )
 
 
-_LARGE_ANSWERS: Final = ("fetch_offsets", "claim_offsets", "list_transactions", "list_keys")
+_LARGE_ANSWERS: Final = (
+    "fetch_offsets",
+    "claim_offsets",
+    "list_transactions",
+    "list_keys",
+    "describe_topics",
+)
 
 
 def _size(request: pb.Request) -> int:

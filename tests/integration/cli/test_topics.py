@@ -17,10 +17,11 @@ from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import TopicModeInfo, TopicModes
+from logtx.coordinator.server import streams
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
 from logtx.integration.cli import topics as cli_topics
-from logtx.journal.errors import BrokerError
+from logtx.journal.errors import BrokerError, LogtxError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.reader import journal_partition_of
@@ -163,7 +164,9 @@ def test_what_waits_for_places_alone_is_placing(
 
     monkeypatch.setattr(memory_log, "each_end_offset", silent)
     settings = {"bootstrap.servers": memory_log.bootstrap_servers, "transaction.group": "billing"}
-    with logtx.Producer({**settings, "transaction.begin.ahead": False}) as producer:
+    with logtx.Producer(
+        {**settings, "transaction.begin.ahead": False, "coordinator.timeout.ms": 1_000}
+    ) as producer:
         with producer.begin_transaction() as waiting:
             waiting.produce("orders", b"x", partition=0)
         (row,) = transactions(real)
@@ -174,6 +177,12 @@ def test_what_waits_for_places_alone_is_placing(
         assert "placing: True" in real("txn", "describe", str(waiting.txid)).output
         described = json.loads(real("topics", "describe", "orders", "--json").output)
         assert described["waiting"] == 1
+        monkeypatch.setattr(streams, "PLACES_WAITING_MAX", 1)
+        refused = producer.begin_transaction()
+        refused.produce("orders", b"y", partition=0)
+        with pytest.raises(LogtxError, match=r"orders\[0\] has 1 transactions that wait"):
+            refused.commit()
+        refused.abort()
         monkeypatch.undo()
         eventually(lambda: not transactions(real))
 
