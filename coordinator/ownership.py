@@ -19,6 +19,7 @@ from typing import Final
 
 from ..journal.errors import CoordinatorLoadingError, JournalTopicError, LogtxError
 from ..journal.logs.interface import Log
+from ..journal.records.codec import FORMAT_VERSION
 from .membership.balance import Gift, Member, farewell, gift
 from .membership.members import Members
 from .membership.peers import Peers
@@ -91,6 +92,7 @@ class Ownership:
             owned={r.partition: r.epoch for r in serving},
             following=frozenset(ready),
             leaving=self._leaving,
+            journal_format=FORMAT_VERSION,
             ends={p: r.known_end for p, r in self._runtimes.items()},
         )
 

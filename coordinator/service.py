@@ -42,6 +42,7 @@ from .server.bindings import GroupBindings
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
+from .server.switching import Switching
 from .tasks import Failures, essential_task
 
 try:
@@ -118,12 +119,14 @@ class Coordinator:
         self._runtimes: dict[int, PartitionRuntime] = {}
         self._topics = TopicLookUps(self._log)
         self._bindings = GroupBindings(self._log, self._runtimes)
+        self._switching = Switching(self._topics, self._bindings)
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(
             self._runtimes,
             self._topics,
             self._bindings,
+            self._switching,
             StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
@@ -174,6 +177,7 @@ class Coordinator:
             nonce=nonce,
             journal_id=journal.topic_id,
         )
+        self._switching.members = ownership.members
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
         # Before the server starts: a client that is told that the journal has 0 partitions would
@@ -211,6 +215,7 @@ class Coordinator:
             who_answers=ownership.peers.who_answers,
             is_free=self._bindings.is_free,
             membership_changed=ownership.changed,
+            decided=self._streams.decided,
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,
         )

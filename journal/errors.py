@@ -183,7 +183,14 @@ class UnknownTransactionError(TransactionError):
     txn_requires_abort = True
 
 
-class TransactionAbortedError(TransactionError):
+class TransactionConflictError(TransactionError):
+    """The transaction is decided, though this call would still change it. What was decided stays.
+
+    Source: PIP-471, "Late-write race" (TxnConflict).
+    """
+
+
+class TransactionAbortedError(TransactionConflictError):
     """The transaction was aborted, by its producer, a timeout or fencing; redo its work."""
 
     code = 21
@@ -191,7 +198,7 @@ class TransactionAbortedError(TransactionError):
     txn_requires_abort = True
 
 
-class TransactionCommittedError(TransactionError):
+class TransactionCommittedError(TransactionConflictError):
     """The transaction is committed already and can't be aborted any more."""
 
     code = 22

@@ -17,12 +17,26 @@ MODES_TOPIC: Final = "__transaction_topics"
 """Compacted topic in which each home publishes the modes of its topics, for consumers."""
 
 
+TOPIC_BINDING: Final = "&topic&"
+"""Begins the name by which a topic is bound to its transaction group, as consumer groups are."""
+
+
 def binding_of(topic: str) -> str:
     """Returns the name under which a topic is bound to its transaction group (BIND).
 
     It is bound like a consumer group, once for ever: in the journal partition of this name's hash.
     """
-    return f"&topic&{topic}"
+    return TOPIC_BINDING + topic
+
+
+def is_topic_binding(name: str) -> bool:
+    """Returns whether a name among those of consumer groups stands for a topic."""
+    return name.startswith(TOPIC_BINDING)
+
+
+def topic_of_binding(name: str) -> str:
+    """Returns the topic that such a name stands for."""
+    return name.removeprefix(TOPIC_BINDING)
 
 
 class Mode(StrEnum):

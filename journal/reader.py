@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
 from .logs.interface import Log, LogConsumer
+from .modes import MODES_TOPIC
 from .records.codec import decode_entry
 from .records.fate import UNKNOWN_FATE, Fate, FateScan
 from .records.snapshots import FoundSnapshot, SnapshotScan, begins_at
@@ -27,7 +28,7 @@ from .txid import TxId
 JOURNAL_TOPIC: Final = "__transaction_control"
 OFFSETS_TOPIC: Final = "__transaction_offsets"
 RESERVED: Final = {
-    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC), "logtx's own"),
+    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC, MODES_TOPIC), "logtx's own"),
     **dict.fromkeys(
         (
             "__consumer_offsets",

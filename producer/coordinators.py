@@ -12,6 +12,7 @@ from ..coordinator.protocol.commands import (
     Began,
     Binding,
     Connected,
+    Decided,
     Done,
     GroupOffsets,
     Outcome,
@@ -87,7 +88,10 @@ class Coordinators(Protocol):
     """Makes sessions and queries for one log."""
 
     def session(
-        self, options: SessionOptions, on_closed: Callable[[LogtxError], None]
+        self,
+        options: SessionOptions,
+        on_closed: Callable[[LogtxError], None],
+        on_decided: Callable[[Decided], None],
     ) -> Session: ...
     def queries(self, *, timeout_s: float) -> Queries: ...
 
@@ -98,9 +102,14 @@ class GrpcCoordinators:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def session(self, options: SessionOptions, on_closed: Callable[[LogtxError], None]) -> Session:
+    def session(
+        self,
+        options: SessionOptions,
+        on_closed: Callable[[LogtxError], None],
+        on_decided: Callable[[Decided], None],
+    ) -> Session:
         """Returns a session that is not connected yet."""
-        return CoordinatorClient(self._log, options, on_closed=on_closed)
+        return CoordinatorClient(self._log, options, on_closed=on_closed, on_decided=on_decided)
 
     def queries(self, *, timeout_s: float) -> Queries:
         """Returns queries that give a request up after `timeout_s`."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, Self
 
 from ..coordinator.client.session import SessionOptions
-from ..coordinator.protocol.commands import GroupOffsets, Outcome
+from ..coordinator.protocol.commands import Decided, GroupOffsets, Outcome
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     ClosedError,
@@ -62,6 +62,7 @@ class Engine:
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
         on_fatal: Callable[[LogtxError], None],
+        on_decided: Callable[[Decided], None],
     ) -> None:
         """Opens librdkafka's producer; only `connect` asks the coordinator.
 
@@ -72,6 +73,7 @@ class Engine:
             on_tick: called often on the sender's thread; returns whether transactions are open.
             on_stopped: called on that thread with the `send` of a producer that stopped for good.
             on_fatal: called once if the session is closed for good, after `fatal` is set.
+            on_decided: called with decisions that the producer did not ask for.
         """
         self.config: Final = config
         self.fatal: LogtxError | None = None
@@ -82,6 +84,7 @@ class Engine:
         self.callbacks: Final = Callbacks()
         """Calls the callbacks of the transactions' futures."""
         self._on_fatal = on_fatal
+        self._on_decided = on_decided
         self._guard = threading.Lock()
         self._connecting = threading.Lock()
         self._session: Session | None = None
@@ -159,7 +162,7 @@ class Engine:
                 generation=config.generation,
                 timeout_s=config.coordinator_timeout_s,
             )
-            session = self._coordinators.session(options, self._on_closed)
+            session = self._coordinators.session(options, self._on_closed, self._on_decided)
             try:
                 session.connect(timeout_s)
             except CoordinatorNotAvailableError as error:

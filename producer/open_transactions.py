@@ -12,6 +12,7 @@ from concurrent.futures import wait
 from itertools import takewhile
 from typing import Final
 
+from ..coordinator.protocol.commands import Decided
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     ConcurrentTransactionsError,
@@ -20,6 +21,7 @@ from ..journal.errors import (
     RequestTimedOutError,
 )
 from ..journal.logs.interface import Log
+from ..journal.txid import TxId
 from .config import ProducerConfig
 from .coordinators import Coordinators
 from .core.ahead import Ahead
@@ -66,6 +68,8 @@ class OpenTransactions:
         self._room = threading.Condition(self._guard)
         """Notified when an open transaction needs nothing any more."""
         self._open: set[TransactionShell] = set()
+        self._began: dict[TxId, TransactionShell] = {}
+        """TxId → open transaction: the coordinator names one that it has decided unasked."""
         self._unregistered: dict[TransactionShell, float] = {}
         """Open transactions with new partitions → monotonic time to register these, ascending."""
         self._kept: dict[TransactionShell, tuple[object, float]] = {}
@@ -82,6 +86,7 @@ class OpenTransactions:
             on_tick=self._on_tick,
             on_stopped=self._on_stopped,
             on_fatal=self._on_fatal,
+            on_decided=self._on_decided,
         )
 
     def begin(
@@ -220,6 +225,12 @@ class OpenTransactions:
 
     # ---- what transactions report: see `Listener` -----------------------------------------------
 
+    def began(self, transaction: TransactionShell, txid: TxId) -> None:
+        """Notes the transaction's TxId."""
+        with self._guard:
+            if transaction in self._open:
+                self._began[txid] = transaction
+
     def wrote(self, transaction: TransactionShell) -> None:
         """Schedules the registration of the partitions it wrote to, in case it stays open."""
         with self._guard:
@@ -252,6 +263,8 @@ class OpenTransactions:
         """Forgets a transaction that needs nothing any more."""
         with self._guard:
             self._open.discard(transaction)
+            if transaction.known_txid is not None:
+                self._began.pop(transaction.known_txid, None)
             kept = self._kept.pop(transaction, None)
             self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
@@ -265,6 +278,12 @@ class OpenTransactions:
             transactions = list(self._open)
         for transaction in transactions:
             transaction.on_fatal(error)
+
+    def _on_decided(self, decided: Decided) -> None:
+        with self._guard:
+            transaction = self._began.get(decided.txid)
+        if transaction is not None:
+            transaction.on_decided(decided)
 
     def _on_stopped(self, send: Send) -> None:
         with self._guard:

@@ -80,6 +80,9 @@ class Transaction(ABC):
 
         Raises:
             TransactionAbortOnlyError: this record was refused, or an earlier one failed.
+            TransactionAbortedError: the coordinator aborted it, by a time-out or an operator: redo
+                the work. It tells so unasked, so this is raised soon after the decision. Branches
+                in other processes are not told; what they write then is dropped by every reader.
             TransactionStateError: the end of the transaction was asked for.
             ProducerFencedError: a newer producer took over.
             ConfigError: a header has the name of one of logtx's own.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..coordinator.protocol.commands import Action, Began, Done, Outcome
+from ..coordinator.protocol.commands import Action, Began, Decided, Done, Outcome
 from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
 from ..journal.errors import (
     BrokerError,
@@ -40,6 +40,7 @@ from ..journal.errors import (
     RetriableError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionConflictError,
     UnknownOutcomeError,
 )
 from ..journal.fork import forked_error, refuse
@@ -52,6 +53,7 @@ from .core.bookkeeping import (
     Phase,
     TransactionBook,
     abort_only,
+    conflict,
     copy_of,
     end_result,
 )
@@ -80,6 +82,9 @@ _LOG = logging.getLogger(__name__)
 class Listener(Protocol):
     """Keeps the open transactions of a producer; they report to it."""
 
+    def began(self, transaction: TransactionShell, txid: TxId) -> None:
+        """Notes the transaction's TxId."""
+
     def wrote(self, transaction: TransactionShell) -> None:
         """Notes that the transaction wrote to partitions that may have to be registered."""
 
@@ -93,8 +98,8 @@ class Listener(Protocol):
 class TransactionShell(Writer, Transaction):
     """Implements `Transaction`; the calls beyond that are for the producer's own modules.
 
-    Called by `OpenTransactions`: `on_began`, `on_fatal`, `register_partitions`, `give_up`,
-    `abandon`, `kept`, `await_sent`, `future`, `is_untouched`. Called by `Resolver`:
+    Called by `OpenTransactions`: `on_began`, `on_decided`, `on_fatal`, `register_partitions`,
+    `give_up`, `abandon`, `kept`, `await_sent`, `future`, `is_untouched`. Called by `Resolver`:
     `resolve_until`, `resolved`, `send_end_again`, `unresolved`.
     """
 
@@ -399,14 +404,15 @@ class TransactionShell(Writer, Transaction):
 
     def _decide(self, reply: Outcome | LogtxError) -> None:
         """Keeps the decision and completes the future."""
-        told = end_result(reply.state if isinstance(reply, Outcome) else reply)
-        committed = told is EndResult.COMMITTED
+        result = end_result(reply.state if isinstance(reply, Outcome) else reply)
+        committed = result is EndResult.COMMITTED
         assert self._txid is not None
         with self._lock:
             if self._book.phase in (Phase.COMMITTED, Phase.ABORTED):
                 return
             wanted = self._book.end
-            self._book.decided(committed=committed)
+            told = reply if isinstance(reply, TransactionConflictError) else None
+            self._book.decided(committed=committed, conflict=told)
             self._direct = False
             dropped = self._drop_backlog()
             callbacks = [] if committed else self._not_committed
@@ -519,10 +525,22 @@ class TransactionShell(Writer, Transaction):
             _finish(future, copy_of(reply))
             self._release()
             return
+        self._listener.began(self, reply.txid)
         for group, steps in offsets:
             self._request_offsets(group, steps)
         if not self._drain():
             self._sender.retry(self._drain)
+
+    def on_decided(self, decided: Decided) -> None:
+        """Takes a decision that the coordinator made unasked: from now on nothing is produced."""
+        error = conflict(decided)
+        if error is not None:
+            self._on_request_failed(error)
+
+    @property
+    def known_txid(self) -> TxId | None:
+        """Its TxId; None before the answer to its BEGIN."""
+        return self._txid
 
     def _drain(self) -> bool:
         """Sends the records that were kept. Returns False while librdkafka's queue is full."""

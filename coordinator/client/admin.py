@@ -1,4 +1,4 @@
-"""Asks coordinators what operators want to know; used by `logtx txn` and `logtx keys`.
+"""Asks coordinators what operators want to know; used by `logtx txn`, `keys` and `topics`.
 
 Source: Transaction keys, "Admin API & CLI".
 """
@@ -6,14 +6,18 @@ Source: Transaction keys, "Admin API & CLI".
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from ...journal.errors import ConfigError
+from ...journal.errors import ConfigError, TopicModeError
+from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
+from ...journal.value import value
 from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
+    DescribeTopics,
     Done,
     ForgetGroup,
     ForgetProducer,
@@ -23,11 +27,30 @@ from ..protocol.commands import (
     ListKeys,
     ListTransactions,
     Outcome,
+    SetTopicMode,
+    TopicModeInfo,
+    TopicModes,
     TransactionInfo,
     Transactions,
     UnbindGroup,
 )
 from .queries import CoordinatorQueries
+
+SWITCH_PAUSE_S: Final = 0.1
+"""Pause between two questions how far a switch is. A longer one ends the command later; a shorter
+one asks the home's owner more often."""
+_FINAL: Final = {Mode.METADATA: Phase.METADATA, Mode.MARKERS: Phase.MARKERS}
+
+
+@value(frozen=True, slots=True)
+class TopicHome:
+    """A topic's mode, and where it has its home."""
+
+    info: TopicModeInfo
+    home: int | None
+    """The journal partition; None: the topic is bound to no transaction group."""
+    transaction_group: str | None
+    """The transaction group that it is bound to; None: to none."""
 
 
 class AdminQueries(CoordinatorQueries):
@@ -155,3 +178,122 @@ class AdminQueries(CoordinatorQueries):
             UnknownKeyError: no producer ever connected with it.
         """
         self._ask(name, DeleteKey(name=name), Done)
+
+    # ---- modes of topics ------------------------------------------------------------------------
+
+    def set_topic_mode(
+        self,
+        topic: str,
+        mode: Mode,
+        *,
+        transaction_group: str | None = None,
+        without_records: bool = False,
+        timeout_s: float = 60.0,
+        progress: Callable[[TopicModeInfo], None] | None = None,
+    ) -> TopicHome:
+        """Switches a topic between markers and places, and waits until readers are told.
+
+        Binds the topic to the transaction group first, for ever. Repeating it succeeds, and goes on
+        with what an earlier call left unfinished.
+
+        Args:
+            topic: the topic.
+            mode: the mode that it shall have.
+            transaction_group: the one that it is bound to, or is to be bound to; None: the one that
+                it is bound to.
+            without_records: writes no mode records to its partitions, for a topic that takes no
+                writes any more, or that nobody reads.
+            timeout_s: longest wait, in seconds.
+            progress: called with each phase that was met on the way.
+
+        Raises:
+            TopicModeError: it is bound to another transaction group; a coordinator of an older
+                build is there; or it was not switched in time: then call again.
+            UnknownTopicError, UnsupportedTopicError: there is no such topic; or no transaction may
+                write to it, for it is compacted.
+            ConfigError: it is bound to none, and none is named.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        group = self._topic_group(topic, mode, transaction_group)
+        if group is None:
+            return TopicHome(_never_switched(topic), None, None)
+        command = SetTopicMode(topic=topic, mode=mode, without_records=without_records)
+        met: TopicModeInfo | None = None
+        while True:
+            left_s = min(self._timeout_s, max(deadline_s - time.monotonic(), 0.1))
+            info = _only(self._ask(group, command, TopicModes, left_s), topic)
+            if progress is not None and info != met:
+                progress(info)
+            met = info
+            told = info.published or info.mode_offset < 0
+            if info.phase is _FINAL[mode] and told:
+                home = self._discovery.partition_of(group, time.monotonic() + self._timeout_s)
+                return TopicHome(info, home, group)
+            if time.monotonic() >= deadline_s:
+                raise TopicModeError(
+                    f"topic {topic} is not switched to {mode} after {timeout_s:g} s:"
+                    f" {_what_waits(info)}; call again to go on waiting"
+                )
+            time.sleep(SWITCH_PAUSE_S)
+
+    def _topic_group(self, topic: str, mode: Mode, wanted: str | None) -> str | None:
+        """Returns the transaction group of a topic, which it binds to the wanted one if to none."""
+        name = binding_of(topic)
+        bound = self._bind(name, None).transaction_group
+        if bound is None and mode is Mode.METADATA:
+            if wanted is None:
+                raise ConfigError(
+                    f"topic {topic} is bound to no transaction group: name the one whose"
+                    " transactions shall be placed there"
+                )
+            bound = self._bind(name, wanted).transaction_group
+        if bound is not None and wanted not in (None, bound):
+            raise TopicModeError(
+                f"topic {topic} is bound to transaction group {bound!r} for ever, and not to"
+                f" {wanted!r}: only the transactions of that group can be placed there, those of"
+                " others write markers as ever"
+            )
+        return bound
+
+    def describe_topic(self, topic: str) -> TopicHome:
+        """Returns a topic's mode and home. One that was never switched has markers."""
+        group = self._bind(binding_of(topic), None).transaction_group
+        if group is None:
+            return TopicHome(_never_switched(topic), None, None)
+        found = self._ask(group, DescribeTopics(topics=(topic,)), TopicModes).topics
+        info = next((i for i in found if i.topic == topic), _never_switched(topic))
+        home = self._discovery.partition_of(group, time.monotonic() + self._timeout_s)
+        return TopicHome(info, home, group)
+
+    def switched_topics(self, partition: int) -> Iterator[TopicHome]:
+        """Yields the topics that were ever switched and have their home in a journal partition, by
+        name, page by page; without their transaction groups."""
+        after, more = "", True
+        while more:
+            page = self._ask(partition, DescribeTopics(after=after), TopicModes)
+            yield from (TopicHome(info, partition, None) for info in page.topics)
+            more = page.more and bool(page.topics)
+            if more:
+                after = page.topics[-1].topic
+
+
+def _never_switched(topic: str) -> TopicModeInfo:
+    return TopicModeInfo(topic=topic, topic_id="", phase=Phase.MARKERS, mode_offset=-1)
+
+
+def _only(reply: TopicModes, topic: str) -> TopicModeInfo:
+    found = [info for info in reply.topics if info.topic == topic]
+    return found[0] if found else _never_switched(topic)
+
+
+def _what_waits(info: TopicModeInfo) -> str:
+    if info.phase in (Phase.METADATA, Phase.MARKERS):
+        if not info.published:
+            return f"it is in phase {info.phase}, and readers are not told of it yet"
+        return f"it is in phase {info.phase}, and a new switch has not begun"
+    if info.waiting:
+        return f"it is in phase {info.phase}, and {info.waiting} places are not there yet"
+    return (
+        f"it is in phase {info.phase}, and not every partition has taken its mode record (see the"
+        " coordinator's log)"
+    )

@@ -48,6 +48,8 @@ class Found(Generic[S]):
     connected: Connected
     rest: Sequence[pb.Reply]
     """Replies that came in the same message as `connected`."""
+    decided: Sequence[pb.Decided] = ()
+    """Decisions that came in it."""
 
 
 class Finder(Generic[S]):
@@ -169,7 +171,7 @@ class Finder(Generic[S]):
         else:
             reply = decode_reply(frame.replies[0])
             if isinstance(reply, Connected) and not self._outdated(reply):
-                return Found(stream, reply, frame.replies[1:])
+                return Found(stream, reply, frame.replies[1:], frame.decided)
             self._refused(pursuit, stream.address, reply, now_s)
         del self._attempts[stream.address]
         stream.close()

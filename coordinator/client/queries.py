@@ -12,6 +12,7 @@ import grpc
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
+    ConfigError,
     CoordinatorNotAvailableError,
     GroupBoundError,
     JournalError,
@@ -23,6 +24,7 @@ from ...journal.errors import (
     SessionClosedError,
 )
 from ...journal.logs.interface import Log
+from ...journal.modes import is_topic_binding
 from ...journal.txid import TxId
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.commands import (
@@ -88,9 +90,26 @@ class CoordinatorQueries:
 
         Returns:
             The group's binding, which may be to another transaction group.
+
+        Raises:
+            ConfigError: the name would stand for a topic.
         """
-        command = BindGroup(group=group, transaction_group=transaction_group)
-        return self._ask(group, command, Binding, timeout_s)
+        if is_topic_binding(group):
+            raise ConfigError(
+                f"no consumer group may be called {group!r}, for names of topics are kept that"
+                " begin so: choose another group.id"
+            )
+        return self._bind(group, transaction_group, timeout_s)
+
+    def bound(self, name: str) -> Binding:
+        """Returns what a consumer group is bound to, or a topic by its `binding_of`."""
+        return self._bind(name, None)
+
+    def _bind(
+        self, name: str, transaction_group: str | None, timeout_s: float | None = None
+    ) -> Binding:
+        command = BindGroup(group=name, transaction_group=transaction_group)
+        return self._ask(name, command, Binding, timeout_s)
 
     def fetch_offsets(
         self,

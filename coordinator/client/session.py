@@ -50,13 +50,14 @@ from ..protocol.commands import (
     Command,
     Connect,
     Connected,
+    Decided,
     End,
     ExtendTransaction,
     GetOutcome,
     Reply,
     SessionId,
 )
-from ..protocol.replies import decode_reply
+from ..protocol.replies import decode_decided, decode_reply
 from ..protocol.requests import encode_request
 from .connection import REQUEST_MAX_BYTES, Connection, start_grpc
 from .discovery import Discovery
@@ -122,6 +123,7 @@ class CoordinatorClient:
         options: SessionOptions,
         *,
         on_closed: Callable[[LogtxError], None] | None = None,
+        on_decided: Callable[[Decided], None] | None = None,
     ) -> None:
         """Does nothing before `connect`.
 
@@ -129,6 +131,8 @@ class CoordinatorClient:
             log: the log through which the coordinator is found.
             options: producer of the session, and the bound of its requests.
             on_closed: called once if the session ends for good (fenced, double start).
+            on_decided: called on the client's own thread with a decision that was not asked for:
+                a time-out, an operator. One may be lost with its stream, or come twice.
 
         Raises:
             ForkedError: the process that forked this one uses gRPC.
@@ -141,6 +145,7 @@ class CoordinatorClient:
         self._nonce = random.SystemRandom().getrandbits(63)
         self._timeout_s = options.timeout_s
         self._on_closed = on_closed
+        self._on_decided = on_decided
         self._discovery = Discovery(log)
         self._partition: int | None = None
         self._partition_count = 0
@@ -438,6 +443,7 @@ class CoordinatorClient:
         self._resume(found)
         try:
             replies: Sequence[pb.Reply] | None = found.rest
+            decided = found.decided
             while replies is not None and not self._closing.is_set():
                 for wire in replies:
                     reply = decode_reply(wire)
@@ -446,14 +452,24 @@ class CoordinatorClient:
                         hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
                         return
                     served = self._take(wire.request_id, reply) or served
+                if decided:
+                    # Behind the replies: the BEGIN of such a transaction was answered before.
+                    self._tell(decided)
                 frame = found.stream.receive()
-                replies = None if frame is None else frame.replies
+                if frame is None:
+                    break
+                replies, decided = frame.replies, frame.decided
         finally:
             with self._lock:
                 self._stream = None
             found.stream.close()
             served = served or time.monotonic() - began_s > SERVED_S
             self._finder.lost(found, hint, served=served)
+
+    def _tell(self, decided: Iterable[pb.Decided]) -> None:
+        if self._on_decided is not None:
+            for wire in decided:
+                self._on_decided(decode_decided(wire))
 
     def _resume(self, found: Found[Connection[_Item]]) -> None:
         first = self._connected is None

@@ -12,6 +12,9 @@ Why nothing is missed that is forgotten:
    and, if nobody asked for it, while Kafka knows no member of the group.
 3. A group's binding is forgotten after its offsets, or two transaction groups would each have half
    of them (trap 28). The caller has asked the other journal partition.
+4. A topic's binding is never forgotten: bound anew, it would have two homes, and two of them can't
+   agree on the order of what they place. Its mode is known in its home alone, which most often is
+   another journal partition; so it can't be told here whether the topic still needs its binding.
 
 Pure: `Shard` calls it, and the owner's shell ends the hours.
 
@@ -26,6 +29,7 @@ from typing import Final
 
 from ...journal.errors import NotAllowedError
 from ...journal.keys import is_key_name
+from ...journal.modes import is_topic_binding
 from ...journal.producer_ids import is_anonymous
 from ...journal.records.types import Forget
 from .claims import Claims
@@ -79,7 +83,8 @@ class Ages:
 
     def is_stale(self, group: str) -> bool:
         """Returns whether a use of the group is worth a record, though it changes nothing else."""
-        return self.hour - self.groups.get(group, 0) > self._config.group_retention_hours // 7
+        age = self.hour - self.groups.get(group, 0)
+        return age > self._config.group_retention_hours // 7 and not is_topic_binding(group)
 
     # ---- what the journal says ------------------------------------------------------------------
 
@@ -115,7 +120,7 @@ class Ages:
 
     def idle_bindings(self) -> list[str]:
         """Returns consumer groups whose bindings nobody used for long, as `idle_groups`."""
-        return self._idle(self._bindings)
+        return self._idle(name for name in self._bindings if not is_topic_binding(name))
 
     def _idle(self, groups: Iterable[str]) -> list[str]:
         oldest = self.hour - self._config.group_retention_hours
@@ -214,7 +219,13 @@ class Ages:
         return Forget(hours=0, groups=(group,))
 
     def unbind(self, group: str) -> Forget | None:
-        """Returns the record that ends a consumer group's binding; None if it is not bound."""
+        """Returns the record that ends a consumer group's binding; None if it is not bound.
+
+        Raises:
+            NotAllowedError: it is a topic's.
+        """
+        if is_topic_binding(group):
+            raise NotAllowedError(f"{group!r} is bound for ever: a topic keeps its home")
         return Forget(hours=0, bindings=(group,)) if group in self._bindings else None
 
 

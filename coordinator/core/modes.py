@@ -24,7 +24,7 @@ Pure. `replay` alone changes what comes from the journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -77,6 +77,11 @@ class TopicModes:
     def places_any(self) -> bool:
         """Whether what is decided now may be placed anywhere. Where not, nothing need be read."""
         return bool(self._in_metadata)
+
+    @property
+    def in_metadata(self) -> Set[str]:
+        """Names of the topics that are in metadata mode."""
+        return self._in_metadata
 
     def replay(self, offset: int, change: ModeChange) -> None:
         """Applies a MODE record.

@@ -115,6 +115,10 @@ class Placer:
         self._question: Question | None = None
         self._pauses: dict[PartitionId, _Pause] = {}
         self.round = Round.NONE
+        self.given = 0
+        """Number of (transaction, partition) that this tenure has durably placed."""
+        self.whole: list[int] = []
+        """BEGINs of the transactions whose last place the latest durable PLACED record gave."""
 
     def __len__(self) -> int:
         """Returns the number of (transaction, partition) that wait."""
@@ -130,6 +134,10 @@ class Placer:
         self._left[effect.begin] = _Left(effect.sequence, set(effect.partitions))
         for partition in effect.partitions:
             self._unplaced.add(partition, effect.sequence, effect.begin)
+
+    def is_waiting(self, begin: int) -> bool:
+        """Returns whether a transaction lacks a durable place."""
+        return begin in self._left
 
     def may_mark(self, partition: PartitionId, sequence: int) -> bool:
         """Returns whether a marker (or mode record) of this sequence may go out there now (R4)."""
@@ -205,12 +213,14 @@ class Placer:
             self._turn(Round.NONE)
         whole: list[tuple[int, int]] = []
         for partition, _, (sequence, begin) in self._unplaced.cover(placed):
+            self.given += 1
             left = self._left[begin]
             left.partitions.discard(partition)
             if not left.partitions:
                 del self._left[begin]
                 whole.append((sequence, begin))
-        return [begin for _, begin in sorted(whole)]
+        self.whole = [begin for _, begin in sorted(whole)]
+        return self.whole
 
     def drop(self) -> None:
         """Drops the current round: the tenure pauses, or its PLACED record will not be appended.

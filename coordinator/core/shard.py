@@ -68,6 +68,7 @@ from ...journal.records.types import (
 from ...journal.state import State
 from ...journal.txid import TxId
 from ..protocol import commands
+from ..protocol.reasons import because
 from . import admin, switching
 from .answers import is_fact
 from .committed_offsets import StepsVerdict
@@ -85,7 +86,6 @@ from .producers import check_room, check_timeout
 from .shard_state import ShardState
 from .transactions import (
     TransactionMetadata,
-    because,
     check_added,
     check_parts,
     earlier_starts,

@@ -22,7 +22,7 @@ Pure: the caller has the clock, and looks topics up, one look-up per topic at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
@@ -96,7 +96,9 @@ class _Topic:
     misses: int = 0
     """Number of those look-ups."""
     unsupported: UnsupportedTopicError | None = None
-    """Why it can't take markers, by the latest answer."""
+    """Why it can't be used for transactions, by the latest answer."""
+    unwritable: UnsupportedTopicError | None = None
+    """Why markers can't be written there, by the latest answer. What is placed needs none."""
     failure: LogtxError | None = None
     """Why the latest look-up got no answer; None if it got one."""
     failed_ms: int | None = None
@@ -120,6 +122,14 @@ class _Topic:
     def looking(self) -> bool:
         """Whether a look-up is under way."""
         return self.asked_ms is not None
+
+    def refused(self, *, unwritten: bool) -> UnsupportedTopicError | None:
+        """Returns why it can't be used.
+
+        Args:
+            unwritten: whether nothing will be written there.
+        """
+        return self.unsupported if unwritten else self.unwritable or self.unsupported
 
     @property
     def is_doubted(self) -> bool:
@@ -206,31 +216,49 @@ class TopicKnowledge:
 
     # ---- what is asked of the log ---------------------------------------------------------------
 
-    def are_fresh(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
-        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly."""
+    def are_fresh(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        unwritten: Collection[str] = (),
+    ) -> bool:
+        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly.
+
+        The arguments are those of `needs`.
+        """
         for name, partition in partitions:
             topic = self._topics.get(name)
             if topic is None or topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS:
                 return False
             if topic.is_doubted or topic.unsupported is not None:
                 return False
+            if topic.unwritable is not None and name not in unwritten:
+                return False
             if topic.lacks(partition):
                 return False
         return True
 
-    def needs(self, partitions: Iterable[TopicPartition], now_ms: int, since_ms: int) -> Needs:
+    def needs(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        since_ms: int,
+        unwritten: Collection[str] = (),
+    ) -> Needs:
         """Returns which topics must be looked up for `partitions`, and which to wait for.
 
         Args:
             partitions: the data partitions that a command names.
             now_ms: monotonic time in milliseconds.
             since_ms: when the command came.
+            unwritten: topics to which nothing will be written for the command.
         """
         look_up, wait_for = set(), set()
         for name, partition in _highest(partitions).items():
             topic = self._topic(name)
             topic.used_ms = now_ms
-            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms)
+            refused = topic.refused(unwritten=name in unwritten) is not None
+            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms, refused=refused)
             if waits:
                 wait_for.add(name)
             is_old = topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS
@@ -244,13 +272,15 @@ class TopicKnowledge:
         return not topic.looking and (asked_ms == 0 or now_ms - asked_ms >= AGAIN_MS)
 
     @staticmethod
-    def _is_to_be_awaited(topic: _Topic, partition: int, now_ms: int, since_ms: int) -> bool:
+    def _is_to_be_awaited(
+        topic: _Topic, partition: int, now_ms: int, since_ms: int, *, refused: bool
+    ) -> bool:
         if topic.failed_ms is not None and topic.failed_ms >= since_ms:
             return False  # A look-up was tried, and got no answer.
         if topic.is_doubted:
             return True
         told_ms = topic.told_ms
-        if topic.unsupported is not None and (told_ms is None or told_ms < since_ms):
+        if refused and (told_ms is None or told_ms < since_ms):
             return True  # Perhaps it was mended: a setting changed, or a right given.
         if topic.lacks(partition):
             # An answer of before may be of a broker that had not heard of it yet. Only the first of
@@ -285,6 +315,7 @@ class TopicKnowledge:
         facts: TopicFacts | None,
         now_ms: int,
         unsupported: UnsupportedTopicError | None = None,
+        unwritable: UnsupportedTopicError | None = None,
         *,
         certain: bool = False,
     ) -> None:
@@ -294,13 +325,14 @@ class TopicKnowledge:
             topic: name of the topic.
             facts: what was told; None: there is no such topic.
             now_ms: monotonic time in milliseconds.
-            unsupported: why the topic can't take markers; None if it can.
+            unsupported: why the topic can't be used for transactions; None if it can.
+            unwritable: why markers can't be written there; None if they can.
             certain: whether the answer can't be old: the log has one copy of its metadata.
         """
         known = self._topic(topic)
         known.as_of_ms = now_ms if known.asked_ms is None else known.asked_ms
         known.asked_ms, known.failure, known.failed_ms = None, None, None
-        known.unsupported = unsupported
+        known.unsupported, known.unwritable = unsupported, unwritable
         if facts is not None:
             known.note_holder(facts.topic_id, now_ms)
         known.note(found=facts is not None, now_ms=now_ms)
@@ -331,7 +363,12 @@ class TopicKnowledge:
 
     # ---- what follows from it -------------------------------------------------------------------
 
-    def refusal(self, partitions: Iterable[TopicPartition], now_ms: int) -> LogtxError | None:
+    def refusal(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        unwritten: Collection[str] = (),
+    ) -> LogtxError | None:
         """Returns why commands that name these partitions can't be decided; None if they can.
 
         Call it when nothing is left to wait for, or when waiting took too long. A retriable error
@@ -339,8 +376,9 @@ class TopicKnowledge:
         """
         for name, partition in _highest(partitions).items():
             topic = self._topic(name)
-            if topic.unsupported is not None:
-                return topic.unsupported
+            refused = topic.refused(unwritten=name in unwritten)
+            if refused is not None:
+                return refused
             if topic.is_doubted:
                 return CoordinatorBusyError(
                     f"brokers do not agree on topic {name!r}, as when it is deleted or created"

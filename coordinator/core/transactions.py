@@ -34,6 +34,7 @@ from ...journal.records.types import (
 from ...journal.state import VALID_PREVIOUS, State
 from ...journal.txid import TxId
 from ..protocol.commands import Outcome
+from ..protocol.reasons import because
 from .ranges import PackedRanges
 
 OUTCOMES_MAX: Final = 100_000
@@ -288,20 +289,6 @@ def earlier_starts(
 
 def _is_earlier(told: int, known: int) -> bool:
     return told != UNKNOWN_OFFSET and (known == UNKNOWN_OFFSET or told < known)
-
-
-_REASONS: Final = {
-    AbortReason.EXPIRED: "it was open for longer than its transaction.timeout.ms",
-    AbortReason.CLAIMED: (
-        "its input partitions were claimed since, by another consumer or to read them again"
-    ),
-}
-"""Texts of the reasons that their own word does not explain."""
-
-
-def because(reason: AbortReason | None) -> str:
-    """Returns an abort's reason as the end of a sentence, "" if there is none."""
-    return "" if reason is None else f": {_REASONS.get(reason, reason)}"
 
 
 def _identity(step: OffsetStep) -> StepIdentity:

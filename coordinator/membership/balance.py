@@ -47,6 +47,9 @@ class Member:
     """Journal partitions that it could serve at once."""
     leaving: bool = False
     """Whether it is shutting down and takes over no more partitions."""
+    journal_format: int = 0
+    """Newest version of journal records that it reads; 0: it does not say, for its build is older.
+    """
     ends: Mapping[int, int] = field(default_factory=dict, compare=False)
     """Journal partition → offset below which it has seen everything durable.
 

@@ -320,6 +320,7 @@ class Peers(pb_grpc.PeersServicer):
                 for m in self._members.reached(time.monotonic())
             ],
             ends=[pb.Seen(partition=p, end=e) for p, e in me.ends.items()],
+            journal_format=me.journal_format,
         )
 
 
@@ -331,6 +332,7 @@ def _member(news: pb.News) -> Member:
         following=frozenset(news.following),
         leaving=news.leaving,
         ends={e.partition: e.end for e in news.ends},
+        journal_format=news.journal_format,
     )
 
 

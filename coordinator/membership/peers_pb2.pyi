@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends")
+    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends", "journal_format")
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class News(_message.Message):
     FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FORMAT_FIELD_NUMBER: _ClassVar[int]
     process_nonce: int
     address: str
     journal_id: str
@@ -24,7 +25,8 @@ class News(_message.Message):
     following: _containers.RepeatedScalarFieldContainer[int]
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     ends: _containers.RepeatedCompositeFieldContainer[Seen]
-    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[Seen, _Mapping]]] = ...) -> None: ...
+    journal_format: int
+    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[Seen, _Mapping]]] = ..., journal_format: _Optional[int] = ...) -> None: ...
 
 class Seen(_message.Message):
     __slots__ = ("partition", "end")

@@ -341,6 +341,16 @@ class Outcome:
 
 
 @value(frozen=True, slots=True)
+class Decided:
+    """Told on a session's stream without having been asked for: a transaction is decided."""
+
+    txid: TxId
+    state: State
+    reason: AbortReason | None = None
+    """Why it is being aborted; None if it is not, or if this version does not know the reason."""
+
+
+@value(frozen=True, slots=True)
 class GroupOffsets:
     """Answer to `FetchOffsets`."""
 

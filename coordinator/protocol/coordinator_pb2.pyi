@@ -14,10 +14,22 @@ class ClientFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("replies",)
+    __slots__ = ("replies", "decided")
     REPLIES_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
     replies: _containers.RepeatedCompositeFieldContainer[Reply]
-    def __init__(self, replies: _Optional[_Iterable[_Union[Reply, _Mapping]]] = ...) -> None: ...
+    decided: _containers.RepeatedCompositeFieldContainer[Decided]
+    def __init__(self, replies: _Optional[_Iterable[_Union[Reply, _Mapping]]] = ..., decided: _Optional[_Iterable[_Union[Decided, _Mapping]]] = ...) -> None: ...
+
+class Decided(_message.Message):
+    __slots__ = ("txid", "state", "reason")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    state: Outcome.State
+    reason: str
+    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("partition", "request", "partition_count")

@@ -87,6 +87,22 @@ def _decode_outcome(wire: pb.Outcome) -> commands.Outcome:
     return commands.Outcome(TxId.from_bytes(wire.txid), state, sequence)
 
 
+def encode_decided(decided: commands.Decided) -> pb.Decided:
+    """Encodes a decision that is told without having been asked for."""
+    return pb.Decided(
+        txid=decided.txid.to_bytes(), state=STATES[decided.state], reason=decided.reason or ""
+    )
+
+
+def decode_decided(wire: pb.Decided) -> commands.Decided:
+    """Decodes such a decision."""
+    return commands.Decided(
+        TxId.from_bytes(wire.txid),
+        STATES_FROM_WIRE.get(wire.state, State.UNKNOWN),
+        _REASONS_FROM_WIRE.get(wire.reason),
+    )
+
+
 def _encode_error(wire: pb.Error, reply: LogtxError) -> None:
     wire.code = reply.code
     wire.message = str(reply)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...journal.errors import LogtxError
+from ...journal.errors import LogtxError, TransactionConflictError
 from ...journal.records.types import AbortReason
+from ..core.placing import Placer
 from ..core.transactions import TransactionMetadata
-from ..protocol.commands import Reply
+from ..protocol.commands import Outcome, Reply
 
 LATENCY_BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
@@ -38,6 +40,36 @@ class Histogram:
         self.sum_s += duration_s
 
 
+class PlaceClock:
+    """Measures how long the decisions of one tenure wait for their places."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[int, float] = {}
+        """BEGIN → when this tenure met the durable decision; in journal order."""
+        self._given = 0
+
+    def decided(self, placer: Placer, begin: int, now_s: float) -> None:
+        """Notes that a decision is durable, if it waits for places."""
+        if placer.is_waiting(begin):
+            self._since_s[begin] = now_s
+
+    def given(self, placer: Placer, now_s: float) -> tuple[int, list[float]]:
+        """Takes a durable PLACED record that `placer` was told of.
+
+        Returns:
+            The number of places that it gave, and of each transaction that has all of its places
+            now, the seconds that it waited.
+        """
+        count, self._given = placer.given - self._given, placer.given
+        since_s = (self._since_s.pop(begin, None) for begin in placer.whole)
+        return count, [max(now_s - at_s, 0.0) for at_s in since_s if at_s is not None]
+
+    def longest_s(self, now_s: float) -> float:
+        """Returns how long the first of what waits has waited, in seconds; 0 if nothing does."""
+        first_s = next(iter(self._since_s.values()), now_s)
+        return max(now_s - first_s, 0.0)
+
+
 @dataclass(slots=True)
 class CoordinatorCounters:
     """The counters of one coordinator since it started.
@@ -58,6 +90,12 @@ class CoordinatorCounters:
     """Code of the error → requests answered by it."""
     commit_latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     """Time from a commit's arrival to the answer that it is decided."""
+
+    header_cas: Counter[str] = field(default_factory=Counter)
+    """Result → requests to end a transaction."""
+    places: Counter[int] = field(default_factory=Counter)
+    place_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
+    """Time from a durable decision to the last of its places."""
 
     def appended(self, partition: int, size: int) -> None:
         """Counts a record of `size` bytes that was handed to the log."""
@@ -81,6 +119,28 @@ class CoordinatorCounters:
     def connection_refused(self, error: LogtxError) -> None:
         """Counts a stream that was refused with an error."""
         self.connections_refused[type(error).__name__.removesuffix("Error")] += 1
+
+    def ended(self, reply: Reply) -> None:
+        """Counts the answer to a request to end a transaction, if it is final."""
+        if isinstance(reply, Outcome):
+            self.header_cas["ok"] += 1
+        elif isinstance(reply, TransactionConflictError):
+            self.header_cas["conflict"] += 1
+        elif isinstance(reply, LogtxError) and not reply.retriable:
+            self.header_cas["reject"] += 1
+
+    def placed(self, partition: int, count: int, durations_s: Iterable[float]) -> None:
+        """Counts places that became durable.
+
+        Args:
+            partition: the journal partition.
+            count: number of (transaction, partition) that have a place now.
+            durations_s: of each transaction that has its last place now, the time since its
+                decision became durable.
+        """
+        self.places[partition] += count
+        for duration_s in durations_s:
+            self.place_seconds.observe(duration_s)
 
     def loaded(self, partition: int, duration_s: float) -> None:
         """Counts a load of a journal partition from its snapshot or its start."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Final
@@ -30,6 +30,8 @@ from ...journal.errors import (
     LogtxError,
     NotCoordinatorError,
 )
+from ...journal.modes import Phase
+from ...journal.places import PartitionId
 from ...journal.reader import JOURNAL_TOPIC
 from ...journal.records.types import Owner
 from ..core.decision import ShardConfig
@@ -140,6 +142,33 @@ class PartitionRuntime:
     def marker_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of this journal partition's markers that a data partition lacks."""
         return self._services.markers.lanes.backlog(self.partition, partition)
+
+    def unwritten(self, partitions: Iterable[TopicPartition]) -> Collection[str]:
+        """Returns the topics among some partitions' to which a commit here writes no markers."""
+        serving = self._live
+        if serving is None or not serving.tenure.shard.modes.places_any:
+            return ()
+        modes, facts = serving.tenure.shard.modes, self._services.topics
+        named = {topic for topic, _ in partitions} & modes.in_metadata
+        # A topic that was created anew under the name has markers.
+        return {
+            topic
+            for topic in named
+            if topic in facts and modes.phase(topic, facts[topic].topic_id) is Phase.METADATA
+        }
+
+    def places_backlog(self, partition: TopicPartition) -> int:
+        """Returns the number of decided transactions that have no place in a data partition."""
+        serving, facts = self._live, self._services.topics.get(partition[0])
+        if serving is None or facts is None:
+            return 0
+        unplaced = serving.tenure.shard.places.unplaced
+        return len(unplaced.of(PartitionId(*partition, facts.topic_id)))
+
+    def places_waited_s(self, now_s: float) -> float:
+        """Returns how long the first decision without all its places has waited, in seconds."""
+        serving = self._live
+        return 0.0 if serving is None else serving.place_clock.longest_s(now_s)
 
     def offsets_backlog(self, group: str) -> int:
         """Returns the number of commits of a consumer group whose IOV is not durable yet."""

@@ -11,6 +11,7 @@ from ...journal.errors import LogtxError
 from ...journal.logs.interface import Log
 from ..core.decision import TopicFacts
 from ..membership.members import Members
+from ..protocol.commands import Decided
 from .appender import Appender
 from .counters import CoordinatorCounters
 from .housekeeping import HousekeepingConfig
@@ -29,6 +30,10 @@ async def _not_known(_group: str) -> bool:
 
 async def _nobody(_address: str) -> int | None:
     return None
+
+
+def _nobody_is_told(_partition: int, _producer_id: str, _nonce: int, _decided: Decided) -> None:
+    """Tells no session: the coordinator has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,9 @@ class Services:
     """Returns whether a consumer group has no offsets, wherever it is bound."""
     membership_changed: Callable[[], None]
     """Called when a partition's owner, or this coordinator's role in it, has changed."""
+    decided: Callable[[int, str, int, Decided], None] = _nobody_is_told
+    """Called with journal partition, producer id, session nonce, and a decision that the producer
+    did not ask for."""
     close_session: Callable[[int, str, int, LogtxError], None]
     """Called with journal partition, producer id, session nonce and the reason."""
     close_sessions: Callable[[int, LogtxError], None]

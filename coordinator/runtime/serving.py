@@ -28,6 +28,7 @@ from ...journal.mode_registry import ModeKey, TopicModeRecord
 from ...journal.modes import binding_of
 from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
+from ...journal.records.types import AbortReason
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
 from ..core.decision import (
@@ -43,9 +44,11 @@ from ..core.mode_records import ModeWrite
 from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
+from ..core.transactions import TransactionMetadata
 from ..protocol import commands
 from .alarm import monotonic_ms
 from .appender import Appender
+from .counters import PlaceClock
 from .housekeeping import Housekeeping
 from .placing import Placing
 from .pressure import Pressure
@@ -102,6 +105,7 @@ class Serving:
         """
         self.tenure: Final = Tenure(shard, self)
         self.pressure: Final = Pressure()
+        self.place_clock: Final = PlaceClock()
         self.over: Final = asyncio.Event()
         """Set when the tenure is over: given away, stopped, or surprised."""
         self.surprise: str | None = None
@@ -358,6 +362,9 @@ class Serving:
                 services.offsets.clear(key, partial(self._clear_former, group))
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
+                self._tell_producer(transaction)
+                if transaction.placed:
+                    self.place_clock.decided(tenure.placer, transaction.begin, time.monotonic())
                 may_mark = tenure.placer.may_mark
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
@@ -404,8 +411,26 @@ class Serving:
 
     def places_given(self) -> None:
         """Goes on with markers that waited for places, and with the next round."""
+        self._count_places()
         self._services.markers.lanes.resume(self._partition)
         self._placing.soon()
+
+    def _count_places(self) -> None:
+        """Counts the places of a PLACED record that is durable."""
+        count, waited_s = self.place_clock.given(self.tenure.placer, time.monotonic())
+        self._services.counters.placed(self._partition, count, waited_s)
+
+    def _tell_producer(self, transaction: TransactionMetadata) -> None:
+        """Tells a producer of an abort that it did not ask for: it need not produce any more."""
+        reason = transaction.reason
+        if reason is None or reason is AbortReason.REQUESTED:
+            return
+        producer = self.tenure.shard.producers.get(transaction.producer_id)
+        if producer is None or producer.generation != transaction.generation:
+            return  # Fenced: the end of its session says so.
+        decided = commands.Decided(transaction.txid, transaction.state, reason)
+        name, nonce = transaction.producer_id, producer.nonce
+        self._services.decided(self._partition, name, nonce, decided)
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""

@@ -46,9 +46,11 @@ TIMEOUT_S: Final = 10.0
 """Bound of one request."""
 DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
-NEEDED: Final = ("WRITE", "DESCRIBE_CONFIGS")
-"""What a coordinator must be allowed to do with a data topic: to write markers, and to see whether
-the topic takes them. Kafka includes DESCRIBE in both."""
+NEEDED: Final = ("DESCRIBE_CONFIGS",)
+"""What a coordinator must be allowed to do with a data topic: to see whether it takes transactions.
+Brokers that tell of a topic at all allow DESCRIBE, and so to ask for its ends."""
+NEEDED_FOR_MARKERS: Final = ("WRITE", *NEEDED)
+"""The same, if it writes markers there. Kafka includes DESCRIBE in WRITE."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule for names of topics. A name that breaks it could fail the request for all others."""
 
@@ -123,24 +125,30 @@ class TopicLookUps:
     def _take(self, topic: str, answer: TopicInfo | LogtxError) -> None:
         now_ms = monotonic_ms()
         if isinstance(answer, TopicInfo):
-            refusal = _unsupported(answer) or self._not_allowed(topic, answer.operations)
-            self.known.told(topic, _facts(answer), now_ms, refusal, certain=answer.certain)
+            refused = _unsupported(answer)
+            may, needed = answer.operations, NEEDED_FOR_MARKERS
+            unsupported = refused or self._not_allowed(topic, may, NEEDED)
+            unwritable = refused or self._not_allowed(topic, may, needed)
+            facts, certain = _facts(answer), answer.certain
+            self.known.told(topic, facts, now_ms, unsupported, unwritable, certain=certain)
         elif isinstance(answer, UnknownTopicError):
             self.known.told(topic, None, now_ms)
         else:
             _LOG.warning("topic_not_described topic=%s error=%s", topic, answer)
             is_denied = answer.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-            refusal = self._not_allowed(topic, frozenset()) if is_denied else None
+            refusal = None
+            if is_denied:
+                refusal = self._not_allowed(topic, frozenset(), NEEDED_FOR_MARKERS)
             self.known.failed(topic, refusal or answer, now_ms)
 
     def _not_allowed(
-        self, topic: str, operations: frozenset[str] | None
+        self, topic: str, operations: frozenset[str] | None, needed: Collection[str]
     ) -> UnsupportedTopicError | None:
         """Returns the error that names the rights which the coordinator lacks; None if it has all.
 
         Without them a commit could be decided whose markers are refused for ever.
         """
-        lack = lacking(operations, NEEDED)
+        lack = lacking(operations, needed)
         if not lack:
             return None
         return UnsupportedTopicError(
@@ -148,18 +156,22 @@ class TopicLookUps:
             kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
         )
 
-    async def learn(self, partitions: Collection[TopicPartition]) -> LogtxError | None:
+    async def learn(
+        self, partitions: Collection[TopicPartition], unwritten: Collection[str] = ()
+    ) -> LogtxError | None:
         """Looks up what commands that name `partitions` need.
 
         Args:
             partitions: the data partitions that a command names.
+            unwritten: topics to which nothing will be written for the command: they may refuse
+                writes.
 
         Returns:
             Why such a command can't be decided; None if it can. A retriable error says that nothing
             is certain and nothing was done. The wait is bounded by `WAIT_MAX_S`.
         """
         since_ms = now_ms = monotonic_ms()
-        if self.known.are_fresh(partitions, now_ms):
+        if self.known.are_fresh(partitions, now_ms, unwritten):
             return None
         for topic, _ in partitions:
             if topic in RESERVED:
@@ -167,14 +179,14 @@ class TopicLookUps:
             if not _LEGAL.fullmatch(topic):
                 return UnknownTopicError(f"there is no topic {topic!r}: Kafka allows no such name")
         while now_ms - since_ms < WAIT_MAX_S * 1000:
-            needs = self.known.needs(partitions, now_ms, since_ms)
+            needs = self.known.needs(partitions, now_ms, since_ms, unwritten)
             for topic in sorted(needs.look_up):
                 self.look_up(topic)
             if not needs.wait_for:
                 break
             await self._next_answer()
             now_ms = monotonic_ms()
-        return self.known.refusal(partitions, now_ms)
+        return self.known.refusal(partitions, now_ms, unwritten)
 
     async def settle(self, topic: str, topic_id: str) -> Existence:
         """Looks a topic up until it is certain whether it is there, for a bounded time.

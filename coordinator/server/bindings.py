@@ -77,6 +77,14 @@ class GroupBindings:
                 " set transaction.group to that one"
             )
 
+    async def bound(self, name: str) -> str | None:
+        """Returns the transaction group that a name is bound to now; None: it is bound to none.
+
+        Raises:
+            CoordinatorBusyError: the owner of the binding does not answer.
+        """
+        return await self._ask(name)
+
     async def _ask(self, group: str) -> str | None:
         asking = self._asking.get(group)
         if asking is None:
@@ -121,7 +129,7 @@ class GroupBindings:
             asking.exception()
 
     def _read(self, group: str) -> str | None:
-        return self._queries.bind_group(group, None).transaction_group
+        return self._queries.bound(group).transaction_group
 
     async def is_free(self, group: str) -> bool:
         """Returns whether a consumer group has no offsets, so that its binding may end.

@@ -8,7 +8,7 @@ Cardinality: series carry a journal partition, a reason of aborts, or a transact
 `KEYS_MAX` keys have series of their own: half of them are those connected last, which show epoch
 conflicts, the others those connected longest ago, which show unused keys. All keys are counted.
 
-Source: Transaction keys, "Metrics".
+Source: Transaction keys, "Metrics"; PIP-471, "Metrics".
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ class ServingSample:
     producers: int
     markers_queued: int
     markers_longest: int
+    places_waiting: int
+    places_longest_s: float
+    topics_in_metadata: int
+    fence: int | None
+    """Offset of the snapshot that waits until the data's logs have passed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class Reading:
     totals: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]]
     latency_counts: tuple[int, ...]
     latency_sum_s: float
+    place_counts: tuple[int, ...]
+    place_sum_s: float
 
 
 class Reader:
@@ -152,6 +159,8 @@ class Reader:
             totals={
                 "committed": _by_partition(counters.committed),
                 "aborted": tuple(((str(p), r.value), n) for (p, r), n in counters.aborted.items()),
+                "header_cas": tuple(((r,), n) for r, n in counters.header_cas.items()),
+                "places": _by_partition(counters.places),
                 "appends": _by_partition(counters.appends),
                 "append_bytes": _by_partition(counters.append_bytes),
                 "surprises": _by_partition(counters.surprises),
@@ -162,6 +171,8 @@ class Reader:
             },
             latency_counts=tuple(counters.commit_latency.counts),
             latency_sum_s=counters.commit_latency.sum_s,
+            place_counts=tuple(counters.place_seconds.counts),
+            place_sum_s=counters.place_seconds.sum_s,
         )
 
     @staticmethod
@@ -185,6 +196,10 @@ class Reader:
                 producers=len(shard.producers),
                 markers_queued=backlog[0],
                 markers_longest=backlog[1],
+                places_waiting=len(tenure.placer),
+                places_longest_s=runtime.places_waited_s(now.monotonic_ms / 1000),
+                topics_in_metadata=len(shard.modes.in_metadata),
+                fence=None if shard.fences.waiting is None else shard.fences.waiting.offset,
             )
         return PartitionSample(
             partition=runtime.partition,
@@ -297,6 +312,12 @@ _SERVING_GAUGES: Final = (
         "markers_queued_longest",
         "Markers that wait for the data partition with most.",
     ),
+    ("places_waiting", "places_waiting", "Places of decided transactions that are not durable."),
+    (
+        "places_longest_s",
+        "places_waiting_longest_seconds",
+        "Time that the first decision without all its places has waited.",
+    ),
 )
 
 
@@ -321,11 +342,29 @@ def _states(reading: Reading) -> Iterator[Metric]:
     for field, name, text in _SERVING_GAUGES:
         values = [([partition], float(getattr(sample, field))) for partition, sample in served]
         yield _gauge(name, text, values)
+    fences = [([p], s.fence) for p, s in served if s.fence is not None]
+    text = "Snapshot that the journal is trimmed to next, once the data's logs have passed it."
+    yield _gauge("journal_fence_offset", text, fences)
+    topics = sum(sample.topics_in_metadata for _, sample in served)
+    text = "Topics in metadata mode that have their home here."
+    yield _gauge("topics_metadata_mode", text, [((), topics)], ())
 
 
 _TOTALS: Final = (
     ("committed", "transactions_committed", "Commits decided.", _PARTITION),
     ("aborted", "transactions_aborted", "Aborts decided.", ("partition", "reason")),
+    (
+        "header_cas",
+        "metadata_header_cas",
+        "Requests to end a transaction: decided, decided otherwise before, refused for good.",
+        ("result",),
+    ),
+    (
+        "places",
+        "places",
+        "Places that became durable: one of each partition of a transaction.",
+        _PARTITION,
+    ),
     ("appends", "journal_appends", "Records handed to the journal.", _PARTITION),
     (
         "append_bytes",
@@ -353,6 +392,12 @@ def _totals(reading: Reading) -> Iterator[Metric]:
         "From a commit's arrival to the answer that it is decided.",
         buckets=list(zip(bounds, accumulate(reading.latency_counts), strict=True)),
         sum_value=reading.latency_sum_s,
+    )
+    yield HistogramMetricFamily(
+        "logtx_place_seconds",
+        "From a durable decision to the last of its places.",
+        buckets=list(zip(bounds, accumulate(reading.place_counts), strict=True)),
+        sum_value=reading.place_sum_s,
     )
 
 

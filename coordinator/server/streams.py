@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -31,19 +31,21 @@ from ...journal.errors import (
     SessionClosedError,
 )
 from ...journal.keys import is_key_name
+from ...journal.modes import is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.state import State
 from ...journal.value import value
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
-from ..protocol.replies import encode_reply
+from ..protocol.replies import encode_decided, encode_reply
 from ..protocol.requests import PROTOCOL_VERSION, decode_request
 from ..runtime.counters import CoordinatorCounters
 from ..runtime.partition import PartitionRuntime, Role
 from ..runtime.serving import Answer
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
+from .switching import Switching
 from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -73,6 +75,9 @@ MARKERS_WAITING_MAX: Final = 20_000
 """Markers that may wait for one data partition before new work there is refused: without a limit a
 partition that refuses its markers would gather all that is committed there. Aborts still add to
 them, at most as many as transactions may be open."""
+PLACES_WAITING_MAX: Final = MARKERS_WAITING_MAX
+"""Decided transactions that may wait for their place in one data partition before new work there is
+refused, for the same reason."""
 OFFSETS_WAITING_MAX: Final = 20_000
 """Commits of one consumer group that may wait for their offsets to be written before further ones
 are refused; bounds memory."""
@@ -114,9 +119,9 @@ class StreamLimits:
 
 @value(frozen=True, slots=True)
 class _Out:
-    """A reply on its way out."""
+    """A reply, or a decision that was not asked for, on its way out."""
 
-    reply: pb.Reply
+    reply: pb.Reply | pb.Decided
     size: int
     """Bytes that its request occupies in the window; -1: it answers no request."""
 
@@ -152,11 +157,15 @@ class _Answering:
     size: int
     came_s: float
     counters: CoordinatorCounters
+    ends: bool = False
+    """Whether the request is to end a transaction."""
 
     def __call__(self, reply: commands.Reply) -> None:
         if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
             self.counters.commit_latency.observe(time.monotonic() - self.came_s)
         self.counters.answered(reply)
+        if self.ends:
+            self.counters.ended(reply)
         self.stream.answers.discard(self)
         self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
 
@@ -176,6 +185,10 @@ class _Replies:
         """Queues a reply that answers no request in the window."""
         self._queue.put_nowait(_Out(reply, -1))
 
+    def decided(self, decided: commands.Decided) -> None:
+        """Queues a decision that was not asked for."""
+        self._queue.put_nowait(_Out(encode_decided(decided), -1))
+
     def end(self) -> None:
         """Ends `frames` behind what is queued."""
         self._queue.put_nowait(None)
@@ -192,7 +205,10 @@ class _Replies:
                     break
                 batch.append(more)
                 size += more.reply.ByteSize()
-            yield pb.ServerFrame(replies=[b.reply for b in batch])
+            yield pb.ServerFrame(
+                replies=[b.reply for b in batch if type(b.reply) is pb.Reply],
+                decided=[b.reply for b in batch if type(b.reply) is pb.Decided],
+            )
             for sent in batch:
                 if sent.size >= 0:
                     self.window.leave(sent.size)
@@ -208,6 +224,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtimes: Mapping[int, PartitionRuntime],
         topics: TopicLookUps,
         bindings: GroupBindings,
+        switching: Switching,
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
@@ -217,12 +234,14 @@ class Streams(pb_grpc.CoordinatorServicer):
             runtimes: journal partition → its runtime; may be filled until the server starts.
             topics: looks up data topics.
             bindings: bindings of consumer groups.
+            switching: checks switches of topics.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
         """
         self._runtimes = runtimes
         self._topics = topics
         self._bindings = bindings
+        self._switching = switching
         self._limits = limits
         self._counters = counters
         self._all_loaded = False
@@ -241,6 +260,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 future.set_result(reply)
 
         reply: commands.Reply
+        ends = request.request.WhichOneof("command") == "abort_transaction"
         try:
             async with self._counted_call(request.request):
                 self._check_count(request.partition_count)
@@ -251,7 +271,11 @@ class Streams(pb_grpc.CoordinatorServicer):
                 doubt = await self._prepare(command, runtime)
                 await runtime.room()
                 if isinstance(
-                    command, commands.ListTransactions | commands.ListKeys | commands.GetKey
+                    command,
+                    commands.ListTransactions
+                    | commands.ListKeys
+                    | commands.GetKey
+                    | commands.DescribeTopics,
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)
@@ -262,6 +286,8 @@ class Streams(pb_grpc.CoordinatorServicer):
         except (LogtxError, ValueError) as error:
             reply = _as_logtx(error)
         self._counters.answered(reply)
+        if ends:
+            self._counters.ended(reply)
         return encode_reply(request_id, reply)
 
     @asynccontextmanager
@@ -404,6 +430,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             command = decode_request(request, stream.session)
             if isinstance(command, commands.Connect):
                 raise NotSupportedError("this stream is connected already")
+            answer.ends = isinstance(command, commands.End)
             doubt = await self._prepare(command, runtime)
         except (LogtxError, ValueError) as error:
             answer(_as_logtx(error))
@@ -431,21 +458,23 @@ class Streams(pb_grpc.CoordinatorServicer):
             CoordinatorBusyError: too many markers wait for a data partition, or too many commits
                 for their offsets.
             ConfigError: a consumer group's binding has its home in another journal partition.
+            TopicModeError: a topic can't be switched here.
         """
         match command:
             case commands.BindGroup():
                 # With two homes a group could have two bindings (trap 28).
                 self._check_home("consumer group", command.group, runtime)
+                if is_topic_binding(command.group) and command.transaction_group is not None:
+                    # It is for ever, so not for a name that nobody gave to a topic.
+                    await self._switching.check_bindable(command.group)
             case commands.Begin() | commands.AddPartitions():
-                _check_lanes(command.partitions, runtime)
-                return await self._topics.learn(command.partitions)
+                return await self._learn(command.partitions, runtime)
             case commands.AddWrites():
-                _check_lanes(command.writes, runtime)
-                return await self._topics.learn(command.writes)
+                return await self._learn(command.writes, runtime)
             case commands.End():
-                # An abort must succeed whatever happened to its topics: the shard sees to it.
                 if command.action is commands.Action.COMMIT:
-                    _check_lanes(command.writes, runtime)
+                    return await self._learn(command.writes, runtime)
+                # An abort must succeed whatever happened to its topics: the shard sees to it.
                 return await self._topics.learn(command.writes)
             case commands.ClaimOffsets():
                 await self._check_bound(command.group, runtime)
@@ -458,13 +487,34 @@ class Streams(pb_grpc.CoordinatorServicer):
                     )
             case commands.UnbindGroup():
                 self._check_home("consumer group", command.group, runtime)
-                if not await self._bindings.is_free(command.group):
+                if not is_topic_binding(command.group) and not await self._bindings.is_free(
+                    command.group
+                ):
                     raise NotAllowedError(
                         f"consumer group {command.group!r} has offsets: forget them first"
                     )
+            case commands.SetTopicMode():
+                count = len(self._runtimes)
+                return await self._switching.check(command, runtime.partition, count)
         return None
 
+    async def _learn(
+        self, partitions: Collection[TopicPartition], runtime: PartitionRuntime
+    ) -> LogtxError | None:
+        _check_lanes(partitions, runtime)
+        # A topic may be sealed whose transactions are placed: markers alone need its writes.
+        unwritten = runtime.unwritten(partitions)
+        for partition in partitions if unwritten else ():
+            if runtime.places_backlog(partition) >= PLACES_WAITING_MAX:
+                raise CoordinatorBusyError(
+                    f"{partition[0]}[{partition[1]}] has {PLACES_WAITING_MAX} transactions that"
+                    " wait for its end: see what the coordinator's log says of it"
+                )
+        return await self._topics.learn(partitions, unwritten)
+
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
+        if is_topic_binding(group):
+            raise ConfigError(f"{group!r} stands for a topic, and is no consumer group")
         count, has_offsets = len(self._runtimes), runtime.has_offsets(group)
         await self._bindings.check(group, runtime.partition, count, has_offsets=has_offsets)
 
@@ -519,6 +569,14 @@ class Streams(pb_grpc.CoordinatorServicer):
         """Returns journal partition → number of connected producers."""
         return Counter(partition for partition, _, _ in self._streams)
 
+    def decided(
+        self, partition: int, producer_id: str, nonce: int, decided: commands.Decided
+    ) -> None:
+        """Tells a producer's session of a decision that it did not ask for, if it is connected."""
+        stream = self._streams.get((partition, producer_id, nonce))
+        if stream is not None:
+            stream.out.decided(decided)
+
     def close_session(
         self, partition: int, producer_id: str, nonce: int, error: LogtxError
     ) -> None:
@@ -551,7 +609,13 @@ def _check_lanes(partitions: Iterable[TopicPartition], runtime: PartitionRuntime
             )
 
 
-_LARGE_ANSWERS: Final = ("fetch_offsets", "claim_offsets", "list_transactions", "list_keys")
+_LARGE_ANSWERS: Final = (
+    "fetch_offsets",
+    "claim_offsets",
+    "list_transactions",
+    "list_keys",
+    "describe_topics",
+)
 
 
 def _size(request: pb.Request) -> int:

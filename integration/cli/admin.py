@@ -1,24 +1,15 @@
 """`logtx txn` and `logtx keys`: show and end transactions and keys of all journal partitions.
 
-A listing asks every owner at the same time, each for up to `--timeout` seconds. If an owner can't
-be reached, it reports that, shows the answers of the others, and ends with exit status 3. If none
-answers, the command says how to start a coordinator.
-
 Source: Transaction keys, "CLI Commands".
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -33,26 +24,27 @@ from ...journal.errors import (
 from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
 from ...journal.txid import TxId
-from .cluster import nobody_answers, open_cluster
-from .connection import BOOTSTRAP, Kafka, with_kafka
-from .text import printable
+from .asking import (
+    EXIT_FAILED,
+    AsJson,
+    Timeout,
+    asking,
+    complain,
+    everywhere,
+    report,
+    unreachable_json,
+)
+from .connection import Kafka, with_kafka
+from .text import print_json, printable
 
 if TYPE_CHECKING:
-    from ...coordinator.client.admin import AdminQueries
     from ...coordinator.protocol.commands import KeyInfo, TransactionInfo
-
-EXIT_FAILED: Final = 1
-"""Exit status: a transaction could not be aborted."""
-EXIT_INCOMPLETE: Final = 3
-"""Exit status: not every journal partition answered, so the output is incomplete."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INSTANTS: Final = ("started_ms", "connected_ms")
 """Fields in milliseconds since 1970; all other fields in milliseconds are durations."""
 _CELL_LINES_MAX: Final = 3
 """Most lines that a table shows of a transaction's partitions; `describe` and `--json` show all."""
-
-_Item = TypeVar("_Item")
 
 
 class Unfinished(StrEnum):
@@ -68,78 +60,9 @@ txn = typer.Typer(
 )
 keys = typer.Typer(no_args_is_help=True, help="Show transaction keys, and delete them.")
 
-Timeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds to wait for each coordinator's answer.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Owner = Annotated[
     str, typer.Option(help="Owner of the key. Without authentication, all keys have one owner.")
 ]
-
-
-# ---- asking -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _admin(kafka: Kafka, timeout_s: float) -> Iterator[AdminQueries]:
-    from ...coordinator.client.admin import AdminQueries
-
-    with open_cluster(kafka) as log, closing(AdminQueries(log, timeout_s=timeout_s)) as admin:
-        try:
-            yield admin
-        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise nobody_answers(kafka[BOOTSTRAP], error) from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Unreachable:
-    partition: int
-    error: LogtxError
-
-
-def _everywhere(
-    admin: AdminQueries, ask: Callable[[int], Iterable[_Item]]
-) -> tuple[list[_Item], list[_Unreachable]]:
-    """Asks all journal partitions. Returns the answers, and the partitions that gave none.
-
-    Raises:
-        CoordinatorNotAvailableError: none gave an answer.
-    """
-    partitions = range(admin.partition_count())
-
-    def one(partition: int) -> list[_Item] | _Unreachable:
-        try:
-            return list(ask(partition))
-        except LogtxError as error:
-            return _Unreachable(partition, error)
-
-    with ThreadPoolExecutor(min(len(partitions), 32)) as pool:
-        answers = list(pool.map(one, partitions))
-    found = [item for answer in answers if isinstance(answer, list) for item in answer]
-    unreachable = [answer for answer in answers if isinstance(answer, _Unreachable)]
-    if len(unreachable) == len(partitions):
-        raise unreachable[0].error
-    return found, unreachable
-
-
-def _report(unreachable: Sequence[_Unreachable]) -> None:
-    """Prints the partitions that did not answer; if there are any, exits with `EXIT_INCOMPLETE`."""
-    if not unreachable:
-        return
-    console = Console(stderr=True, highlight=False)
-    for each in unreachable:
-        sentence = printable(f"journal partition {each.partition} did not answer: {each.error}")
-        console.print(sentence, style="red", markup=False, soft_wrap=True)
-    raise typer.Exit(EXIT_INCOMPLETE)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-def _unreachable_json(unreachable: Sequence[_Unreachable]) -> list[dict[str, Any]]:
-    return [{"partition": u.partition, "error": str(u.error)} for u in unreachable]
 
 
 def parse_txid(text: str) -> TxId:
@@ -210,8 +133,8 @@ def list_transactions(
     """Show the transactions that are not finished, oldest first.
 
     Use it to find transactions that hang. One that stays committing or aborting waits for a data
-    partition that can't take its marker. Exit status 3 means that not every journal partition
-    answered.
+    partition that can't take its marker; one that is placing waits for the end of a partition of a
+    topic in metadata mode. Exit status 3 means that not every journal partition answered.
 
     Examples:
 
@@ -222,8 +145,8 @@ def list_transactions(
     ```
     """
     age_min_ms = parse_age_ms(older_than)
-    with _admin(kafka, timeout) as admin:
-        found, unreachable = _everywhere(
+    with asking(kafka, timeout) as (_, admin):
+        found, unreachable = everywhere(
             admin,
             lambda partition: admin.list_transactions(
                 partition,
@@ -236,10 +159,10 @@ def list_transactions(
     found.sort(key=lambda t: (t.started_ms, t.txid))
     if as_json:
         rows = [_transaction_json(t) for t in found]
-        _print_json({"transactions": rows, "unreachable": _unreachable_json(unreachable)})
+        print_json({"transactions": rows, "unreachable": unreachable_json(unreachable)})
     else:
         _print_transactions(found)
-    _report(unreachable)
+    report(unreachable)
 
 
 @txn.command("describe")
@@ -260,7 +183,7 @@ def describe_transaction(
     ```
     """
     asked = parse_txid(txid)
-    with _admin(kafka, timeout) as admin:
+    with asking(kafka, timeout) as (_, admin):
         info = admin.describe(asked)
         outcome = admin.outcome(asked)
     if info is None and outcome.state is State.UNKNOWN:
@@ -273,7 +196,7 @@ def describe_transaction(
     # The outcome was asked for last, so its state is the newer one.
     described.update(state=outcome.state.value, commit_sequence=outcome.commit_sequence)
     if as_json:
-        _print_json(described)
+        print_json(described)
     else:
         _print_described(described)
 
@@ -288,8 +211,8 @@ def abort_transactions(
 ) -> None:
     """Abort open transactions of any producer. Repeating it does no harm.
 
-    Their producers learn of it at their next request. A committed transaction stays committed; the
-    command reports it and ends with exit status 1.
+    Their producers are told, and their calls raise TransactionAbortedError from then on. A
+    committed transaction stays committed; the command reports it and ends with exit status 1.
 
     Examples:
 
@@ -298,9 +221,8 @@ def abort_transactions(
     ```
     """
     asked = [parse_txid(text) for text in txids]
-    refused = Console(stderr=True, highlight=False)
     failed = False
-    with _admin(kafka, timeout) as admin:
+    with asking(kafka, timeout) as (_, admin):
         for each in asked:
             try:
                 outcome = admin.abort(each)
@@ -308,9 +230,7 @@ def abort_transactions(
                 raise
             except LogtxError as error:
                 failed = True
-                refused.print(
-                    printable(f"{each}: {error}"), style="red", markup=False, soft_wrap=True
-                )
+                complain(f"{each}: {error}")
             else:
                 typer.echo(f"{each}: {outcome.state}")
     if failed:
@@ -329,13 +249,15 @@ def _transaction_json(info: TransactionInfo) -> dict[str, Any]:
         "generation": info.generation,
         "partitions": [f"{topic}[{partition}]" for topic, partition in info.partitions],
         "groups": list(info.groups),
+        "placing": info.placing,
     }
 
 
 def _print_transactions(found: Sequence[TransactionInfo]) -> None:
     table = _table("TxId", "state", "age", "timeout", "producer", "partitions")
     for info in found:
-        state = f"{info.state}: {info.reason}" if info.reason else str(info.state)
+        why = "placing" if info.placing else info.reason
+        state = f"{info.state}: {why}" if why else str(info.state)
         named = [printable(f"{topic}[{partition}]") for topic, partition in info.partitions]
         if len(named) > _CELL_LINES_MAX:
             named = [*named[: _CELL_LINES_MAX - 1], f"and {len(named) - _CELL_LINES_MAX + 1} more"]
@@ -349,7 +271,7 @@ def _print_described(described: dict[str, Any]) -> None:
     console = Console(highlight=False)
     for name, value in described.items():
         match value:
-            case None | []:
+            case None | [] | False:
                 continue
             case list():
                 shown = "\n  ".join(map(printable, value))
@@ -379,12 +301,12 @@ def list_keys(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False)
     logtx keys list --bootstrap-servers localhost:9092
     ```
     """
-    with _admin(kafka, timeout) as admin:
-        found, unreachable = _everywhere(admin, admin.list_keys)
+    with asking(kafka, timeout) as (_, admin):
+        found, unreachable = everywhere(admin, admin.list_keys)
     found.sort(key=lambda k: k.name)
     if as_json:
         rows = [_key_json(k) for k in found]
-        _print_json({"keys": rows, "unreachable": _unreachable_json(unreachable)})
+        print_json({"keys": rows, "unreachable": unreachable_json(unreachable)})
     else:
         table = _table("owner", "key", "epoch", "age", "transactions")
         for info in found:
@@ -393,7 +315,7 @@ def list_keys(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False)
             owner, name = printable(key.owner), printable(key.key)
             table.add_row(owner, name, str(info.epoch), _key_age(info), shown)
         _print_table(table, "no transaction key")
-    _report(unreachable)
+    report(unreachable)
 
 
 @keys.command("get")
@@ -415,10 +337,10 @@ def get_key(
     ```
     """
     name = TransactionKey(owner, key).name
-    with _admin(kafka, timeout) as admin:
+    with asking(kafka, timeout) as (_, admin):
         info = admin.get_key(name)
     if as_json:
-        _print_json(_key_json(info))
+        print_json(_key_json(info))
     else:
         _print_described(_key_json(info))
 
@@ -445,7 +367,7 @@ def delete_key(
     ```
     """
     name = TransactionKey(owner, key).name
-    with _admin(kafka, timeout) as admin:
+    with asking(kafka, timeout) as (_, admin):
         admin.delete_key(name)
     typer.echo(f"{key}: deleted")
 

@@ -24,6 +24,7 @@ from . import checkout as cli_checkout
 from . import group as cli_group
 from . import journal as cli_journal
 from . import logs as cli_logs
+from . import topics as cli_topics
 from .cluster import no_kafka
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 from .text import printable
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
+app.add_typer(cli_topics.topics, name="topics")
 app.add_typer(cli_group.group, name="group")
 app.add_typer(cli_journal.journal, name="journal")
 cli_logs.add_commands(app)

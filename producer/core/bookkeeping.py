@@ -11,7 +11,8 @@ The phases of a transaction (`Phase`, `VALID_PREVIOUS`):
 3. SENT: the request to end it is on its way; from here only the coordinator's decision counts.
 4. COMMITTED, ABORTED: that decision; or UNRESOLVED while it could not be learnt.
 
-Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases".
+Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases"; PIP-471,
+"Late-write race".
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from copy import copy
 from enum import StrEnum
 from typing import Final
 
-from ...coordinator.protocol.commands import Action
+from ...coordinator.protocol.commands import Action, Decided
+from ...coordinator.protocol.reasons import because
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import (
     BrokerError,
@@ -38,6 +40,7 @@ from ...journal.errors import (
     TransactionAbortedError,
     TransactionAbortOnlyError,
     TransactionCommittedError,
+    TransactionConflictError,
     TransactionStateError,
     UnknownOutcomeError,
 )
@@ -116,6 +119,19 @@ def end_result(reply: State | LogtxError) -> EndResult:
     return EndResult.REFUSED if isinstance(reply, _REFUSALS) else EndResult.UNKNOWN
 
 
+def conflict(decided: Decided) -> TransactionConflictError | None:
+    """Returns the error of calls that would still change a transaction which the coordinator has
+    decided unasked; None if it is not decided, as far as this version knows."""
+    result = end_result(decided.state)
+    if result is EndResult.COMMITTED:
+        return TransactionCommittedError(f"transaction {decided.txid} is committed already")
+    if result is EndResult.ABORTED:
+        return TransactionAbortedError(
+            f"transaction {decided.txid} was aborted{because(decided.reason)}"
+        )
+    return None
+
+
 def copy_of(error: LogtxError) -> LogtxError:
     """Returns a copy to raise: threads that raise one instance would mix their tracebacks."""
     return copy(error)
@@ -158,6 +174,8 @@ class TransactionBook:
         """The end that was asked for last: commit or abort."""
         self.cause: LogtxError | None = None
         """Why the transaction is abort-only; None if it is not."""
+        self.conflict: TransactionConflictError | None = None
+        """What the coordinator decided before the application asked for an end."""
         self.requests = 0
         """Number of requests about offsets without an answer."""
         self._registered: set[TopicPartition] = set(partitions)
@@ -185,8 +203,11 @@ class TransactionBook:
 
         Raises:
             TransactionAbortOnlyError: something failed; abort it (or its cause, see `abort_only`).
+            TransactionAbortedError, TransactionCommittedError: the coordinator decided it unasked.
             TransactionStateError: its end was asked for.
         """
+        if self.conflict is not None:
+            raise copy_of(self.conflict)
         if self.phase is not Phase.OPEN:
             raise TransactionStateError(
                 f"the transaction is {self._described()}: begin another one for further work"
@@ -245,6 +266,8 @@ class TransactionBook:
             return False
         if self.phase is Phase.ABORTED or (self.end is Action.ABORT and end is Action.COMMIT):
             if end is Action.COMMIT:
+                if self.conflict is not None:
+                    raise copy_of(self.conflict)
                 raise TransactionAbortedError("the transaction was aborted: redo its work")
             return False
         if end is not self.end:
@@ -296,8 +319,16 @@ class TransactionBook:
         """Notes that no decision could be learnt in the time allowed."""
         self._move(Phase.UNRESOLVED)
 
-    def decided(self, *, committed: bool) -> None:
-        """Takes over the coordinator's decision."""
+    def decided(self, *, committed: bool, conflict: TransactionConflictError | None = None) -> None:
+        """Takes over the coordinator's decision.
+
+        Args:
+            committed: whether it is committed.
+            conflict: how the coordinator told it, if it decided unasked.
+        """
+        if self.end is None:
+            # Else the answer to that says it, and what comes behind comes too late.
+            self.conflict = conflict
         self.own.close()
         self._move(Phase.COMMITTED if committed else Phase.ABORTED)
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.core import topics
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import BrokerError, LogtxError, UnknownTopicError, UnsupportedTopicError
 from logtx.journal.logs.interface import TopicInfo
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
 from logtx.journal.reader import JOURNAL_TOPIC, find_fates
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
+
+from ..waiting import eventually
 
 Answers = dict[str, TopicInfo | LogtxError]
 Change = Callable[[Answers], Answers]
@@ -227,6 +232,29 @@ def test_a_right_that_the_coordinator_lacks_is_named_before_anything_is_decided(
     time.sleep(topics.AGAIN_MS / 1000)
     with producer.begin_transaction() as again:
         again.produce("a", value=b"y")
+
+
+def test_a_sealed_topic_takes_the_commits_that_are_placed_there(
+    memory_log: MemoryLog,
+    broker: Broker,
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for age in ("RENEW_MS", "FRESH_MS"):  # Each command looks its topics up.
+        monkeypatch.setattr(topics, age, 0)
+    with closing(AdminQueries(memory_log, timeout_s=10)) as admin:
+        switched = admin.set_topic_mode("a", Mode.METADATA, transaction_group="default")
+        txn = producer.begin_transaction()
+        txn.produce("a", value=b"written before it was sealed")
+        producer.flush(10)
+        broker.change = allowed("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
+        time.sleep(topics.AGAIN_MS / 1000)
+        end = memory_log.end_offset("a", 0)
+        assert txn.commit().state.commits
+        eventually(lambda: not list(admin.list_transactions(switched.home or 0)))
+        assert memory_log.end_offset("a", 0) == end, "nothing was written there"
+        with pytest.raises(UnsupportedTopicError, match="may not WRITE"):
+            admin.set_topic_mode("b", Mode.METADATA, transaction_group="default", timeout_s=1)
 
 
 @pytest.mark.parametrize(

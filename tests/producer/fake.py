@@ -19,6 +19,7 @@ from logtx.coordinator.protocol.commands import (
     Began,
     Binding,
     Connected,
+    Decided,
     Done,
     GroupOffsets,
     Outcome,
@@ -35,7 +36,7 @@ from logtx.journal.errors import (
     TransactionCommittedError,
 )
 from logtx.journal.position import Position
-from logtx.journal.records.types import OffsetStep
+from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -111,9 +112,18 @@ class FakeCoordinators:
             session.end_for_good(ProducerFencedError("a newer generation took over"))
 
     def expire(self, txid: TxId) -> None:
-        """The transaction's timeout passed."""
+        """The transaction's timeout passed, and what told its producer was lost."""
         with self.lock:
             self.transactions[txid].state = State.ABORTED
+
+    def decide(self, txid: TxId, state: State, reason: AbortReason | None = None) -> None:
+        """It is decided without its producer, whose session is told of it."""
+        with self.lock:
+            known = self.transactions[txid]
+            known.state = state
+            sessions = [s for s in self.sessions if s.producer_id == known.producer_id]
+        for session in sessions:
+            session.tell(Decided(txid, state, reason))
 
     # What clients ask.
 
@@ -215,9 +225,12 @@ class FakeCoordinators:
     # Coordinators.
 
     def session(
-        self, options: SessionOptions, on_closed: Callable[[LogtxError], None]
+        self,
+        options: SessionOptions,
+        on_closed: Callable[[LogtxError], None],
+        on_decided: Callable[[Decided], None],
     ) -> FakeSession:
-        session = FakeSession(self, options, on_closed)
+        session = FakeSession(self, options, on_closed, on_decided)
         self.sessions.append(session)
         return session
 
@@ -233,6 +246,7 @@ class FakeSession:
         coordinators: FakeCoordinators,
         options: SessionOptions,
         on_closed: Callable[[LogtxError], None],
+        on_decided: Callable[[Decided], None],
     ) -> None:
         self.producer_id = options.producer_id
         self.transaction_group = options.transaction_group
@@ -242,6 +256,7 @@ class FakeSession:
         self._coordinators = coordinators
         self._timeout_s = options.timeout_s
         self._on_closed = on_closed
+        self._on_decided = on_decided
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -255,6 +270,17 @@ class FakeSession:
     def end_for_good(self, error: LogtxError) -> None:
         self.failure = error
         self._on_closed(error)
+
+    def tell(self, decided: Decided) -> None:
+        """Tells the producer on the session's thread, and waits until that is done."""
+        told = threading.Event()
+
+        def serve() -> None:
+            self._on_decided(decided)
+            told.set()
+
+        self._requests.put(serve)
+        assert told.wait(20)
 
     def begin(
         self, on_reply: Any, *, timeout_ms: int, partitions: Iterable[TopicPartition] = ()

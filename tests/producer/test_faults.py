@@ -352,7 +352,7 @@ def test_an_expired_transaction_is_told_at_the_next_request(
     def refused() -> bool:
         try:
             txn.produce(T, b"more", partition=0)
-        except TransactionStateError:
+        except TransactionAbortedError:
             return True
         return False
 

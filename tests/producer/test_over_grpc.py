@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Message
 
 from logtx.consumer.consumer import Consumer
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
@@ -164,6 +165,27 @@ def test_an_expired_transaction(log: Log, make_topic: MakeTopic) -> None:
         eventually(lambda: producer.outcome(txid).state.aborts)
         with pytest.raises(TransactionAbortedError):
             txn.commit()
+        producer.begin_transaction().commit()
+
+
+@pytest.mark.usefixtures("coordinator")
+@pytest.mark.parametrize("by", ["time-out", "operator"])
+def test_trap_52_an_abort_is_told_without_a_request(
+    by: str, log: Log, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    settings = {"partition.registration.delay.ms": 60_000, "coordinator.timeout.ms": 10_000}
+    with Producer(settings, log=log) as producer:
+        txn = producer.begin_transaction(timeout=0.2 if by == "time-out" else 60)
+        txn.produce(topic, b"x", partition=0)
+        if by == "operator":
+            with closing(AdminQueries(log)) as admin:
+                admin.abort(txn.txid)
+        eventually(lambda: txn.is_decided)
+        with pytest.raises(
+            TransactionAbortedError, match="longer than" if by == "time-out" else by
+        ):
+            txn.produce(topic, b"late", partition=0)
         producer.begin_transaction().commit()
 
 

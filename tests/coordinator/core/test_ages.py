@@ -13,6 +13,7 @@ from logtx.coordinator.core.ages import NAMES_BYTES_MAX, NAMES_MAX
 from logtx.coordinator.core.decision import ClearOffsets, ShardConfig, WriteOffsets
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import NotAllowedError, ProducerFencedError
+from logtx.journal.modes import binding_of
 from logtx.journal.producer_ids import producer_id_of
 from logtx.journal.records.types import Bind, Forget, ProducerRecord
 
@@ -341,6 +342,22 @@ def test_a_binding_is_bound_again_by_those_who_use_it(world: World) -> None:
     assert sum(isinstance(e.record, Bind) for e in world.journal.entries) == 4
     world.hours(4, bindings=("g",))
     assert world.coordinator.shard.bindings == {}
+
+
+def test_a_topic_that_nobody_uses_keeps_its_home(world: World) -> None:
+    # Bound to another transaction group after years, it would have two homes that place there.
+    name = binding_of("orders")
+    bind = commands.BindGroup(group=name, transaction_group="t")
+    assert world.ask(bind) == commands.Binding("t")
+    world.hours(40, bindings=(name,))
+    assert world.coordinator.shard.ages.idle_bindings() == []
+    other = commands.BindGroup(group=name, transaction_group="other")
+    assert world.ask(other) == commands.Binding("t")
+    refused = world.ask(commands.UnbindGroup(group=name))
+    assert isinstance(refused, NotAllowedError)
+    assert "bound for ever" in str(refused)
+    assert world.coordinator.shard.bindings == {name: "t"}
+    assert sum(isinstance(e.record, Bind) for e in world.journal.entries) == 1
 
 
 def test_a_group_that_was_named_once_leaves_no_age(world: World) -> None:

@@ -338,6 +338,26 @@ def test_a_topic_that_takes_no_markers() -> None:
     assert stage.refusal() is None
 
 
+def test_a_sealed_topic_takes_what_is_placed() -> None:
+    # A right to write that is missing concerns markers alone. A commit that is placed there must
+    # not wait for a look-up either: each one would.
+    stage = Stage()
+    error = UnsupportedTopicError("may not WRITE")
+    stage.known.told("t", facts(), stage.now_ms, None, error)
+    stage.now_ms += 1
+    assert not stage.known.are_fresh([T0], stage.now_ms)
+    assert stage.waits()
+    assert stage.refusal() is error
+    assert stage.known.are_fresh([T0], stage.now_ms, {"t"})
+    assert not stage.known.needs([T0], stage.now_ms, stage.now_ms, {"t"}).wait_for
+    assert stage.known.refusal([T0], stage.now_ms, {"t"}) is None
+    compacted = UnsupportedTopicError("compacted")
+    stage.known.told("t", facts(), stage.now_ms, compacted, compacted)
+    assert stage.known.refusal([T0], stage.now_ms, {"t"}) is compacted
+    stage.tell(facts())
+    assert stage.refusal() is None
+
+
 def test_a_topic_that_may_not_be_used_any_more_is_refused_whatever_was_known() -> None:
     stage = Stage()
     stage.tell(facts(), times=2)

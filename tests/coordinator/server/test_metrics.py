@@ -18,17 +18,29 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.core.placing import Placer, PlaceWrites
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.commands import Outcome, Reply
 from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
-from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram
+from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram, PlaceClock
 from logtx.coordinator.server import metrics, streams
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.errors import ConfigError
+from logtx.journal.errors import (
+    ConfigError,
+    CoordinatorBusyError,
+    NotCoordinatorError,
+    OffsetsConflictError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.types import AbortReason
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 15.0
@@ -113,6 +125,9 @@ def test_a_coordinator_at_work(memory_log: MemoryLog, port: int) -> None:
         assert value(series, "producers") == 2
         assert value(series, "loads_total") == 2
         assert value(series, "surprises_total") == 0
+        assert value(series, "metadata_header_cas_total", result="ok") == 4
+        assert value(series, "metadata_header_cas_total") == 4
+        assert value(series, "places_waiting") == value(series, "topics_metadata_mode") == 0
         ends = sum(memory_log.end_offset("__transaction_control", p) for p in range(2))
         assert value(series, "journal_end_offset") == ends
         # All records except OWNER, which is not appended by a tenure.
@@ -269,6 +284,48 @@ def test_histogram() -> None:
         histogram.observe(duration_s)
     assert histogram.counts == [2, 1, 1]
     assert histogram.sum_s == 12.0
+
+
+def test_places_are_counted_when_they_are_durable() -> None:
+    placer, clock, counters = Placer(lambda _: None), PlaceClock(), CoordinatorCounters()
+    one, two = (PartitionId("t", p, "id") for p in range(2))
+    clock.decided(placer, 5, 100.0)
+    assert clock.longest_s(200.0) == 0, "it is not to be placed"
+    for begin, sequence, partitions, at_s in ((5, 10, (one, two), 100.0), (6, 11, (one,), 101.0)):
+        placer.place(PlaceWrites(begin, sequence, partitions))
+        clock.decided(placer, begin, at_s)
+    assert clock.longest_s(102.0) == 2.0
+    for placed, now_s, found in (
+        (Placed(11, {one: 7}), 103.0, (2, [2.0])),
+        (Placed(11, {one: 8}), 104.0, (0, [])),
+        (Placed(10, {two: 3}), 105.0, (1, [5.0])),
+    ):
+        placer.placed(placed)
+        assert clock.given(placer, now_s) == found
+        counters.placed(0, *found)
+    assert clock.longest_s(200.0) == 0
+    assert counters.places == {0: 3}
+    assert (sum(counters.place_seconds.counts), counters.place_seconds.sum_s) == (2, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "counted"),
+    [
+        (Outcome(TxId(0, 1, 2), State.COMMITTING), {"ok": 1}),
+        (TransactionAbortedError("expired"), {"conflict": 1}),
+        (TransactionCommittedError("committed"), {"conflict": 1}),
+        (ProducerFencedError("newer"), {"reject": 1}),
+        (OffsetsConflictError("others"), {"reject": 1}),
+        (CoordinatorBusyError("later"), {}),
+        (NotCoordinatorError("elsewhere"), {}),
+    ],
+)
+def test_final_answers_to_requests_to_end_are_counted(
+    reply: Reply, counted: dict[str, int]
+) -> None:
+    counters = CoordinatorCounters()
+    counters.ended(reply)
+    assert counters.header_cas == counted
 
 
 def test_decisions_of_earlier_epochs_are_not_counted() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from logtx.coordinator.protocol.commands import Action
+from logtx.coordinator.protocol.commands import Action, Decided
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     BrokerError,
@@ -27,6 +27,7 @@ from logtx.journal.errors import (
     UnknownTransactionError,
     UnsupportedTopicError,
 )
+from logtx.journal.records.types import AbortReason
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 from logtx.producer.core.bookkeeping import (
@@ -35,6 +36,7 @@ from logtx.producer.core.bookkeeping import (
     Phase,
     TransactionBook,
     abort_only,
+    conflict,
     end_result,
 )
 from logtx.producer.core.summary import BranchSummary
@@ -102,6 +104,13 @@ def aborted(end: Action | None) -> TransactionBook:
     return made
 
 
+def told(state: State) -> TransactionBook:
+    made = book()
+    error = conflict(Decided(TXID, state, AbortReason.EXPIRED if state.aborts else None))
+    made.decided(committed=state.commits, conflict=error)
+    return made
+
+
 STATES: Mapping[str, Callable[[], TransactionBook]] = {
     "open": opened,
     "abort-only": abort_only_book,
@@ -115,6 +124,8 @@ STATES: Mapping[str, Callable[[], TransactionBook]] = {
     "aborted": lambda: aborted(ABORT),
     "commit found it aborted": lambda: aborted(COMMIT),
     "expired": lambda: aborted(None),
+    "told that it expired": lambda: told(State.ABORTING),
+    "told that it is committed": lambda: told(State.COMMITTING),
 }
 Expected = type[LogtxError] | bool | None
 
@@ -133,6 +144,8 @@ TABLE: Mapping[str, tuple[Expected, Expected, Expected]] = {
     "aborted": (TransactionStateError, TransactionAbortedError, False),
     "commit found it aborted": (TransactionStateError, TransactionAbortedError, False),
     "expired": (TransactionStateError, TransactionAbortedError, False),
+    "told that it expired": (TransactionAbortedError, TransactionAbortedError, False),
+    "told that it is committed": (TransactionCommittedError, False, TransactionCommittedError),
 }
 
 
@@ -359,3 +372,24 @@ def test_branches_come_before_the_end() -> None:
         made.accept(TXID, summary(9, a=(1, 1, 1)))
     with pytest.raises(TransactionStateError):
         made.add_branch(Observed(branch=3).tally)
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_a_decision_is_a_conflict(state: State) -> None:
+    error = conflict(Decided(TXID, state, AbortReason.OPERATOR if state.aborts else None))
+    if state.commits:
+        assert isinstance(error, TransactionCommittedError)
+    elif state.aborts:
+        assert isinstance(error, TransactionAbortedError)
+        assert str(error) == f"transaction {TXID} was aborted: operator"
+    else:
+        assert error is None
+
+
+def test_an_abort_that_was_asked_for_is_no_conflict() -> None:
+    # Both may meet on the way: the producer's own abort, and the news of the coordinator's.
+    made = ending(ABORT)
+    made.decided(committed=False, conflict=TransactionAbortedError("expired"))
+    assert made.ask(ABORT) is False
+    with pytest.raises(TransactionStateError):
+        made.check_open()
