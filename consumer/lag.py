@@ -15,9 +15,10 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from ..journal.logs.interface import Log
 from ..journal.state import State
 from ..journal.txid import TxId
+from .assigned import Assigned
 from .core.entries import EndedTransaction, EntryState
 from .core.pending import PendingTransaction, PendingTransactionMap
-from .reading import OFFSET_TIMEOUT_S, Assigned
+from .reading import OFFSET_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,10 @@ from ..journal.errors import (
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
+from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig, OffsetsStorage
 from .position_store import Taken, open_positions
-from .reading import OFFSET_TIMEOUT_S, Assigned, Reading, StartedAt
+from .reading import OFFSET_TIMEOUT_S, Reading
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
