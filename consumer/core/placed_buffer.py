@@ -52,6 +52,7 @@ class PlacedBuffer(PartitionBuffer):
         home: Journal,
         has_ended: Callable[[int], bool],
         malformed: MalformedFactory,
+        end_marked: Callable[[int], None] | None = None,
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
         shared: Shared | None = None,
@@ -66,6 +67,7 @@ class PlacedBuffer(PartitionBuffer):
             has_ended: says of a TxId of the home, by the offset of its BEGIN, whether nothing of it
                 is to be delivered here any more.
             malformed: see `PartitionBuffer`.
+            end_marked: told of each marker of a TxId of the home, by the offset of its BEGIN.
             counters: see `PartitionBuffer`.
             torn_skip_below: see `PartitionBuffer`.
             shared: see `PartitionBuffer`.
@@ -82,6 +84,7 @@ class PlacedBuffer(PartitionBuffer):
         self._home = home
         self._prefix = TxId(*home, 0).to_bytes()[:JOURNAL_BYTES]
         self._has_ended_there = has_ended
+        self._end_marked = end_marked
         known = start.passed
         self._known = known if known is not None and known.home == home else None
         self.begun_behind = None if self._known is None else self._known.sequence
@@ -105,6 +108,11 @@ class PlacedBuffer(PartitionBuffer):
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
         self._commit(PlacedTransaction(raw, marker, offset), pending)
         return offset == place
+
+    def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
+        super()._end(raw, marker, offset, live)
+        if self._end_marked is not None and raw.startswith(self._prefix):
+            self._end_marked(TxId.from_bytes(raw).offset)
 
     def is_met(self, due: Due) -> bool:
         """Returns whether a transaction was delivered before, by an end of a higher sequence."""

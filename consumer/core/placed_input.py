@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...journal.places import PartitionId
-from .home_view import Fate, HomeView
+from .home_view import Due, Fate, HomeView
 from .pending import Record
 from .placed_buffer import PlacedBuffer
 
@@ -75,6 +75,10 @@ class PlacedInput:
         """Transactions delivered behind their place."""
 
     # ---- in -------------------------------------------------------------------------------------
+
+    def move(self, view: HomeView) -> None:
+        """Goes on with another view, which has taken over the partition of the former one."""
+        self._view = view
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Takes in records in offset order. Ignores those below `next_offset`."""
@@ -156,6 +160,11 @@ class PlacedInput:
         return len(self._held)
 
     @property
+    def fills_up(self) -> bool:
+        """Whether so many places wait for data that reading the journal should pause."""
+        return self._view.is_full(self._partition)
+
+    @property
     def is_over(self) -> bool:
         """Whether everything before the mode record is passed on. The reader then goes on behind it
         without a home, from the buffer's position, when that comes to the mode record."""
@@ -174,6 +183,14 @@ class PlacedInput:
             and self._view.next_offset >= gate.end
             and not self._view.is_settled(self._partition, gate.end)
         )
+
+    def placing(self) -> Due | None:
+        """Returns the first transaction that is decided here and not placed, if any."""
+        return self._view.first_waiting(self._partition)
+
+    def fate(self, begin: int) -> Fate:
+        """Returns what is known here of a TxId of the home, by the offset of its BEGIN."""
+        return self._view.fate(self._partition, begin)
 
 
 def has_ended(view: HomeView, partition: PartitionId, begin: int) -> bool:
