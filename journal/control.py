@@ -1,4 +1,5 @@
-"""Codec of the header TxCtl: markers, and the few data records that need more than a TxId.
+"""Codec of the header TxCtl: markers, mode records, and the few data records that need more than
+a TxId.
 
 On the wire a version byte precedes a protobuf message (``control.proto``): fields may be added
 without breaking old readers, and old readers refuse what they would misread.
@@ -37,6 +38,8 @@ _REMEMBERED_MAX: Final = 16
 _DATA: Final = WireControl.DATA
 _COMMITTED: Final = WireControl.COMMITTED
 _ABORTED: Final = WireControl.ABORTED
+_PLACES: Final = WireControl.PLACES
+_MARKERS: Final = WireControl.MARKERS
 
 
 @value(frozen=True, slots=True)
@@ -95,6 +98,21 @@ class DataControl:
     branch: int = OWN_BRANCH
     sequence: int | None = None
     """Position of the record in its branch and partition, from 0; None if it is not numbered."""
+
+
+@value(frozen=True, slots=True)
+class ModeRecord:
+    """A turn of a topic's mode in one data partition: a record without key and value.
+
+    Its header TxId names the home, and the journal offset of the MODE record with which the switch
+    began, as it names a transaction by the offset of its BEGIN. One that names a later MODE record
+    than all that a reader knows of the topic counts; any other changes nothing.
+    """
+
+    places: bool
+    """True: behind it transactions of the home are placed. False: they get markers again."""
+    topic_id: str = ""
+    """Id of the topic; see `Marker.topic_id`."""
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, Sequence[int]]:
@@ -167,8 +185,14 @@ def encode_data_control(control: DataControl) -> bytes:
     return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
 
 
-def decode_control(raw: bytes | None) -> Marker | DataControl:
-    """Decodes a TxCtl header, of a marker or a data record.
+def encode_mode_record(record: ModeRecord) -> bytes:
+    """Returns the value of a mode record's TxCtl header."""
+    wire = WireControl(kind=_PLACES if record.places else _MARKERS, topic_id=record.topic_id)
+    return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
+
+
+def decode_control(raw: bytes | None) -> Marker | DataControl | ModeRecord:
+    """Decodes a TxCtl header, of a marker, a data record or a mode record.
 
     Raises:
         MalformedHeaderError: empty, of a newer version, not decodable, or contradicting itself.
@@ -185,6 +209,8 @@ def decode_control(raw: bytes | None) -> Marker | DataControl:
     if kind == _DATA:
         sequence = wire.sequence if wire.HasField("sequence") else None
         return DataControl(branch=wire.branch, sequence=sequence)
+    if kind in (_PLACES, _MARKERS):
+        return ModeRecord(kind == _PLACES, wire.topic_id)
     if kind not in (_COMMITTED, _ABORTED):
         raise MalformedHeaderError(f"TxCtl of an unknown kind {kind}; upgrade this program")
     try:

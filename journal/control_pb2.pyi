@@ -14,9 +14,13 @@ class TxCtl(_message.Message):
         DATA: _ClassVar[TxCtl.Kind]
         COMMITTED: _ClassVar[TxCtl.Kind]
         ABORTED: _ClassVar[TxCtl.Kind]
+        PLACES: _ClassVar[TxCtl.Kind]
+        MARKERS: _ClassVar[TxCtl.Kind]
     DATA: TxCtl.Kind
     COMMITTED: TxCtl.Kind
     ABORTED: TxCtl.Kind
+    PLACES: TxCtl.Kind
+    MARKERS: TxCtl.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]

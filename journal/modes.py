@@ -13,7 +13,6 @@ from typing import ClassVar, Final
 from .record_type import RecordType
 from .value import value
 
-
 MODES_TOPIC: Final = "__transaction_topics"
 """Compacted topic in which each home publishes the modes of its topics, for consumers."""
 

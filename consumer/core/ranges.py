@@ -85,14 +85,14 @@ class ControlCache:
         """Returns (branch, sequence) of a data record's TxCtl.
 
         Raises:
-            MalformedHeaderError: it does not decode, or belongs to a marker.
+            MalformedHeaderError: it does not decode, or belongs to a marker or a mode record.
         """
         found = self._decoded.get(raw)
         if found is not None:
             return found
         control = decode_control(raw)
         if not isinstance(control, DataControl):
-            raise MalformedHeaderError("a marker's TxCtl on a data record")
+            raise MalformedHeaderError("the TxCtl of a marker or mode record on a data record")
         if len(self._decoded) >= CONTROL_CACHE_MAX:
             self._decoded.clear()
         self._decoded[raw] = control.branch, control.sequence

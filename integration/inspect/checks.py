@@ -20,6 +20,7 @@ from ...journal.control import (
     BranchRange,
     DataControl,
     Marker,
+    ModeRecord,
     TopicPartition,
     decode_control,
 )
@@ -168,6 +169,8 @@ class Audit:
                     count=group.records,
                 )
                 continue
+            if isinstance(control, ModeRecord):
+                continue  # It is of no transaction.
             if isinstance(control, Marker):
                 self._markers[key].append((group.first, control))
                 self.report.markers += group.records
@@ -487,11 +490,11 @@ def _joined(
         yield group, (partition, end), begin
 
 
-def _control(group: Group) -> Marker | DataControl:
+def _control(group: Group) -> Marker | DataControl | ModeRecord:
     TxId.from_bytes(group.raw_txid)
     control = decode_control(group.ctl) if group.ctl else DataControl()
-    if isinstance(control, Marker) and group.blank != group.records:
-        raise MalformedHeaderError("a marker with a key or a value")
+    if not isinstance(control, DataControl) and group.blank != group.records:
+        raise MalformedHeaderError("a marker or mode record with a key or a value")
     return control
 
 

@@ -17,7 +17,8 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..control import BranchRange, TopicPartition
-from ..position import Journal, Place, Position
+from ..places import PartitionId, Placed
+from ..position import Journal, Passed, Place, Position
 from ..record_type import RecordType
 from .types import (
     UNKNOWN_OFFSET,
@@ -276,6 +277,26 @@ def _step_with_topic_id(raw: bytes, at: int) -> tuple[OffsetStep, int]:
     return step, at
 
 
+def _step_with_passed(raw: bytes, at: int) -> tuple[OffsetStep, int]:
+    step, at = _step_with_topic_id(raw, at)
+    passed, at = _passed(raw, at)
+    if passed is not None:
+        if step.from_place is None:
+            raise ValueError("a step from nowhere says what was passed there")
+        step.from_place.passed = passed  # type: ignore[misc]  # not handed out yet
+    step.to.passed, at = _passed(raw, at)  # type: ignore[misc]
+    return step, at
+
+
+def _passed(raw: bytes, at: int) -> tuple[Passed | None, int]:
+    if not raw[at]:
+        return None, at + 1
+    (kind, partition, incarnation, sequence, taken), at = read_longs(raw, at, 5)
+    if kind != 1:
+        raise ValueError("neither null nor what was passed")
+    return Passed((partition, incarnation), sequence, taken), at
+
+
 # ---- the records --------------------------------------------------------------------------------
 
 
@@ -365,7 +386,7 @@ def _prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
 def _lazy_prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     begin, at = _long(raw, at)
     record = PrepareCommit.__new__(PrepareCommit)
-    record.begin = begin  # type: ignore[misc]  # not handed out yet
+    record.begin, record.placed = begin, ()  # type: ignore[misc]  # not handed out yet
     record.unread = (_decision, raw, at)  # type: ignore[misc]
     return record, len(raw)
 
@@ -376,6 +397,63 @@ def _decision(raw: bytes, at: int) -> dict[str, Any]:
     if at != len(raw):
         raise ValueError("bytes left over")
     return {"writes": tuple(writes), "decided_ms": decided_ms, "added": ()}
+
+
+def _placed_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
+    begin, placed, at = _begin_and_placed(raw, at)
+    writes, at = _array(raw, at, _writes)
+    decided_ms, at = _long(raw, at)
+    record = PrepareCommit(
+        begin=begin,
+        writes=tuple(writes),
+        decided_ms=decided_ms,
+        added=_partitions(raw[at:]),
+        placed=placed,
+    )
+    return record, len(raw)
+
+
+def _lazy_placed_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
+    record = PrepareCommit.__new__(PrepareCommit)
+    begin, placed, at = _begin_and_placed(raw, at)
+    record.begin, record.placed = begin, placed  # type: ignore[misc]  # not handed out yet
+    record.unread = (_placed_decision, raw, at)  # type: ignore[misc]
+    return record, len(raw)
+
+
+def _placed_decision(raw: bytes, at: int) -> dict[str, Any]:
+    writes, at = _array(raw, at, _writes)
+    decided_ms, at = _long(raw, at)
+    return {"writes": tuple(writes), "decided_ms": decided_ms, "added": _partitions(raw[at:])}
+
+
+def _begin_and_placed(raw: bytes, at: int) -> tuple[int, tuple[TopicPartition, ...], int]:
+    begin, at = _long(raw, at)
+    placed: list[TopicPartition] = []
+    topics, at = _count(raw, at)
+    while topics:
+        for _ in range(topics):
+            topic, at = _string(raw, at)
+            numbers, at = _long_array(raw, at)
+            placed += [(topic, number) for number in numbers]
+        topics, at = _count(raw, at)
+    return begin, tuple(placed), at
+
+
+def _placed(raw: bytes, at: int) -> tuple[Placed, int]:
+    upto, at = _long(raw, at)
+    ends: dict[PartitionId, int] = {}
+    topics, at = _count(raw, at)
+    while topics:
+        for _ in range(topics):
+            topic, at = _string(raw, at)
+            topic_id, at = _string(raw, at)
+            numbers, at = _long_array(raw, at)
+            places, at = _long_array(raw, at)
+            for number, place in zip(numbers, places, strict=True):
+                ends[PartitionId(topic, number, topic_id)] = place
+        topics, at = _count(raw, at)
+    return Placed(upto, ends), at
 
 
 @_cached
@@ -408,11 +486,16 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.COMMITTED: _finished(Committed),
     RecordType.ABORTED: _finished(Aborted),
     RecordType.CLAIM: _claim,
+    RecordType.PLACED: _placed,
 }
 """Type byte → function that decodes the record behind epoch, incarnation and predicted offset."""
 
-NEWER_READERS: Final[Mapping[tuple[int, int], Callable[[bytes, int], tuple[AddOffsets, int]]]] = {
-    (4, RecordType.ADD_OFFSETS): _add_offsets(_step_with_topic_id)
+NEWER_READERS: Final[
+    Mapping[tuple[int, int], Callable[[bytes, int], tuple[JournalRecord, int]]]
+] = {
+    (4, RecordType.ADD_OFFSETS): _add_offsets(_step_with_topic_id),
+    (5, RecordType.ADD_OFFSETS): _add_offsets(_step_with_passed),
+    (5, RecordType.PREPARE_COMMIT): _placed_commit,
 }
 """The same by version and type byte, for records of a newer version that are read often."""
 
@@ -422,3 +505,11 @@ LAZY_READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int
     RecordType.PREPARE_COMMIT: _lazy_prepare_commit,
 }
 """Like `READERS`, but what branches wrote is decoded only when it is used."""
+
+NEWER_LAZY_READERS: Final[
+    Mapping[tuple[int, int], Callable[[bytes, int], tuple[JournalRecord, int]]]
+] = {
+    **NEWER_READERS,
+    (5, RecordType.PREPARE_COMMIT): _lazy_placed_commit,
+}
+"""Like `NEWER_READERS`, likewise: where a decision is placed is decoded at once."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from ..control import TopicPartition
+from ..places import Placed
 from ..record_type import RecordType
 from .types import (
     Aborted,
@@ -125,13 +127,54 @@ def _add_writes(record: AddWrites) -> bytes | None:
 
 
 def _prepare_commit(record: PrepareCommit) -> bytes | None:
-    if record.added:
+    if record.added or record.placed:
         return None
-    parts = [_long(record.begin)]
+    return b"".join((_long(record.begin), *_decision(record)))
+
+
+def _placed_commit(record: PrepareCommit) -> bytes | None:
+    if record.added or not record.placed:
+        return None
+    return b"".join(
+        (_long(record.begin), _placed_partitions(record.placed), *_decision(record), _NOTHING)
+    )
+
+
+def _decision(record: PrepareCommit) -> list[bytes]:
+    parts = []
     if record.writes:
         parts.append(_long(len(record.writes)))
         parts += map(_writes, record.writes)
     parts += _NOTHING, _long(record.decided_ms)
+    return parts
+
+
+@lru_cache(maxsize=_CACHED)
+def _placed_partitions(keys: tuple[TopicPartition, ...]) -> bytes:
+    grouped: dict[str, list[bytes]] = {}
+    for topic, number in keys:
+        grouped.setdefault(topic, []).append(_long(number))
+    parts = [_long(len(grouped))]
+    for topic, numbers in grouped.items():
+        parts += _string(topic), _long(len(numbers)), *numbers, _NOTHING
+    parts.append(_NOTHING)
+    return b"".join(parts)
+
+
+def _placed(record: Placed) -> bytes:
+    grouped: dict[tuple[str, str], tuple[list[bytes], list[bytes]]] = {}
+    for (topic, number, topic_id), place in record.ends.items():
+        numbers, places = grouped.setdefault((topic, topic_id), ([], []))
+        numbers.append(_long(number))
+        places.append(_long(place))
+    parts = [_long(record.upto)]
+    if grouped:
+        parts.append(_long(len(grouped)))
+    for (topic, topic_id), (numbers, places) in grouped.items():
+        count = _long(len(numbers))
+        parts += _string(topic), _string(topic_id), count, *numbers, _NOTHING
+        parts += count, *places, _NOTHING
+    parts.append(_NOTHING)
     return b"".join(parts)
 
 
@@ -145,8 +188,14 @@ WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {
     RecordType.PREPARE_COMMIT: _prepare_commit,
     RecordType.COMMITTED: _finished,
     RecordType.ABORTED: _finished,
+    RecordType.PLACED: _placed,
 }
 """Type byte → function that encodes the record behind epoch, incarnation and predicted offset."""
+
+PLACED_WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {
+    RecordType.PREPARE_COMMIT: _placed_commit
+}
+"""The same for what `WRITERS` leaves, in the version of records that speak of places."""
 
 
 def write_head(epoch: int, incarnation: int, predicted: int) -> bytes:

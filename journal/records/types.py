@@ -50,6 +50,8 @@ class AbortReason(StrEnum):
 
 UNKNOWN_OFFSET: Final = -1
 """Stands for a first offset that is not known."""
+NO_FENCE: Final = -1
+"""Stands for the offset of a fence where there is none."""
 
 
 @value(frozen=True, slots=True)
@@ -368,6 +370,8 @@ class SnapshotMode(NamedTuple):
     """Journal offset of the MODE record with which its latest switch began."""
     since: tuple[tuple[int, int], ...] = ()
     """(partition, offset of its mode record); empty while the topic is switching."""
+    with_records: bool = True
+    """See `ModeChange`: a new owner goes on with a switch as the one before began it."""
 
 
 class SnapshotPlaces(NamedTuple):
@@ -425,9 +429,9 @@ class Snapshot:
     """(partition, its last place): what makes the snapshot a fence."""
     places: tuple[SnapshotPlaces, ...] = ()
     """What unfinished transactions wrote in partitions in which they are placed."""
-    fence: int = -1
+    fence: int = NO_FENCE
     """Offset of the first chunk of the snapshot to which the journal would be trimmed next, if that
-    waits for data to be deleted; -1: none does."""
+    waits for data to be deleted; `NO_FENCE`: none does."""
     fence_places: tuple[tuple[PartitionId, int], ...] = ()
     """`last_places` of that snapshot."""
 

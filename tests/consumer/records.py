@@ -10,8 +10,10 @@ from logtx.journal.control import (
     BranchRange,
     DataControl,
     Marker,
+    ModeRecord,
     encode_data_control,
     encode_marker,
+    encode_mode_record,
 )
 from logtx.journal.errors import MalformedHeaderError
 from logtx.journal.txid import TxId
@@ -86,6 +88,15 @@ def marker(
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, owner.to_bytes()),
         (TXCTL_HEADER, control),
+    ]
+    return FakeRecord(at, headers, payload=None)
+
+
+def mode_record(at: int, began: TxId, *, places: bool = True) -> FakeRecord:
+    """Returns a mode record; `began` names the home and the journal offset of its MODE record."""
+    headers: list[tuple[str, bytes | None]] = [
+        (TXID_HEADER, began.to_bytes()),
+        (TXCTL_HEADER, encode_mode_record(ModeRecord(places))),
     ]
     return FakeRecord(at, headers, payload=None)
 

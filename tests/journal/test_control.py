@@ -14,10 +14,12 @@ from logtx.journal.control import (
     BranchRange,
     DataControl,
     Marker,
+    ModeRecord,
     PartitionList,
     decode_control,
     encode_data_control,
     encode_marker,
+    encode_mode_record,
     group_by_topic,
 )
 from logtx.journal.errors import MalformedHeaderError
@@ -48,6 +50,9 @@ DATA = st.builds(
     DataControl, branch=st.integers(0, 2**64 - 1), sequence=st.none() | st.integers(0, 2**63)
 )
 
+MODES = st.builds(ModeRecord, st.booleans(), st.text(max_size=22))
+Control = Marker | DataControl | ModeRecord
+
 COMMIT = Marker(
     committed=True,
     commit_sequence=17050,
@@ -66,17 +71,27 @@ GOLDEN = {
     "abort": "0108022005",
     "branch": "0111eeffc000efbeadde",
     "sequence": "011101000000000000001800",
+    "places": "0108035216573269664a447150517371534c4a4872476a59654551",
+    "markers": "010804",
 }
-SAMPLES: dict[str, Marker | DataControl] = {
+SAMPLES: dict[str, Control] = {
     "commit": COMMIT,
     "abort": ABORT,
     "branch": DataControl(branch=0xDEADBEEF00C0FFEE),
     "sequence": DataControl(branch=1, sequence=0),
+    "places": ModeRecord(True, "W2ifJDqPQsqSLJHrGjYeEQ"),
+    "markers": ModeRecord(False),
 }
 
 
-def encode(control: Marker | DataControl) -> bytes:
-    return encode_marker(control) if isinstance(control, Marker) else encode_data_control(control)
+def encode(control: Control) -> bytes:
+    match control:
+        case Marker():
+            return encode_marker(control)
+        case ModeRecord():
+            return encode_mode_record(control)
+        case DataControl():
+            return encode_data_control(control)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -85,8 +100,8 @@ def test_golden(name: str) -> None:
     assert decode_control(bytes.fromhex(GOLDEN[name])) == SAMPLES[name]
 
 
-@given(MARKERS | DATA)
-def test_round_trip(control: Marker | DataControl) -> None:
+@given(MARKERS | DATA | MODES)
+def test_round_trip(control: Control) -> None:
     assert decode_control(encode(control)) == control
 
 
@@ -96,10 +111,8 @@ def test_random_bytes_decode_or_are_malformed(raw: bytes) -> None:
         decode_control(raw)
 
 
-@given(MARKERS | DATA, st.data())
-def test_a_cut_or_changed_header_never_crashes(
-    control: Marker | DataControl, data: st.DataObject
-) -> None:
+@given(MARKERS | DATA | MODES, st.data())
+def test_a_cut_or_changed_header_never_crashes(control: Control, data: st.DataObject) -> None:
     raw = bytearray(encode(control))
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     for mangled in (bytes(raw), bytes(raw[: data.draw(st.integers(0, len(raw)))])):

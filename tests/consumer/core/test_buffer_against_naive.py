@@ -6,8 +6,10 @@ Source: Transactional Messaging in Kafka, "Transactional consumer", consumer fai
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMa
 from logtx.journal.control import Marker
 from logtx.journal.position import Position
 
-from ..records import DATA, FakeRecord, malformed
+from ..records import DATA, FakeRecord, malformed, mode_record, plain, txid
 from .naive import LogWriter, expected, parse
 
 WEIGHTS = (2, 2, 6, 6, 2, 2, 2, 1, 1)
@@ -202,3 +204,15 @@ def test_position_holds_nothing_delivered_and_only_rises(
     assert reader.buffer.position().o2 == len(log)
     for pending in reader.buffer.pending():
         assert reader.buffer.position().o1 <= pending.first_offset
+
+
+@pytest.mark.parametrize("payload", [None, b"v"])
+def test_a_mode_record_is_told_where_transactions_are_marked(payload: bytes | None) -> None:
+    """It is no record of a transaction, and a reader that follows no home must not pass it over."""
+    turn = replace(mode_record(1, txid(4)), payload=payload)
+    log = [plain(0), turn, plain(2)]
+    reader = Reader(log, Position.at(0))
+    reader.read(len(log))
+    got = list(reader.drain(10))
+    assert [(r.at, r.malformed) for r in got] == [(0, False), (1, True), (2, False)]
+    assert reader.buffer.position().o1 == len(log)

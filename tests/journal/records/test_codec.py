@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError, UnknownRecordError
-from logtx.journal.position import Place, Position
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import (
     FORMAT_VERSION,
     decode_by_schema,
@@ -20,7 +24,7 @@ from logtx.journal.records.codec import (
     encode_by_schema,
     encode_entry,
 )
-from logtx.journal.records.fast_reader import READERS
+from logtx.journal.records.fast_reader import NEWER_READERS, READERS
 from logtx.journal.records.types import (
     NO_PREDICTION,
     Aborted,
@@ -46,6 +50,8 @@ from logtx.journal.records.types import (
     Snapshot,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotMode,
+    SnapshotPlaces,
     SnapshotProducer,
     SnapshotSteps,
     SnapshotTransaction,
@@ -275,7 +281,81 @@ SAMPLES_V4 |= {
 }
 """Records that transactions in parts have, or positions with their topics' ids. A chunk without
 such is of version 3, a decision without parts and steps without ids of version 2."""
-GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3, 4: SAMPLES_V4}
+PASSED = Passed((3, 0x9F3AC1D2E4B7), 17042, 2)
+D0, D3, F1 = (PartitionId(p.topic, p.partition, p.topic_id) for p in IDS)
+SAMPLES_V5: dict[str, JournalRecord] = {
+    "placed": Placed(17042, {D0: 1000, D3: 2**40, F1: GONE}),
+    "placed_nothing": Placed(17042, {}),
+    "mode_begins": ModeChange("delays", D0.topic_id, Phase.TO_METADATA),
+    "mode_ends": ModeChange("delays", D0.topic_id, Phase.METADATA, {0: 1000, 3: 0}),
+    "mode_without_records": ModeChange("ü", "", Phase.TO_MARKERS, with_records=False),
+    "prepare_commit_placed": PrepareCommit(
+        begin=17042,
+        writes=(PartitionWrites(IDS[0], RANGES), PartitionWrites(IDS[2], RANGES[:1])),
+        decided_ms=1_700_000_000_123,
+        placed=(D0.key, F1.key),
+    ),
+    "prepare_commit_placed_in_parts": PrepareCommit(
+        begin=17042,
+        writes=(PartitionWrites(IDS[1], ()),),
+        decided_ms=1_700_000_000_123,
+        added=WITH_FIRST_OFFSETS[:1],
+        placed=(D0.key,),
+    ),
+    "add_offsets_passed": AddOffsets(
+        begin=17042,
+        group="audit",
+        steps=(
+            OffsetStep(
+                *("fares", 1, Place(9, 0, Passed((0, 1), 7))),
+                Position(o1=9, o2=10, met=MET, passed=PASSED, topic_id="an-id"),
+            ),
+            OffsetStep("fares", 2, None, Position(o1=0, o2=1, passed=Passed((0, 1), 8))),
+            OffsetStep("fares", 3, Place(9, 3, PASSED), Position.at(12)),
+        ),
+    ),
+    "snapshot_modes": chunk(
+        first=17040,
+        index=0,
+        last=True,
+        modes=(
+            SnapshotMode("delays", D0.topic_id, Phase.METADATA, 900, ((0, 1000), (3, 0))),
+            SnapshotMode("fares", "", Phase.TO_METADATA, 901, with_records=False),
+        ),
+    ),
+    "snapshot_places": chunk(
+        first=17040,
+        index=1,
+        last=True,
+        last_places=((D0, 1000), (D3, 2**40), (F1, 0)),
+        places=(
+            SnapshotPlaces(16500, 16501, ((D0, 990, 1000), (D3, 7, None), (F1, 12, GONE))),
+            SnapshotPlaces(16600, 16602, ()),
+        ),
+        fence=15500,
+        fence_places=((D0, 10),),
+    ),
+    "snapshot_passed": chunk(
+        first=17040,
+        index=1,
+        last=False,
+        transactions=(
+            SnapshotTransaction(
+                *(16500, "ü", 0, 60_000, 0, State.OPEN, None, None),
+                steps=(
+                    SnapshotSteps(
+                        "audit",
+                        (OffsetStep("fares", 2, Place(9, 3, PASSED), Position.at(12)),),
+                        (("fares", 2, None, Place(9)), ("fares", 2, Place(9), Place(9, 0, PASSED))),
+                    ),
+                ),
+            ),
+        ),
+        groups=(SnapshotGroup("g", 1, 2, (("fares", 0, Position(o1=1, o2=2, passed=PASSED)),)),),
+    ),
+}
+"""Records that speak of modes and places, or of what was passed. Others are written as before."""
+GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3, 4: SAMPLES_V4, 5: SAMPLES_V5}
 
 LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(0, 2**31 - 1)
@@ -292,7 +372,9 @@ def grouped(found: list[DataPartition]) -> tuple[DataPartition, ...]:
 
 DATA_PARTITION = st.builds(DataPartition, NAME, INT, NAME, st.integers(-1, 2**62))
 PARTITIONS = st.lists(DATA_PARTITION, max_size=4).map(grouped)
-GONE = PARTITIONS.map(lambda ps: tuple(p.key for p in grouped([DataPartition(*q.key) for q in ps])))
+GONE_KEYS = PARTITIONS.map(
+    lambda ps: tuple(p.key for p in grouped([DataPartition(*q.key) for q in ps]))
+)
 BRANCH = st.builds(
     lambda branch, first, count: BranchRange(branch, first, first + count, count),
     st.integers(0, 2**64 - 1),
@@ -300,6 +382,7 @@ BRANCH = st.builds(
     st.integers(1, 1000),
 )
 SEQUENCES = st.dictionaries(st.tuples(INT, LONG), LONG, max_size=3)
+PASSINGS = st.builds(Passed, st.tuples(INT, LONG), LONG, INT)
 POSITION = st.builds(
     Position,
     o1=LONG,
@@ -307,12 +390,31 @@ POSITION = st.builds(
     o3=LONG,
     met=SEQUENCES,
     delivered=SEQUENCES,
+    passed=st.none() | PASSINGS,
     topic_id=st.just("") | NAME,
 )
-PLACE = st.builds(Place, LONG, LONG)
+PLACE = st.builds(Place, LONG, LONG, st.none() | PASSINGS)
 STEP = st.builds(OffsetStep, NAME, INT, st.none() | PLACE, POSITION)
 WRITES = st.builds(PartitionWrites, DATA_PARTITION, st.lists(BRANCH, max_size=2).map(tuple))
 TUPLES = partial(st.lists, max_size=2)
+PARTITION_ID = st.builds(PartitionId, NAME, INT, NAME)
+OFFSET = st.just(GONE) | LONG
+
+
+def side_by_side(found: dict[PartitionId, Any]) -> list[PartitionId]:
+    """Partitions of one topic and id side by side, as decoding gives them."""
+    partitions = grouped([DataPartition(p.topic, p.partition, p.topic_id) for p in found])
+    return [PartitionId(p.topic, p.partition, p.topic_id) for p in partitions]
+
+
+OFFSETS = st.dictionaries(PARTITION_ID, OFFSET, max_size=3).map(
+    lambda found: tuple((p, found[p]) for p in side_by_side(found))
+)
+PLACES = st.dictionaries(PARTITION_ID, st.tuples(LONG, st.none() | OFFSET), max_size=3).map(
+    lambda found: tuple((p, *found[p]) for p in side_by_side(found))
+)
+SINCE = st.dictionaries(INT, LONG, max_size=3)
+PHASE = st.sampled_from(Phase)
 SNAPSHOT = st.builds(
     Snapshot,
     first=LONG,
@@ -356,10 +458,21 @@ SNAPSHOT = st.builds(
         )
     ).map(tuple),
     bindings=TUPLES(st.tuples(NAME, NAME)).map(tuple),
-    claims=TUPLES(st.builds(SnapshotClaim, NAME, LONG, LONG, GONE)).map(tuple),
+    claims=TUPLES(st.builds(SnapshotClaim, NAME, LONG, LONG, GONE_KEYS)).map(tuple),
     hour=LONG,
     generation_floor=st.integers(-1, 2**62),
     group_uses=TUPLES(st.tuples(NAME, LONG)).map(tuple),
+    modes=TUPLES(
+        st.builds(
+            SnapshotMode,
+            *(NAME, NAME, PHASE, LONG, SINCE.map(lambda since: tuple(sorted(since.items())))),
+            st.booleans(),
+        )
+    ).map(tuple),
+    last_places=OFFSETS,
+    places=TUPLES(st.builds(SnapshotPlaces, LONG, LONG, PLACES)).map(tuple),
+    fence=OFFSET,
+    fence_places=OFFSETS,
 )
 NAMES = TUPLES(NAME).map(tuple)
 PAIRS = TUPLES(st.tuples(NAME, NAME)).map(tuple)
@@ -400,13 +513,16 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         writes=st.lists(WRITES, max_size=2).map(tuple),
         decided_ms=LONG,
         added=st.just(()) | PARTITIONS,
+        placed=st.just(()) | GONE_KEYS,
     ),
+    st.builds(Placed, LONG, OFFSETS.map(dict)),
+    st.builds(ModeChange, NAME, NAME, PHASE, SINCE, st.booleans()),
     st.builds(AddWrites, begin=LONG, part=INT, writes=st.lists(WRITES, max_size=3).map(tuple)),
     st.builds(PrepareAbort, begin=LONG, reason=st.sampled_from(AbortReason), decided_ms=LONG),
-    st.builds(Committed, begin=LONG, gone=GONE),
-    st.builds(Aborted, begin=LONG, gone=GONE),
+    st.builds(Committed, begin=LONG, gone=GONE_KEYS),
+    st.builds(Aborted, begin=LONG, gone=GONE_KEYS),
     st.builds(Bind, group=NAME, transaction_group=NAME),
-    st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE),
+    st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE_KEYS),
     SNAPSHOT,
 )
 ENTRY = st.builds(
@@ -436,7 +552,8 @@ def test_golden(version: int, name: str) -> None:
 
 
 def test_every_type_has_a_golden_record() -> None:
-    assert {r.type for r in (SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4).values()} == set(RecordType)
+    samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
+    assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
 
@@ -468,9 +585,10 @@ def test_what_is_read_when_it_is_wanted_is_the_same(entry: Entry) -> None:
 
 
 def test_a_decision_that_does_not_decode_says_so_when_it_is_wanted() -> None:
-    for said in (SAMPLES["prepare_commit"], SAMPLES_V4["add_writes"]):
+    placed = SAMPLES_V5["prepare_commit_placed"]
+    for said in (SAMPLES["prepare_commit"], SAMPLES_V4["add_writes"], placed):
         raw = encode_entry(Entry(0, 1, said, 2))
-        for broken in (raw[:-1], raw + b"\0", raw[:20] + b"\xff" * 30):
+        for broken in (raw[:-1], raw + b"\0", raw[:-12] + b"\xff" * 30):
             with pytest.raises(CorruptRecordError):
                 decode_entry(broken)
             record = decode_entry(broken, lazily=True).record
@@ -480,6 +598,79 @@ def test_a_decision_that_does_not_decode_says_so_when_it_is_wanted() -> None:
                     _ = record.writes
 
 
+def test_where_a_decision_is_placed_is_known_before_what_was_written_is_read() -> None:
+    """Readers look at each decision of a home, and most name none of their partitions."""
+    said = SAMPLES_V5["prepare_commit_placed"]
+    assert isinstance(said, PrepareCommit)
+    raw = encode_entry(Entry(0, 1, said, 2))
+    marked = encode_entry(Entry(0, 1, SAMPLES["prepare_commit"], 2))
+    for whole, placed in ((raw, said.placed), (marked, ())):
+        record = decode_entry(whole[:-5], lazily=True).record
+        assert isinstance(record, PrepareCommit)
+        assert (record.begin, record.placed) == (said.begin, placed)
+        with pytest.raises((ValueError, IndexError)):
+            _ = record.writes
+
+
+BARE = Position.at(2)
+PASSED_BY = replace(BARE, passed=PASSED)
+SAYS_MORE: list[tuple[int, JournalRecord, JournalRecord]] = [
+    (2, *(PrepareCommit(begin=1, writes=(), decided_ms=2, placed=p) for p in ((), (F1.key,)))),
+    (
+        2,
+        *(
+            AddOffsets(begin=1, group="g", steps=(OffsetStep("a", 0, None, p),))
+            for p in (BARE, PASSED_BY)
+        ),
+    ),
+    (
+        2,
+        *(
+            AddOffsets(begin=1, group="g", steps=(OffsetStep("a", 0, p, BARE),))
+            for p in (Place(1), Place(1, 0, PASSED))
+        ),
+    ),
+    *(
+        (3, chunk(first=1, index=0, last=True), chunk(first=1, index=0, last=True, **more))
+        for more in (
+            {"modes": (SnapshotMode("a", "", Phase.MARKERS, 1),)},
+            {"last_places": ((F1, 0),)},
+            {"places": (SnapshotPlaces(1, 2, ()),)},
+            {"fence": 0},
+            {"fence_places": ((F1, 0),)},
+            {"groups": (SnapshotGroup("g", 1, 2, (("a", 0, PASSED_BY),)),)},
+            *(
+                {
+                    "transactions": (
+                        SnapshotTransaction(
+                            *(1, "p", 0, 1, 0, State.OPEN, None, None),
+                            steps=(SnapshotSteps("g", steps, sent),),
+                        ),
+                    )
+                }
+                for steps, sent in (
+                    ((OffsetStep("a", 0, None, PASSED_BY),), ()),
+                    ((OffsetStep("a", 0, Place(1, 0, PASSED), BARE),), ()),
+                    ((), (("a", 0, Place(1, 0, PASSED), Place(2)),)),
+                    ((), (("a", 0, None, Place(2, 0, PASSED)),)),
+                )
+            ),
+        )
+    ),
+]
+"""(version, a record, what needs version 5 to be said)."""
+
+
+@pytest.mark.parametrize(("version", "before", "more"), SAYS_MORE)
+def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
+    version: int, before: JournalRecord, more: JournalRecord
+) -> None:
+    assert encode_entry(entry_of(before))[0] == version
+    raw = encode_entry(entry_of(more))
+    assert raw[0] == 5
+    assert decode_entry(raw) == entry_of(more)
+
+
 def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
     rare = {
         RecordType.OWNER,
@@ -487,15 +678,18 @@ def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
         RecordType.BIND,
         RecordType.SNAPSHOT,
         RecordType.FORGET,
+        RecordType.MODE,
     }
     assert set(READERS) == set(RecordType) - rare
 
 
 @pytest.mark.parametrize("body", [b"\x80" * 12, b"\xff" * 40, b"\x00\x02\x00\x01"])
 def test_numbers_and_blocks_that_nobody_writes_are_corrupt(body: bytes) -> None:
-    for code in READERS:
+    since = {RecordType.ADD_WRITES: 4, RecordType.PLACED: 5}
+    read = [(since.get(RecordType(code), 2), code) for code in READERS]
+    for version, code in (*read, *NEWER_READERS):
         with pytest.raises(CorruptRecordError):
-            decode_entry(bytes((4 if code == RecordType.ADD_WRITES else 2, code)) + body)
+            decode_entry(bytes((version, code)) + body)
 
 
 @given(st.integers(0, 32), st.binary(max_size=60))
@@ -525,7 +719,17 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"\x05\x03", b"\x03\x12", b"\x02\x11", b"\x02\x20", b"\x01\x10", b"\x00\x01"]
+    "head",
+    [
+        b"\x06\x03",
+        b"\x04\x0f",
+        b"\x04\x13",
+        b"\x03\x12",
+        b"\x02\x11",
+        b"\x02\x20",
+        b"\x01\x10",
+        b"\x00\x01",
+    ],
 )
 def test_newer_records_ask_for_an_upgrade(head: bytes) -> None:
     with pytest.raises(UnknownRecordError, match="upgrade"):
