@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..journal.control import TopicPartition
 from ..journal.position import Position
 from .core.buffer import PartitionBuffer
+from .homes import Followed
 
 
 class StartedAt(Enum):
@@ -27,10 +28,9 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "cut_s"),
-        "failure_raised",
-        *("eof", "key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
-        *("topic_id", "unsent", "urgent"),
+        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "counted_from"),
+        *("cut_s", "eof", "failure_raised", "home", "key", "marked", "origin", "paused", "start"),
+        *("started_at", "stored", "throttled", "topic_id", "unsent", "urgent"),
     )
 
     def __init__(
@@ -42,6 +42,10 @@ class Assigned:
         self.start = origin
         """Position at which its buffer began: further on, if reading was interrupted since."""
         self.buffer: PartitionBuffer
+        self.home: Followed | None = None
+        """Follows its home, in front of the buffer; None where transactions end by markers."""
+        self.counted_from: int | None = None
+        """What is placed below this offset counts as delivered, if not its start is meant."""
         self.stored = stored
         """The committed position, None if it is not known for certain; with an IOV, the end of the
         last step handed out."""
@@ -82,7 +86,19 @@ class Assigned:
 
     def kafka(self) -> KafkaPartition:
         """Returns it as confluent-kafka's type, with the offset at which reading goes on."""
-        return KafkaPartition(self.key[0], self.key[1], self.buffer.next_offset)
+        return KafkaPartition(self.key[0], self.key[1], self.input.next_offset)
+
+    @property
+    def input(self) -> PartitionBuffer | Followed:
+        """What its records are fed to."""
+        return self.buffer if self.home is None else self.home
+
+    @property
+    def waiting_records(self) -> int:
+        """Number of records that are read and can't be pending: they wait for delivery, or until it
+        is known what is placed before them."""
+        held = 0 if self.home is None else self.home.held_records
+        return held + self.buffer.queued_records
 
     def torn_skip_below(self, torn_reset: str | None) -> int:
         """Returns what ``torn.reset`` means here, as `PartitionBuffer`'s argument of that name."""

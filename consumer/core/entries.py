@@ -96,6 +96,17 @@ class EndedTransaction:
         return any(r.last_offset >= self.marker_offset for r in self.marker.branches)
 
 
+class ModeMet(NamedTuple):
+    """A mode record: from here on transactions of its home are placed in the partition."""
+
+    offset: int
+    home: Journal
+    mode_offset: int
+    """Journal offset of the MODE record with which the switch began."""
+    topic_id: str
+    """Id of the topic that was switched; "" if the log has none."""
+
+
 class Share(NamedTuple):
     """The part of an entry that one call took."""
 

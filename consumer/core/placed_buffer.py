@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ...journal.control import Marker, TopicPartition
+from ...journal.control import Marker, ModeRecord, TopicPartition
 from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
 from .buffer import MalformedFactory, PartitionBuffer
@@ -113,6 +113,10 @@ class PlacedBuffer(PartitionBuffer):
         super()._end(raw, marker, offset, live)
         if self._end_marked is not None and raw.startswith(self._prefix):
             self._end_marked(TxId.from_bytes(raw).offset)
+
+    def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
+        """Passes over a mode record. One that ends what is placed here is told to `PlacedInput`,
+        which has nothing fed behind it."""
 
     def is_met(self, due: Due) -> bool:
         """Returns whether a transaction was delivered before, by an end of a higher sequence."""

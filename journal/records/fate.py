@@ -100,6 +100,8 @@ class Fate:
     """Data partitions registered or named by the commit: all those that get a marker."""
     gone: frozenset[tuple[str, int]] = frozenset()
     """Those of them that were deleted before they took it; known once the state is finished."""
+    placed: frozenset[tuple[str, int]] = frozenset()
+    """Those of the partitions in which a commit is placed: they get no marker of it."""
     ahead: bool = False
     """Whether the TxId lies behind the journal's end as it was told: the end is of the past, or the
     TxId was made up. The state is `State.UNKNOWN` then."""
@@ -119,6 +121,7 @@ class _Progress:
     writes: list[PartitionWrites] = field(default_factory=list)
     partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
     gone: frozenset[tuple[str, int]] = frozenset()
+    placed: frozenset[tuple[str, int]] = frozenset()
 
     def enter(self, state: State) -> bool:
         """Enters `state`. Returns False if that is forbidden, as for a second decision."""
@@ -144,6 +147,7 @@ class _Progress:
             case PrepareCommit():
                 if self.enter(State.COMMITTING):
                     self.commit_sequence = offset
+                    self.placed = frozenset(record.placed)
                     self._write(record.writes)
             case PrepareAbort():
                 if self.enter(State.ABORTING):
@@ -173,6 +177,7 @@ class _Progress:
             joined(self.writes) if self.commit_sequence is not None else (),
             tuple(self.partitions.values()),
             self.gone,
+            self.placed,
         )
 
 
