@@ -17,6 +17,14 @@ MODES_TOPIC: Final = "__transaction_topics"
 """Compacted topic in which each home publishes the modes of its topics, for consumers."""
 
 
+def binding_of(topic: str) -> str:
+    """Returns the name under which a topic is bound to its transaction group (BIND).
+
+    It is bound like a consumer group, once for ever: in the journal partition of this name's hash.
+    """
+    return f"&topic&{topic}"
+
+
 class Mode(StrEnum):
     """How transactions end in the partitions of a topic."""
 

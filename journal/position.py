@@ -21,6 +21,8 @@ The difference leaves room for a suffix. With less, the metadata holds fewer jou
 """
 _PREFIX: Final = "logtx/1"
 _ENTRY: Final = re.compile(r"(!?)(\d{1,5})-([0-9a-f]{12})=(\d{1,19})")
+_PASSED: Final = re.compile(r"@(\d{1,5})-([0-9a-f]{12})=(\d{1,19})(?:\+(\d{1,19}))?")
+# Readers skip entries that they don't know: one that knows no places goes on at o2 without them.
 
 Journal = tuple[int, int]
 """(journal partition, incarnation)."""
@@ -80,7 +82,8 @@ class Position:
     """
     passed: Passed | None = None
     """Of a partition whose topic's home places there; None: not known, and no transaction of it was
-    delivered. Not part of `to_metadata`."""
+    delivered. Always kept in `to_metadata`: without it, what is placed at o2 would be delivered
+    again, or left out."""
     topic_id: str = ""
     """Id of the topic; "" if it is not known. A topic that was deleted and created anew has another
     one: a place in the former says nothing about it. Not part of `to_metadata`, for Kafka drops a
@@ -99,15 +102,20 @@ class Position:
     def to_metadata(self) -> str:
         """Returns the text that is committed beside o1 in a Kafka group offset.
 
-        It has at most `POSITION_MAX_CHARS`. It always holds what `transactions()` and serializable
-        readers delivered, because without that, transactions would be delivered again. If not all
-        journals met fit (about 100 do), those with the lowest commit sequences are left out: a
-        duplicate marker of one of these costs a side read, and nothing else.
+        It has at most `POSITION_MAX_CHARS`. It always holds what was passed, and what
+        `transactions()` and serializable readers delivered, because without that, transactions
+        would be delivered again. If not all journals met fit (about 100 do), those with the lowest
+        commit sequences are left out: a duplicate marker of one of these costs a side read, and
+        nothing else.
 
         Raises:
             ConsumerError: the journals that were delivered from do not all fit.
         """
         text = f"{_PREFIX} {self.o2} {self.o3}"
+        if self.passed is not None:
+            (partition, incarnation), sequence = self.passed.home, self.passed.sequence
+            text += f" @{partition}-{incarnation:012x}={sequence}"
+            text += f"+{self.passed.taken}" if self.passed.taken else ""
         for (partition, incarnation), sequence in sorted(self.delivered.items()):
             text += f" !{partition}-{incarnation:012x}={sequence}"
         if len(text) > POSITION_MAX_CHARS:
@@ -137,8 +145,12 @@ class Position:
             return cls.at(o1)
         met: dict[Journal, int] = {}
         delivered: dict[Journal, int] = {}
+        passed = None
+        for entry in filter(None, map(_PASSED.fullmatch, parts[3:])):
+            home = int(entry[1]), int(entry[2], 16)
+            passed = Passed(home, int(entry[3]), int(entry[4] or 0))
         for entry in filter(None, map(_ENTRY.fullmatch, parts[3:])):
             target = delivered if entry[1] else met
             target[int(entry[2]), int(entry[3], 16)] = int(entry[4])
         o2, o3 = int(parts[1]), int(parts[2])
-        return cls(o1=o1, o2=max(o1, o2), o3=o3, met=met, delivered=delivered)
+        return cls(o1=o1, o2=max(o1, o2), o3=o3, met=met, delivered=delivered, passed=passed)

@@ -35,6 +35,8 @@ numbers are text. Too low, and a commit would be accepted whose IOV does not fit
 _SEQUENCE_BYTES: Final = 52
 """Upper bound of one delivered sequence in the IOV's record. Sequences met don't count: they are
 left out if not all fit."""
+_PASSED_BYTES: Final = 60
+"""Upper bound of what was passed of a home, in the IOV's record."""
 
 K = TypeVar("K")
 
@@ -270,9 +272,13 @@ class CommittedOffsets:
 
 def _growth_bytes(before: Position | None, topic: str, position: Position) -> int:
     if before is None:
-        size = _ENTRY_BYTES + len(topic.encode())
-        return size + _SEQUENCE_BYTES * len(position.delivered)
-    return _SEQUENCE_BYTES * (len(position.delivered) - len(before.delivered))
+        return _ENTRY_BYTES + len(topic.encode()) + _kept_bytes(position)
+    return _kept_bytes(position) - _kept_bytes(before)
+
+
+def _kept_bytes(position: Position) -> int:
+    kept = _SEQUENCE_BYTES * len(position.delivered)
+    return kept if position.passed is None else kept + _PASSED_BYTES
 
 
 def _check_position_fits(step: OffsetStep) -> None:

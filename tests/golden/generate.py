@@ -17,7 +17,13 @@ from datetime import UTC, datetime
 from unittest.mock import patch
 
 from logtx.coordinator.core import snapshot as snapshots
-from logtx.coordinator.core.decision import ClearOffsets, TopicFacts, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.decision import (
+    ClearOffsets,
+    Decision,
+    TopicFacts,
+    WriteMarkers,
+    WriteOffsets,
+)
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
@@ -33,7 +39,9 @@ from logtx.journal.control import (
     encode_data_control,
     encode_marker,
 )
-from logtx.journal.position import Place, Position
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import PartitionId, Placed
+from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
@@ -485,6 +493,29 @@ def _surprises(w: World, p: commands.SessionId) -> None:
     w.take_over("[::1]:7070")
 
 
+def _modes(w: World, p: commands.SessionId) -> None:
+    """A topic that is switched to places and back, places where nothing waits, and input offsets
+    that say what was passed of another home."""
+    quiet = PartitionId("quiet", 0, "id-quiet")
+    since = {0: 7, 1: 0}
+    for record in (
+        ModeChange("quiet", quiet.topic_id, Phase.TO_METADATA),
+        ModeChange("quiet", quiet.topic_id, Phase.METADATA, since),
+        Placed(w.journal.end, {quiet: 8}),
+        ModeChange("quiet", quiet.topic_id, Phase.TO_MARKERS, with_records=False),
+        ModeChange("quiet", quiet.topic_id, Phase.MARKERS, {0: 9, 1: 1}, with_records=False),
+    ):
+        w.coordinator.apply(Decision(records=(record,)))
+        w.coordinator.ack()
+    home = (3, INCARNATION)
+    for start, passed in (None, Passed(home, 50)), (50, Passed(home, 60, 2)):
+        txid = w.begin(p)
+        before = None if start is None else Place(4, 0, Passed(home, start))
+        at = Position(o1=4, o2=4, passed=passed)
+        w.send_offsets(txid, "of places", OffsetStep("elsewhere", 0, before, at))
+        w.commit(txid)
+
+
 def _unfinished(w: World, p: commands.SessionId, opened: TxId) -> None:
     """One transaction in every state that is not final, and one that can only be aborted."""
     w.write(opened, B0, [b"and over three owners"])
@@ -527,6 +558,7 @@ def generate() -> GoldenLogs:
     undecided = w.begin(p)
     w.write(undecided, B3, values("undecided, in parts", 2), branch=25)
     w.add(undecided, B3)
+    _modes(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]
     return GoldenLogs(journal, dict(sorted(w.data.items())), w.offsets)

@@ -195,7 +195,12 @@ def test_what_is_kept_has_everything_that_may_lie_in_a_log(
 ) -> None:
     """Else the tests above could not fail."""
     entries = show.entries_of(logs)
-    came_with = {RecordType.FORGET: 3, RecordType.ADD_WRITES: 4}
+    came_with = {
+        RecordType.FORGET: 3,
+        RecordType.ADD_WRITES: 4,
+        RecordType.PLACED: 5,
+        RecordType.MODE: 5,
+    }
     version = files.formats_of(directory)["journal"]
     newer = {kind for kind, since in came_with.items() if version < since}
     assert {entry.record.type for entry in entries} == set(RecordType) - newer

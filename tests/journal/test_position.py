@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.journal.errors import ConsumerError
-from logtx.journal.position import POSITION_MAX_CHARS, Place, Position
+from logtx.journal.position import _ENTRY, POSITION_MAX_CHARS, Passed, Place, Position
 
 OFFSET = st.integers(0, 2**63 - 1)
 JOURNAL = st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1))
+PASSED = st.builds(Passed, JOURNAL, OFFSET, OFFSET)
 
 
 @st.composite
@@ -22,6 +23,7 @@ def positions(draw: st.DrawFn) -> Position:
         o3=draw(OFFSET),
         met=draw(st.dictionaries(JOURNAL, OFFSET, max_size=5)),
         delivered=draw(st.dictionaries(JOURNAL, OFFSET, max_size=5)),
+        passed=draw(st.none() | PASSED),
     )
 
 
@@ -37,6 +39,24 @@ def test_golden() -> None:
     assert position.to_metadata() == text
     assert Position.from_metadata(7, text) == position
     assert position.place == Place(12, 2)
+
+
+@pytest.mark.parametrize(("taken", "counted"), [(0, ""), (5, "+5")])
+def test_golden_of_what_was_passed(taken: int, counted: str) -> None:
+    passed = Passed((3, 0x9F3AC1D2E4B7), 1234, taken)
+    position = Position(o1=7, o2=12, met={(3, 1): 5}, delivered={(3, 1): 4}, passed=passed)
+    entry = f"@3-9f3ac1d2e4b7=1234{counted}"
+    text = f"logtx/1 12 0 {entry} !3-000000000001=4 3-000000000001=5"
+    assert position.to_metadata() == text
+    assert Position.from_metadata(7, text) == position
+    assert position.place == Place(12, 0, passed)
+    # This pattern is the version's before: it must take the entry for none that it knows.
+    assert not _ENTRY.fullmatch(entry)
+
+
+@pytest.mark.parametrize("entry", ["@3-1=4", "@3-000000000001=4+", "@3-000000000001=-1", "@", "@x"])
+def test_an_entry_that_nobody_writes_says_nothing(entry: str) -> None:
+    assert Position.from_metadata(7, f"logtx/1 12 2 {entry}") == Position(o1=7, o2=12, o3=2)
 
 
 @given(positions())
@@ -79,11 +99,12 @@ def test_o2_never_lies_below_o1() -> None:
 def test_what_was_delivered_is_never_left_out_of_the_metadata() -> None:
     full = {(n, 1 << 40): 2**62 + n for n in range(500)}
     some = {(n, 2 << 40): n for n in range(60)}
-    position = Position(o1=1, o2=2, met=full, delivered=some)
+    passed = Passed((1, 2), 2**62, 2**62)
+    position = Position(o1=1, o2=2, met=full, delivered=some, passed=passed)
     text = position.to_metadata()
     assert POSITION_MAX_CHARS - 40 < len(text) <= POSITION_MAX_CHARS
     back = Position.from_metadata(1, text)
-    assert back.delivered == some
+    assert (back.delivered, back.passed) == (some, passed)
     assert 0 < len(back.met) < 500
     with pytest.raises(ConsumerError, match="500 journals"):
         Position(o1=1, o2=2, delivered=full).to_metadata()

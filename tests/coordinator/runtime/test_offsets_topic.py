@@ -29,7 +29,7 @@ from logtx.coordinator.runtime.offsets_topic import (
 from logtx.integration.inspect.committed_offsets import committed_iovs
 from logtx.journal.errors import CorruptRecordError
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.position import Position
+from logtx.journal.position import Passed, Position
 from logtx.journal.reader import OFFSETS_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
 
@@ -39,13 +39,23 @@ KEY: Final = st.builds(OffsetsKey, NAME, st.integers(0, 65_535), st.integers(0, 
 JOURNALS: Final = st.dictionaries(
     st.tuples(st.integers(0, 65_535), st.integers(0, 2**48 - 1)), LONG, max_size=3
 )
+PASSED: Final = st.builds(
+    Passed, st.tuples(st.integers(0, 65_535), st.integers(0, 2**48 - 1)), LONG, LONG
+)
 
 
 @st.composite
 def positions(draw: st.DrawFn) -> Position:
     """Draws a position; o2 is never below o1."""
     o1, o2 = sorted((draw(LONG), draw(LONG)))
-    return Position(o1=o1, o2=o2, o3=draw(LONG), met=draw(JOURNALS), delivered=draw(JOURNALS))
+    return Position(
+        o1=o1,
+        o2=o2,
+        o3=draw(LONG),
+        met=draw(JOURNALS),
+        delivered=draw(JOURNALS),
+        passed=draw(st.none() | PASSED),
+    )
 
 
 OFFSETS: Final = st.builds(

@@ -1,0 +1,230 @@
+"""What lies in `__transaction_topics`: the mode of each topic that was ever switched, for readers.
+
+The home's replayed state is the truth (`coordinator.core.modes`). Each owner publishes it here, in
+a compacted topic with one partition, as it publishes offsets in `__transaction_offsets`. The key
+carries the owner's epoch: a late write of a replaced owner can't shadow that of its successor,
+whatever compaction keeps (trap 27). Of several values the one made from the latest MODE record
+counts.
+
+On the wire a version byte precedes Avro, in keys and values. Pure.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import fastavro
+
+from .errors import CorruptRecordError, UnknownRecordError
+from .modes import Phase
+from .position import Journal
+
+MODES_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
+VERSION: Final = 1
+"""Version byte; readers refuse any other, for to go on without a topic's mode loses order."""
+
+_KEY: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "logtx.modes.Key",
+        "fields": [
+            {"name": "topic", "type": "string"},
+            {"name": "partition", "type": "int"},
+            {"name": "incarnation", "type": "long"},
+            {"name": "epoch", "type": "long"},
+        ],
+    }
+)
+_VALUE: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "logtx.modes.Value",
+        "fields": [
+            {"name": "topic_id", "type": "string"},
+            {"name": "phase", "type": "string"},
+            {"name": "transaction_group", "type": "string"},
+            {"name": "mode_offset", "type": "long"},
+            {"name": "offset", "type": "long"},
+            {"name": "with_records", "type": "boolean"},
+            {
+                "name": "since",
+                "type": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "logtx.modes.Since",
+                        "fields": [
+                            {"name": "partition", "type": "int"},
+                            {"name": "offset", "type": "long"},
+                        ],
+                    },
+                },
+            },
+        ],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModeKey:
+    """Key of a record: a topic, and the owner of its home that wrote its mode."""
+
+    topic: str
+    partition: int
+    """Journal partition that is the home."""
+    incarnation: int
+    epoch: int
+    """Epoch of the owner that wrote it."""
+
+    @property
+    def home(self) -> Journal:
+        """The home and its incarnation."""
+        return self.partition, self.incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicModeRecord:
+    """The mode of a topic, as the home says it."""
+
+    topic: str
+    topic_id: str
+    phase: Phase
+    transaction_group: str
+    """The transaction group that the topic is bound to."""
+    home: Journal
+    """The journal partition of that group, and its incarnation."""
+    mode_offset: int
+    """Journal offset of the MODE record with which the latest switch began."""
+    offset: int
+    """Journal offset of the latest MODE record."""
+    since: Mapping[int, int] = field(default_factory=dict)
+    """See `ModeChange.since`."""
+    with_records: bool = True
+    """See `ModeChange.with_records`."""
+
+
+class Published(NamedTuple):
+    """A record of the topic."""
+
+    key: bytes | None
+    value: bytes | None
+    """None removes what was written with this key: a later owner does that."""
+    written_ms: int
+    """The record's timestamp."""
+
+
+def encode_key(key: ModeKey) -> bytes:
+    """Returns the key of a record as bytes."""
+    names = ("topic", "partition", "incarnation", "epoch")
+    return _encode(_KEY, {name: getattr(key, name) for name in names})
+
+
+def encode_value(mode: TopicModeRecord) -> bytes:
+    """Returns the value of a record; topic and home stand in its key."""
+    return _encode(
+        _VALUE,
+        {
+            "topic_id": mode.topic_id,
+            "phase": mode.phase.value,
+            "transaction_group": mode.transaction_group,
+            "mode_offset": mode.mode_offset,
+            "offset": mode.offset,
+            "with_records": mode.with_records,
+            "since": [{"partition": p, "offset": o} for p, o in sorted(mode.since.items())],
+        },
+    )
+
+
+def decode_key(raw: bytes | None) -> ModeKey:
+    """Decodes the key of a record.
+
+    Raises:
+        UnknownRecordError: it is of a newer version.
+        CorruptRecordError: it does not decode.
+    """
+    return ModeKey(**_decode(_KEY, raw))
+
+
+def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
+    """Decodes the value of a record.
+
+    Raises:
+        UnknownRecordError: it is of a newer version, or says a phase of one.
+        CorruptRecordError: it does not decode.
+    """
+    body = _decode(_VALUE, raw)
+    try:
+        phase = Phase(body["phase"])
+    except ValueError:
+        raise UnknownRecordError(
+            f"topic {key.topic} is in the phase {body['phase']!r}; upgrade this program"
+        ) from None
+    return TopicModeRecord(
+        topic=key.topic,
+        topic_id=body["topic_id"],
+        phase=phase,
+        transaction_group=body["transaction_group"],
+        home=key.home,
+        mode_offset=body["mode_offset"],
+        offset=body["offset"],
+        since={row["partition"]: row["offset"] for row in body["since"]},
+        with_records=body["with_records"],
+    )
+
+
+def latest(records: Iterable[Published]) -> dict[str, TopicModeRecord]:
+    """Returns what counts: topic → its mode.
+
+    Of what was written in one home and incarnation, what was made from the latest MODE record
+    counts. A home whose journal was lost begins anew with another incarnation. Offsets of the two
+    can't be compared, so the one that was written last counts.
+
+    Args:
+        records: the topic's, in its order.
+
+    Raises:
+        UnknownRecordError: a record is of a newer version.
+        CorruptRecordError: a record does not decode.
+    """
+    kept: dict[bytes | None, Published] = {}
+    for record in records:
+        kept[record.key] = record
+    best: dict[tuple[str, Journal], tuple[int, int, int, TopicModeRecord]] = {}
+    for record in kept.values():
+        if record.value is None:
+            continue
+        key = decode_key(record.key)
+        mode = decode_value(key, record.value)
+        found = mode.offset, key.epoch, record.written_ms, mode
+        before = best.get((key.topic, key.home))
+        if before is None or found[:2] > before[:2]:
+            best[key.topic, key.home] = found
+    ordered = sorted(best.values(), key=lambda found: found[2])
+    return {mode.topic: mode for _, _, _, mode in ordered}
+
+
+def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    out.write(bytes((VERSION,)))
+    fastavro.schemaless_writer(out, schema, body)
+    return out.getvalue()
+
+
+def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
+    if not raw:
+        raise CorruptRecordError("a record of a topic's mode is empty")
+    if raw[0] != VERSION:
+        raise UnknownRecordError(
+            f"a record of a topic's mode is of version {raw[0]}; upgrade this program"
+        )
+    source = io.BytesIO(raw[1:])
+    try:
+        body = fastavro.schemaless_reader(source, schema, schema)
+    except (ValueError, EOFError, IndexError, TypeError) as error:
+        raise CorruptRecordError(f"a topic's mode does not decode: {error!r}") from error
+    if not isinstance(body, dict) or source.read(1):
+        raise CorruptRecordError("a topic's mode has bytes left over")
+    return body
