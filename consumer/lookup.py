@@ -64,6 +64,11 @@ class LookedUp:
         """Whether the transaction is finished, or not in the journal any more."""
         return self.fate.state.finished or self.fate.state is State.UNKNOWN
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the transaction is committed, and placed in the partition rather than marked."""
+        return self.partition in self.fate.placed
+
     def tell(self, buffer: PartitionBuffer, now_s: float) -> None:
         """Answers the buffer, if the answer may be believed yet. Else it is looked up again."""
         pending = buffer.find(self.txid)

@@ -9,27 +9,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum
+from dataclasses import replace
 from itertools import groupby, islice
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
-from ..journal.errors import ConsumerError
+from ..journal.errors import ConsumerError, LogtxError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
-from .config import MIB, ConsumerConfig, IsolationLevel
+from .assigned import Assigned, MakeBuffer, StartedAt
+from .config import MIB, ConsumerConfig
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
 from .core.looks import LOOK_TIMEOUT_S, LOOKS_APART_S
 from .core.pending import PendingTransactionMap, Record
 from .core.shared import Shared
-from .core.uncommitted import UncommittedBuffer
+from .following import Following
+from .homes import WAIT_S
 from .lookup import LookUps
-from .malformed import UnreadableHeadersError, malformed_event, readable_runs
+from .malformed import UnreadableHeadersError, readable_runs
 from .side_read import SideReader
 from .spill.store import RocksSpillStore
 from .topic_ids import TopicIds
@@ -60,86 +62,6 @@ delays those, shorter costs CPU."""
 _topic_of: Any = Message.topic
 _partition_of: Any = Message.partition
 _error_of: Any = Message.error
-
-
-class StartedAt(Enum):
-    """How the first position in a partition was chosen."""
-
-    ELSEWHERE = "elsewhere"
-    """It was committed, or the application named it."""
-    AT_START = "start"
-    AT_END = "end"
-
-
-class Assigned:
-    """One assigned partition."""
-
-    __slots__ = (
-        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "cut_s"),
-        "failure_raised",
-        *("eof", "key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
-        *("topic_id", "unsent", "urgent"),
-    )
-
-    def __init__(
-        self, key: TopicPartition, origin: Position, stored: Position | None, started_at: StartedAt
-    ) -> None:
-        self.key = key
-        self.origin = origin
-        """Position at which reading began: a rewind without a commit leads there."""
-        self.start = origin
-        """Position at which its buffer began: further on, if reading was interrupted since."""
-        self.buffer: PartitionBuffer
-        self.stored = stored
-        """The committed position, None if it is not known for certain; with an IOV, the end of the
-        last step handed out."""
-        self.eof: Message | None = None
-        """Kafka's event that all was read, until all that was read is delivered or pending."""
-        self.asked: Position | None = None
-        """The position in a commit that is not answered yet."""
-        self.started_at = started_at
-        self.claim: int | None = None
-        """Number of the claim under which it is read; None if nothing had to be claimed."""
-        self.topic_id = ""
-        """Id of the topic, as it was when the partition was begun; "" if it is not known."""
-        self.unsent = False
-        """Whether records were delivered since steps of an IOV were last handed out."""
-        self.marked: Position | None = None
-        """Position that `Consumer.store_offsets` chose."""
-        self.paused = False
-        """Whether the application paused it."""
-        self.throttled = False
-        """Whether we paused it, until what is read ahead is delivered."""
-        self.active = False
-        """Whether it is in `Reading`'s queue of partitions that may have something to deliver."""
-        self.ahead_bytes = 0
-        """Bytes of the values read while something waits for delivery."""
-        self.urgent = False
-        """Whether other partitions wait for its next records: then it is never throttled."""
-        self.failure_raised = False
-        """Whether its failure was raised once."""
-        self.cut_s: float | None = None
-        """When a broker first told an end below where it is read; None if none does."""
-        self.checks_headers = False
-        """Whether a record was met whose headers can't be read: then each record's are tried."""
-
-    @property
-    def was_interrupted(self) -> bool:
-        """Whether its buffer began further on, or again, after reading had begun."""
-        return self.start is not self.origin
-
-    def kafka(self) -> KafkaPartition:
-        """Returns it as confluent-kafka's type, with the offset at which reading goes on."""
-        return KafkaPartition(self.key[0], self.key[1], self.buffer.next_offset)
-
-    def torn_skip_below(self, torn_reset: str | None) -> int:
-        """Returns what ``torn.reset`` means here, as `PartitionBuffer`'s argument of that name."""
-        began_at = self.origin.o1 if self.started_at is StartedAt.AT_START else 0
-        return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
-
-
-MakeBuffer: TypeAlias = Callable[[Assigned], PartitionBuffer]
-"""Makes the buffer of a partition that is being assigned."""
 
 
 def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
@@ -182,7 +104,6 @@ class Reading:
         self._topics: set[str] = set()
         """All topics that were ever assigned: records come from no other."""
         self.counters = counters
-        self._make_buffer: MakeBuffer = self._partition_buffer
         self._log = log
         self._inner = inner
         self._config = config
@@ -195,6 +116,12 @@ class Reading:
         self._events: deque[Message] = deque()
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
+        self.following = Following(
+            log, config, counters, self.pending_map, self.shared, self.topic_ids
+        )
+        self._make_buffer: MakeBuffer = self.following.make_buffer
+        self._turning: set[TopicPartition] = set()
+        """Partitions that came to a mode record, and follow no home yet."""
         self.recreated: Callable[[], None] = _nothing
         """Called when a topic is found to be created anew, and reading can't go on by itself."""
         self._blocked: set[TopicPartition] = set()
@@ -249,6 +176,8 @@ class Reading:
             assigned.checks_headers = former.checks_headers
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
+        if assigned.home is not None:
+            self.following.homes.begin(assigned.home)
         self._changed()
         self._drop_former()
 
@@ -370,6 +299,8 @@ class Reading:
 
     def _drop_buffer(self, assigned: Assigned) -> None:
         self._side_reader.forget(assigned.buffer)
+        if assigned.home is not None:
+            self.following.homes.forget(assigned.home)
         assigned.buffer.close()
         if assigned.active:
             with suppress(ValueError):  # An exception came while it was taken out.
@@ -387,18 +318,6 @@ class Reading:
         self._topics.update(topic for topic, _ in self.assigned)
         self._events = deque(
             e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
-        )
-
-    def _partition_buffer(self, assigned: Assigned) -> PartitionBuffer:
-        uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
-        return (UncommittedBuffer if uncommitted else PartitionBuffer)(
-            assigned.key,
-            assigned.start,
-            self.pending_map,
-            malformed=malformed_event,
-            counters=self.counters,
-            torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
-            shared=self.shared,
         )
 
     # ---- in -------------------------------------------------------------------------------------
@@ -420,7 +339,7 @@ class Reading:
         # callback that librdkafka serves, a signal handler, a header that does not decode.
         self.interrupted = True
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
-        first = self._inner.poll(timeout_s)
+        first = self._inner.poll(min(timeout_s, WAIT_S) if self._watches else timeout_s)
         self.fetched_s = time.monotonic()
         if first is None:
             self.interrupted = False
@@ -473,13 +392,14 @@ class Reading:
                     self._feed(assigned, run)
 
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
-        buffer = assigned.buffer
+        buffer, feeds = assigned.buffer, assigned.input
         assigned.eof = assigned.cut_s = None
-        if assigned.active or assigned.key in self._blocked:
+        if assigned.active or assigned.home is not None or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
-        if assigned.checks_headers:
+        # What waits for its horizon is fed later, when nobody could begin it again.
+        if assigned.checks_headers or assigned.home is not None:
             for run in readable_runs(batch):
-                buffer.feed(run)
+                feeds.feed(run)
         else:
             try:
                 buffer.feed(cast(Sequence[Record], batch))
@@ -488,9 +408,12 @@ class Reading:
                 assigned.checks_headers = True
                 raise UnreadableHeadersError from error
         self._wake(assigned)
+        if buffer.mode_met is not None:
+            self._turning.add(assigned.key)
         if assigned.throttled or assigned.urgent:
             return
-        if buffer.queued_records <= AHEAD_MAX_RECORDS and assigned.ahead_bytes <= AHEAD_MAX_BYTES:
+        waiting = assigned.waiting_records
+        if waiting <= AHEAD_MAX_RECORDS and assigned.ahead_bytes <= AHEAD_MAX_BYTES:
             return
         assigned.throttled = True
         self._inner.pause([assigned.kafka()])
@@ -509,13 +432,16 @@ class Reading:
             if assigned is not None:
                 assigned.eof, assigned.cut_s = event, None
                 # Kafka's own markers may lie at the end, and records that it does not show.
-                assigned.buffer.skip_unseen(cast(int, event.offset()))
+                assigned.input.skip_unseen(cast(int, event.offset()))
         self._ends.clear()
 
     def _take_ends(self) -> Iterator[Message]:
         for assigned in self.assigned.values():
-            if assigned.eof is not None and not (assigned.active or assigned.buffer.blocked):
-                event, assigned.eof = assigned.eof, None
+            event, buffer = assigned.eof, assigned.buffer
+            if event is None or assigned.active or buffer.blocked:
+                continue
+            if buffer.next_offset >= cast(int, event.offset()):  # else it waits for the horizon
+                assigned.eof = None
                 yield event
 
     def _without_events(self, batch: list[Message]) -> list[Message]:
@@ -553,13 +479,7 @@ class Reading:
         if start <= position.o2 <= end:
             # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
             # transaction.
-            position = Position(
-                o1=max(start, min(position.o1, end)),
-                o2=position.o2,
-                o3=position.o3,
-                met=position.met,
-                delivered=position.delivered,
-            )
+            position = replace(position, o1=max(start, min(position.o1, end)))
         elif reset == "error":
             self._events.append(event)
             return
@@ -681,6 +601,9 @@ class Reading:
 
     def raise_failure(self, *, again: bool) -> None:
         """Raises the error that stopped a partition, if any; with `again` also a second time."""
+        failure = self.following.homes.failure
+        if failure is not None and again:
+            raise failure.with_traceback(None)
         for key in self._blocked:
             assigned = self.assigned[key]
             error = assigned.buffer.failure
@@ -694,20 +617,47 @@ class Reading:
         """Does one slice of the side reads, and the look-ups that are due.
 
         Returns:
-            True while side reads wait.
+            True while side reads wait, or if something came of homes.
 
         Raises:
             SpillError: the records found can't be spilled.
         """
         waiting = False
+        if self._watches:
+            waiting = self._poll_homes()
         if self._blocked:
-            waiting = self._side_read()
+            waiting = self._side_read() or waiting
         now = time.monotonic()
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
             self._look_up(now)
             self._ask_doubted(now)
         return waiting
+
+    @property
+    def _watches(self) -> bool:
+        return self.following.homes.follows or bool(self._turning)
+
+    def _poll_homes(self) -> bool:
+        moved, anew = self.following.poll(self.assigned.values())
+        for assigned in self.assigned.values():
+            if assigned.home is None:
+                continue
+            self._wake(assigned)
+            if assigned.active or assigned.key in self._blocked or assigned.home.held_records:
+                continue
+            assigned.ahead_bytes = 0
+            self.release(assigned)
+        if anew:
+            self._begin_anew(anew)
+        return moved or bool(anew)
+
+    def _begin_anew(self, partitions: Sequence[Assigned]) -> None:
+        with self.moving():
+            for assigned in partitions:
+                self._turning.discard(assigned.key)
+                self._begin(assigned)
+            self.reassign([assigned.key for assigned in partitions])
 
     def _side_read(self) -> bool:
         buffers = [self.assigned[key].buffer for key in self._blocked]
@@ -731,19 +681,35 @@ class Reading:
 
     def _look_up(self, now: float) -> None:
         for answer in self._look_ups.answers():
-            if answer.partition not in self.assigned:
+            assigned = self.assigned.get(answer.partition)
+            if assigned is None:
                 continue
-            answer.tell(self.assigned[answer.partition].buffer, now)
+            if assigned.home is None and answer.is_placed:
+                self._follow_found(assigned)
+            else:
+                answer.tell(assigned.buffer, now)
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
         for assigned in self.assigned.values():
-            settled = assigned.buffer.looked_up
+            settled, home = assigned.buffer.looked_up, assigned.home
             for pending in assigned.buffer.pending():
+                if home is not None and home.is_known(pending.txid):
+                    pending.since = pending.since or now
+                    continue
                 if pending.since is None:
                     pending.since = now
                 elif now - pending.since >= age_s and pending.txid not in settled:
                     due.append((assigned.key, pending.txid))
         self.counters.look_ups += self._look_ups.ask(due)
+
+    def _follow_found(self, assigned: Assigned) -> None:
+        try:
+            again = self.following.found_placed(assigned)
+        except LogtxError as error:
+            _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
+            return
+        if again is not None:
+            self._begin_anew([again])
 
     def spilled_bytes(self) -> int:
         """Returns the bytes of pending records written to disk so far."""
@@ -755,6 +721,7 @@ class Reading:
             self._drop_buffer(assigned)
         self.assigned.clear()
         self._look_ups.close()
+        self.following.close()
         self._side_reader.close()
         self._store.close()
 

@@ -26,6 +26,7 @@ from ..journal.position import Position
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
 from ..journal.value import value
+from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig
 from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
@@ -38,9 +39,7 @@ from .reading import (
     FETCH_EVERY_S,
     FETCH_MAX_RECORDS,
     OFFSET_TIMEOUT_S,
-    Assigned,
     Reading,
-    StartedAt,
 )
 
 _LOG = logging.getLogger(__name__)

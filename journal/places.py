@@ -85,6 +85,10 @@ class Unplaced(Generic[T]):
             if waiting is not None and not waiting:
                 del self._waiting[partition]
 
+    def drop(self, partition: PartitionId) -> None:
+        """Forgets what waits in a partition."""
+        self._waiting.pop(partition, None)
+
     def of(self, partition: PartitionId) -> Sequence[Waiting[T]]:
         """Returns what waits in a partition, in commit-sequence order."""
         return self._waiting.get(partition, ())

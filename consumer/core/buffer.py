@@ -42,6 +42,7 @@ from ...journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
     Marker,
+    ModeRecord,
     TopicPartition,
     decode_control,
 )
@@ -55,7 +56,15 @@ from ...journal.txid import TxId
 from .counters import ConsumerCounters
 from .delivery_queue import DeliveryQueue
 from .ended import EndedTxIds
-from .entries import EndedTransaction, EntryState, PlainRun, SideRead, advance, journal_of
+from .entries import (
+    EndedTransaction,
+    EntryState,
+    ModeMet,
+    PlainRun,
+    SideRead,
+    advance,
+    journal_of,
+)
 from .headers import txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import Match, Verdict
@@ -63,6 +72,14 @@ from .shared import Shared
 
 MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
 """Makes the event that takes the place of a record whose header does not decode."""
+
+
+class _StopsHereError(Exception):
+    """Ends the scan of a batch at a mode record that counts."""
+
+    def __init__(self, met: ModeMet) -> None:
+        super().__init__(met)
+        self.met = met
 
 
 def met_before(start: Position) -> dict[Journal, int]:
@@ -129,6 +146,11 @@ class PartitionBuffer(DeliveryQueue):
         """Plain records of this batch that are not delivered."""
         self._put_back: Position | None = None
         """What `position` returns from now on, after `put_back`."""
+        self.known_mode = -1
+        """Journal offset of the latest MODE record known of the topic: a mode record of that or an
+        earlier one changes nothing."""
+        self.mode_met: ModeMet | None = None
+        """The mode record at which it stopped: what follows is for a `PlacedBuffer`."""
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
         """Answers of look-ups that wait until the partition is read up to their end offset:
         (end offset, whether the transaction ended)."""
@@ -136,8 +158,11 @@ class PartitionBuffer(DeliveryQueue):
     # ---- in -------------------------------------------------------------------------------------
 
     def feed(self, batch: Sequence[Record]) -> None:
-        """Takes in a batch of records in offset order. Ignores those below `next_offset`."""
-        if not batch:
+        """Takes in a batch of records in offset order. Ignores those below `next_offset`.
+
+        Ignores those behind a mode record that counts, too.
+        """
+        if not batch or self.mode_met is not None:
             return
         if batch[0].offset() < self.next_offset:
             batch = [record for record in batch if record.offset() >= self.next_offset]
@@ -150,13 +175,17 @@ class PartitionBuffer(DeliveryQueue):
             replayed, batch = batch[:fresh], batch[fresh:]
             self._scan(replayed, live=False)
             self._passed.clear()  # delivered, or counted, before the restart
-        self._scan(batch, live=True)
-        self.next_offset = (batch or replayed)[-1].offset() + 1
+        try:
+            self._scan(batch, live=True)
+            self.next_offset = (batch or replayed)[-1].offset() + 1
+        except _StopsHereError as stop:
+            self.mode_met = stop.met
+            self.next_offset = stop.met.offset
         self._after_batch()
 
     def skip_unseen(self, offset: int) -> None:
         """Counts everything below an offset as read: no further record there will be fed."""
-        if offset > self.next_offset:
+        if offset > self.next_offset and self.mode_met is None:
             self.next_offset = offset
             self._after_batch()
 
@@ -250,7 +279,10 @@ class PartitionBuffer(DeliveryQueue):
                 continue
             if marker is not None:
                 assert raw is not None
-                self._end(raw, marker, record.offset(), live)
+                if isinstance(marker, ModeRecord):
+                    self._change_mode(raw, marker, record.offset(), live)
+                else:
+                    self._end(raw, marker, record.offset(), live)
                 continue
             pending = self._data(raw, controls[0] if controls else None, record, live)
             if pending is not None:
@@ -278,8 +310,8 @@ class PartitionBuffer(DeliveryQueue):
 
     def _marker(
         self, record: Record, txids: Sequence[bytes | None], controls: Sequence[bytes | None]
-    ) -> Marker | None:
-        """Returns the record as a marker, or None if it is data.
+    ) -> Marker | ModeRecord | None:
+        """Returns the record as a marker or mode record, or None if it is data.
 
         Raises:
             MalformedHeaderError: a header is there twice, or does not decode.
@@ -293,12 +325,18 @@ class PartitionBuffer(DeliveryQueue):
         control = controls[0] or b""
         if record.value() is None and record.key() is None:
             marker = decode_control(control)
-            if isinstance(marker, Marker):
+            if isinstance(marker, Marker | ModeRecord):
                 return marker
         self._controls.decode(control)
         return None
 
-    # ---- markers --------------------------------------------------------------------------------
+    # ---- mode records and markers ---------------------------------------------------------------
+
+    def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
+        mode_offset = TxId.from_bytes(raw).offset
+        if live and record.places and mode_offset > self.known_mode:
+            met = ModeMet(offset, journal_of(raw), mode_offset, record.topic_id)
+            raise _StopsHereError(met)
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
         journal = journal_of(raw)

@@ -29,6 +29,9 @@ class ConsumerCounters:
     passed_records: int = 0
     """Plain records, and records of other transaction groups, that a serializable consumer or
     `transactions()` passed over: they have no place in the group's serial order."""
+    misplaced_transactions: int = 0
+    """Transactions delivered behind their place: a broker told an end of the past. Readers that
+    come later deliver them before records that came here first."""
     side_reads: int = 0
     """Transactions that needed a side read."""
     look_ups: int = 0

@@ -88,12 +88,28 @@ class EndedTransaction:
         return self.marker_offset + 1
 
     @property
+    def read_to(self) -> int:
+        """Everything below this offset tells what there is of it."""
+        return self.marker_offset
+
+    @property
     def is_foreign(self) -> bool:
         """Whether its marker claims records that can't be in this log: at its own offset or behind.
 
         They were in a deleted topic of that name, and went with it.
         """
         return any(r.last_offset >= self.marker_offset for r in self.marker.branches)
+
+
+class ModeMet(NamedTuple):
+    """A mode record: from here on transactions of its home are placed in the partition."""
+
+    offset: int
+    home: Journal
+    mode_offset: int
+    """Journal offset of the MODE record with which the switch began."""
+    topic_id: str
+    """Id of the topic that was switched; "" if the log has none."""
 
 
 class Share(NamedTuple):
@@ -114,13 +130,15 @@ class SideRead:
     first_offset: int
     """Offset to read from: the lowest first offset that the marker states."""
     marker_offset: int
-    """Offset of the marker: the range ends below it."""
+    """Offset of the marker, or the place: the range ends below it."""
+    end_offset: int
+    """The range is read when everything below is."""
 
     @classmethod
     def of(cls, entry: EndedTransaction) -> SideRead:
         """Returns the side read that settles a waiting entry."""
         first = min(r.first_offset for r in entry.marker.branches)
-        return cls(entry.txid, entry.marker, first, entry.marker_offset)
+        return cls(entry.txid, entry.marker, first, entry.marker_offset, entry.read_to)
 
 
 def journal_of(txid: RawTxId) -> Journal:

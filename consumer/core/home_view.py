@@ -170,6 +170,10 @@ class _Part:
         """(place, transaction), in commit-sequence order, in which places rise."""
         self.last = -1
         """The highest place read."""
+        self.below = max(0, begins - 1)
+        """The last decision that is known to be placed below the start, or what lies just below
+        where reading began: a journal offset at which, or behind which, the epoch is certain. At 0
+        lies the first OWNER record."""
         self.kept: dict[int, Fate] = {}
         """BEGINs of what waits for its place, of what is placed and not passed, and of what a
         marker ends."""
@@ -216,6 +220,30 @@ class HomeView:
     def detach(self, partition: PartitionId) -> None:
         """Drops a partition."""
         self._parts.pop(partition, None)
+        self._unplaced.drop(partition)
+
+    def absorb(self, other: HomeView) -> None:
+        """Takes over the partitions of another view of the same journal, read up to here too.
+
+        Both know what is open by the same records, as far as they read them. So what either knows
+        is true for the partitions of the other.
+        """
+        assert (self.journal, self.next_offset) == (other.journal, other.next_offset)
+        self._parts |= other._parts
+        self._open |= other._open
+        self._ended |= other._ended
+        for partition in other._unplaced.partitions():
+            for sequence, due in other._unplaced.of(partition):
+                self._unplaced.add(partition, sequence, due)
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """The partitions that are attached."""
+        return list(self._parts)
+
+    def follows(self, partition: PartitionId) -> bool:
+        """Returns whether a partition is attached."""
+        return partition in self._parts
 
     # ---- what the journal says ------------------------------------------------------------------
 
@@ -271,7 +299,10 @@ class HomeView:
     def _place(self, part: _Part, place: int, due: Due) -> None:
         part.kept.pop(due.begin, None)
         part.last = max(part.last, place)
-        if place == GONE or (part.passed is None and place < part.x):
+        if place == GONE:
+            return
+        if part.passed is None and place < part.x:
+            part.below = due.sequence
             return
         if part.passed is None:
             part.passed = due.sequence - 1
@@ -304,10 +335,14 @@ class HomeView:
 
     def settle_start(self, partition: PartitionId, end: int) -> None:
         """Notes that a gate was passed: what is decided below `end` and not known as due was placed
-        below where the partition's reader began (R11)."""
+        below where the partition's reader began (R11).
+
+        The sequence is not `end` - 1. That may be a record of a replaced owner, and a reader that
+        goes on behind it would take the epoch of that owner for the current one.
+        """
         part = self._parts[partition]
-        if part.passed is None:
-            part.passed = end - 1
+        if part.passed is None and self.next_offset >= end:
+            part.passed = part.below
 
     def passed(self, partition: PartitionId) -> int | None:
         """Returns the sequence up to which nothing is due that is not known; None: see `Start`."""
@@ -333,6 +368,22 @@ class HomeView:
             return Fate.UNKNOWN
         return Fate.ENDED
 
+    def end_marked(self, partition: PartitionId, begin: int) -> None:
+        """Notes that a marker of a TxId of this home was read: it is not waited for any more."""
+        kept = self._parts[partition].kept
+        if kept.get(begin) is Fate.MARKED:
+            del kept[begin]
+
+    def first_waiting(self, partition: PartitionId) -> Due | None:
+        """Returns the first transaction that is decided and not placed in a partition, if any."""
+        waiting = self._unplaced.of(partition)
+        return waiting[0].what if waiting else None
+
     def kept(self, partition: PartitionId) -> int:
-        """Returns how many transactions are kept of a partition: see `KEPT_MAX`."""
+        """Returns how many transactions are kept of a partition."""
         return len(self._parts[partition].kept)
+
+    def is_full(self, partition: PartitionId) -> bool:
+        """Returns whether so many places wait for the partition's data that reading the journal
+        should pause: see `KEPT_MAX`."""
+        return len(self._parts[partition].placed) >= KEPT_MAX

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ...journal.control import Marker, TopicPartition
+from ...journal.control import Marker, ModeRecord, TopicPartition
 from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
 from .buffer import MalformedFactory, PartitionBuffer
@@ -39,6 +39,11 @@ class PlacedTransaction(EndedTransaction):
         """Its place: the record at it comes next."""
         return self.marker_offset
 
+    @property
+    def read_to(self) -> int:
+        """Its last record is enough: there may be none at its place, nor between."""
+        return max(r.last_offset for r in self.marker.branches) + 1
+
 
 class PlacedBuffer(PartitionBuffer):
     """Applies the rules of ``read_committed`` to a partition in which one home places."""
@@ -52,6 +57,7 @@ class PlacedBuffer(PartitionBuffer):
         home: Journal,
         has_ended: Callable[[int], bool],
         malformed: MalformedFactory,
+        end_marked: Callable[[int], None] | None = None,
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
         shared: Shared | None = None,
@@ -66,6 +72,7 @@ class PlacedBuffer(PartitionBuffer):
             has_ended: says of a TxId of the home, by the offset of its BEGIN, whether nothing of it
                 is to be delivered here any more.
             malformed: see `PartitionBuffer`.
+            end_marked: told of each marker of a TxId of the home, by the offset of its BEGIN.
             counters: see `PartitionBuffer`.
             torn_skip_below: see `PartitionBuffer`.
             shared: see `PartitionBuffer`.
@@ -82,6 +89,7 @@ class PlacedBuffer(PartitionBuffer):
         self._home = home
         self._prefix = TxId(*home, 0).to_bytes()[:JOURNAL_BYTES]
         self._has_ended_there = has_ended
+        self._end_marked = end_marked
         known = start.passed
         self._known = known if known is not None and known.home == home else None
         self.begun_behind = None if self._known is None else self._known.sequence
@@ -105,6 +113,15 @@ class PlacedBuffer(PartitionBuffer):
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
         self._commit(PlacedTransaction(raw, marker, offset), pending)
         return offset == place
+
+    def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
+        super()._end(raw, marker, offset, live)
+        if self._end_marked is not None and raw.startswith(self._prefix):
+            self._end_marked(TxId.from_bytes(raw).offset)
+
+    def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
+        """Passes over a mode record. One that ends what is placed here is told to `PlacedInput`,
+        which has nothing fed behind it."""
 
     def is_met(self, due: Due) -> bool:
         """Returns whether a transaction was delivered before, by an end of a higher sequence."""

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...journal.places import PartitionId
-from .home_view import Fate, HomeView
+from .home_view import Due, Fate, HomeView
 from .pending import Record
 from .placed_buffer import PlacedBuffer
 
@@ -75,6 +75,10 @@ class PlacedInput:
         """Transactions delivered behind their place."""
 
     # ---- in -------------------------------------------------------------------------------------
+
+    def move(self, view: HomeView) -> None:
+        """Goes on with another view, which has taken over the partition of the former one."""
+        self._view = view
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Takes in records in offset order. Ignores those below `next_offset`."""
@@ -126,6 +130,8 @@ class PlacedInput:
             buffer.drop_ended()
         while True:
             following = view.next_place(partition)
+            if following is not None and self._is_behind_end(following[0]):
+                following = None
             stop = self.horizon if following is None else min(self.horizon, following[0])
             self._feed_below(stop)
             if following is None or self.next_offset < following[0]:
@@ -137,6 +143,10 @@ class PlacedInput:
             view.pass_over(partition)
             if is_met:
                 buffer.drop_ended()
+
+    def _is_behind_end(self, place: int) -> bool:
+        # The topic was switched again since: that place is for who comes to the next mode record.
+        return self._ends_at is not None and place > self._ends_at
 
     def _feed_below(self, stop: int) -> None:
         if self._ends_at is not None:
@@ -154,6 +164,11 @@ class PlacedInput:
     def held_records(self) -> int:
         """Number of records that wait for the horizon."""
         return len(self._held)
+
+    @property
+    def fills_up(self) -> bool:
+        """Whether so many places wait for data that reading the journal should pause."""
+        return self._view.is_full(self._partition)
 
     @property
     def is_over(self) -> bool:
@@ -174,6 +189,14 @@ class PlacedInput:
             and self._view.next_offset >= gate.end
             and not self._view.is_settled(self._partition, gate.end)
         )
+
+    def placing(self) -> Due | None:
+        """Returns the first transaction that is decided here and not placed, if any."""
+        return self._view.first_waiting(self._partition)
+
+    def fate(self, begin: int) -> Fate:
+        """Returns what is known here of a TxId of the home, by the offset of its BEGIN."""
+        return self._view.fate(self._partition, begin)
 
 
 def has_ended(view: HomeView, partition: PartitionId, begin: int) -> bool:

@@ -43,7 +43,15 @@ _READER: Final = Fingerprint(
         PlacedBuffer: frozenset(
             {
                 *("counters", "partition", "_malformed", "_pending_map", "_controls", "_shared"),
-                *("last_take", "_past", "_met_before", "_has_ended_there", "_prefix", "_home"),
+                *(
+                    "last_take",
+                    "_past",
+                    "_met_before",
+                    "_has_ended_there",
+                    "_prefix",
+                    "_home",
+                    "_end_marked",
+                ),
             }
         ),
         PartitionBuffer: frozenset(

@@ -126,7 +126,7 @@ def test_a_gate_proves_that_nothing_is_due() -> None:
     view.read_to(8)
     assert view.is_settled(A, 8)
     view.settle_start(A, 8)
-    assert view.passed(A) == 7
+    assert view.passed(A) == 4  # a decision: a reader can go on behind it
 
 
 def test_a_reader_that_goes_on_is_due_what_it_has_not_passed_wherever_that_is_placed() -> None:
@@ -225,3 +225,45 @@ def test_where_reading_begins(
 
 def test_a_partition_that_a_fence_does_not_name_has_no_place_below_it() -> None:
     assert where_to_begin(B, Start(0, None, 0), 30, [fence(40, 20)]) == (40, True)
+
+
+# ---- views that are joined ----------------------------------------------------------------------
+
+
+def test_a_view_takes_over_the_partitions_of_another() -> None:
+    view, late = view_of(A), HomeView(HOME, 4)
+    late.attach(B, Start(0, 3, 0))
+    for each in (view, late):
+        each.begun(5)
+        each.begun(6)
+        each.committed(6, 7, writes(A, B))
+        each.committed(2, 8, writes(B))
+        each.placed(Placed(7, {B: 9}))
+        each.read_to(10)
+    view.absorb(late)
+    assert view.partitions == [A, B]
+    assert view.next_place(B) == (9, Due(6, 7, RANGE))
+    assert [w and w.sequence for w in map(view.first_waiting, (A, B))] == [7, 8]
+    view.placed(Placed(8, {A: 1, B: 9}))
+    assert view.next_place(A) == (1, Due(6, 7, RANGE))
+    assert view.fate(A, 5) is view.fate(B, 5) is Fate.OPEN
+    assert view.fate(B, 2) is Fate.PLACED
+
+
+def test_what_waits_goes_with_its_partition() -> None:
+    view = view_of(A)
+    view.committed(1, 4, writes(A))
+    view.detach(A)
+    view.attach(A, Start(0, None, 0))
+    view.placed(Placed(4, {A: 7}))
+    assert view.next_place(A) is None
+
+
+def test_a_marked_transaction_is_forgotten_when_its_marker_is_read() -> None:
+    view = view_of()
+    view.committed(1, 4, writes(A, placed=False))
+    view.read_to(5)
+    assert view.kept(A) == 1
+    view.end_marked(A, 1)
+    assert view.kept(A) == 0
+    assert view.fate(A, 1) is Fate.ENDED

@@ -1,0 +1,99 @@
+"""What a consumer knows of where in a partition transactions are placed, and where they are marked.
+
+It knows the topic's latest switch, from what the home publishes, and the mode records that it met.
+Offsets between two of them are in one mode. Below the lowest one, the partition was in the other
+mode than from there on; if the topic was switched several times before, that may be wrong. Then
+look-ups tell.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ...journal.mode_registry import TopicModeRecord
+from ...journal.modes import Phase
+from ...journal.position import Journal, Passed, Position
+
+FROM_THE_START: Final = -1
+"""Stands for the MODE record of a stretch that is not known: nothing was read of it."""
+
+
+class Follows(NamedTuple):
+    """A home that a reader is to follow, from some offset of a partition on."""
+
+    home: Journal
+    topic_id: str
+    mode_offset: int
+    """Journal offset of the MODE record from which on the home places there; -1: not known."""
+    passed: Passed | None
+    """What was placed up to there is delivered, if that is known."""
+
+
+class _Switch(NamedTuple):
+    offset: int
+    mode_offset: int
+    places: bool
+    home: Journal
+    topic_id: str
+
+
+class KnownModes:
+    """The modes of one data partition, by offset."""
+
+    def __init__(self) -> None:
+        """Begins without a switch: everything is marked."""
+        self._switches: list[_Switch] = []
+
+    def publish(self, partition: int, published: TopicModeRecord) -> None:
+        """Takes in what the home publishes of the topic."""
+        phase, at = published.phase, published.since.get(partition, 0)
+        if phase in (Phase.TO_METADATA, Phase.TO_MARKERS):
+            # Mode records are being written, or were and that is not published yet. To follow the
+            # home where everything is still marked is right, and costs its gates.
+            at = 0
+        mode_offset = FROM_THE_START if phase is Phase.TO_MARKERS else published.mode_offset
+        places = phase is not Phase.MARKERS
+        self._note(_Switch(at, mode_offset, places, published.home, published.topic_id))
+
+    def meet(
+        self, offset: int, mode_offset: int, home: Journal, topic_id: str, *, places: bool
+    ) -> None:
+        """Takes in a mode record that counts."""
+        self._note(_Switch(offset, mode_offset, places, home, topic_id))
+
+    def _note(self, switch: _Switch) -> None:
+        kept = [s for s in self._switches if s.mode_offset != switch.mode_offset]
+        self._switches = sorted([*kept, switch])
+
+    def _at(self, offset: int) -> _Switch | None:
+        below = [s for s in self._switches if s.offset <= offset]
+        return below[-1] if below else None
+
+    def latest(self, offset: int) -> int:
+        """Returns the journal offset of the latest MODE record known at an offset of the
+        partition; -1 without one."""
+        found = self._at(offset)
+        return FROM_THE_START if found is None else found.mode_offset
+
+    def follows(self, start: Position) -> Follows | None:
+        """Returns the home that a reader must follow from a position on; None: it reads by
+        markers, until it comes to a mode record."""
+        found, passed = self._at(start.o2), start.passed
+        first = self._switches[0] if self._switches else None
+        if found is not None and not found.places:
+            return None
+        if found is not None:
+            if passed is not None and passed.home != found.home:
+                passed = None
+            if passed is None and start.o2 <= found.offset + 1 and found.mode_offset >= 0:
+                # Each place lies behind the mode record, so nothing of this stretch lies below.
+                passed = Passed(found.home, found.mode_offset)
+            return Follows(found.home, found.topic_id, found.mode_offset, passed)
+        if passed is not None:
+            topic_id = first.topic_id if first is not None else ""
+            return Follows(passed.home, topic_id, FROM_THE_START, passed)
+        if first is not None and not first.places:
+            return Follows(first.home, first.topic_id, FROM_THE_START, None)
+        return None

@@ -1,0 +1,216 @@
+"""Decides which partitions follow their home, and turns them round at mode records.
+
+A partition begins by what is known of its topic's mode at its position (`KnownModes`). Where it
+comes to a mode record that counts, it begins anew there, with a home or without one (R15): its
+position says all that the next buffer needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ..journal.control import TopicPartition
+from ..journal.errors import BrokerError
+from ..journal.logs.interface import Log
+from ..journal.position import Passed, Position
+from ..journal.reader import RecordsTrimmedError
+from .assigned import Assigned
+from .config import ConsumerConfig, IsolationLevel
+from .core.buffer import PartitionBuffer
+from .core.counters import ConsumerCounters
+from .core.home_view import Start
+from .core.known_modes import Follows
+from .core.pending import PendingTransactionMap
+from .core.placed_buffer import PlacedBuffer
+from .core.shared import Shared
+from .core.uncommitted import UncommittedBuffer
+from .homes import Followed, Homes
+from .malformed import malformed_event
+from .registry import Registry
+from .topic_ids import TopicIds
+
+_LOG = logging.getLogger(__name__)
+
+
+class Following:
+    """Makes the buffers of one consumer's partitions, and follows the homes that they need."""
+
+    def __init__(
+        self,
+        log: Log,
+        config: ConsumerConfig,
+        counters: ConsumerCounters,
+        pending_map: PendingTransactionMap,
+        shared: Shared,
+        topic_ids: TopicIds,
+    ) -> None:
+        """Asks nothing yet."""
+        self._config = config
+        self._counters = counters
+        self._pending_map = pending_map
+        self._shared = shared
+        self._registry = Registry(log, topic_ids)
+        self.homes = Homes(log, config.librdkafka_quiet)
+
+    def learn(self, keys: Collection[TopicPartition]) -> None:
+        """Learns which homes the topics of these partitions have, before they are begun.
+
+        It must be called after their first offsets were chosen. A mode record that is written in
+        between then lies ahead, or its switch is published by now, or will be.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        if self._config.isolation_level is not IsolationLevel.READ_UNCOMMITTED:
+            self._registry.read(keys)
+
+    # ---- buffers --------------------------------------------------------------------------------
+
+    def make_buffer(self, assigned: Assigned) -> PartitionBuffer:
+        """Returns the buffer of a partition that is being begun, and sets its home."""
+        options: dict[str, Any] = {
+            "malformed": malformed_event,
+            "counters": self._counters,
+            "torn_skip_below": assigned.torn_skip_below(self._config.torn_reset),
+            "shared": self._shared,
+        }
+        key, start = assigned.key, assigned.start
+        if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            return UncommittedBuffer(key, start, self._pending_map, **options)
+        follows = self.home_of(assigned)
+        if follows is None:
+            buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
+            buffer.known_mode = self.known_mode(assigned)
+            return buffer
+        home = assigned.home = self.follow(assigned, follows)
+        home.buffer = PlacedBuffer(
+            key,
+            replace(start, passed=follows.passed),
+            self._pending_map,
+            home=follows.home,
+            has_ended=home.has_ended,
+            end_marked=home.end_marked,
+            **options,
+        )
+        return home.buffer
+
+    def home_of(self, assigned: Assigned) -> Follows | None:
+        """Returns the home that a partition is to follow from its start on, if any."""
+        return self._registry.modes(assigned.key).follows(assigned.start)
+
+    def known_mode(self, assigned: Assigned) -> int:
+        """Returns the journal offset of the latest MODE record known where a partition starts."""
+        return self._registry.modes(assigned.key).latest(assigned.start.o2)
+
+    @staticmethod
+    def follow(assigned: Assigned, follows: Follows) -> Followed:
+        """Returns what follows a partition's home from its start on; it is not read yet."""
+        start, passed = assigned.start, follows.passed
+        x = start.o2 if assigned.counted_from is None else assigned.counted_from
+        where = Start(
+            x,
+            None if passed is None else passed.sequence,
+            start.o1,
+            mode_offset=follows.mode_offset,
+        )
+        return Followed(assigned.key, follows, where)
+
+    # ---- reading on -----------------------------------------------------------------------------
+
+    def poll(self, partitions: Iterable[Assigned]) -> tuple[bool, list[Assigned]]:
+        """Takes in what came of the homes.
+
+        Returns:
+            (whether anything came, partitions that are to begin anew, with their new starts).
+        """
+        partitions = list(partitions)
+        try:
+            moved = self.homes.poll()
+        except RecordsTrimmedError as error:
+            _LOG.warning("homes_read_again reason=%s", error)
+            return True, [_anew(a, a.buffer.position()) for a in partitions if a.home is not None]
+        turned = []
+        for assigned in partitions:
+            if assigned.home is not None:
+                self._counters.misplaced_transactions += assigned.home.new_misplaced()
+            again = self._turn(assigned)
+            if again is not None:
+                turned.append(again)
+        return moved, turned
+
+    def _turn(self, assigned: Assigned) -> Assigned | None:
+        try:
+            return self._to_home(assigned) if assigned.home is None else self._to_markers(assigned)
+        except BrokerError as error:
+            _LOG.warning("mode_not_changed partition=%s error=%s", assigned.key, error)
+            return None
+
+    def _to_home(self, assigned: Assigned) -> Assigned | None:
+        met = assigned.buffer.mode_met
+        if met is None:
+            return None
+        position = assigned.buffer.position()
+        if position.o2 < met.offset:
+            return None  # What lies before it is not delivered yet.
+        topic = assigned.key[0]
+        places = not self._registry.is_another(topic, met.topic_id)
+        modes = self._registry.modes(assigned.key)
+        modes.meet(met.offset, met.mode_offset, met.home, met.topic_id, places=places)
+        _LOG.info(
+            "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=%s",
+            *(*assigned.key, met.offset, met.home[0], met.mode_offset, places),
+        )
+        passed = Passed(met.home, met.mode_offset) if places else None
+        return _anew(assigned, replace(position, passed=passed))
+
+    def _to_markers(self, assigned: Assigned) -> Assigned | None:
+        home = assigned.home
+        if home is None or home.back is None or not home.is_over:
+            return None
+        offset, mode_offset = home.back.offset, home.back.mode_offset
+        modes = self._registry.modes(assigned.key)
+        modes.meet(offset, mode_offset, home.home, home.partition.topic_id, places=False)
+        _LOG.info(
+            "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=False",
+            *(*assigned.key, offset, home.home[0], mode_offset),
+        )
+        return _anew(assigned, replace(assigned.buffer.position(), passed=None))
+
+    def found_placed(self, assigned: Assigned) -> Assigned | None:
+        """Makes a partition follow its home, of which a look-up says that it places there.
+
+        Its topic was switched without mode records, or before this consumer heard of it. All that
+        is placed since the switch is to come yet, unless reading began above.
+
+        Returns:
+            The partition as it begins anew; None if nothing is published of its topic.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        self._registry.read([assigned.key])
+        modes, position = self._registry.modes(assigned.key), assigned.buffer.position()
+        follows = modes.follows(replace(position, passed=None))
+        if follows is None:
+            return None
+        began = modes.follows(Position.at(assigned.origin.o2))
+        whole = began is None or began.passed is not None
+        if whole and follows.mode_offset >= 0:
+            passed = Passed(follows.home, follows.mode_offset)
+            return _anew(assigned, replace(position, passed=passed))
+        again = _anew(assigned, position)
+        again.counted_from = assigned.origin.o2
+        return again
+
+    def close(self) -> None:
+        """Closes the journal's consumer."""
+        self.homes.close()
+
+
+def _anew(former: Assigned, start: Position) -> Assigned:
+    again = Assigned(former.key, former.origin, former.stored, former.started_at)
+    again.start = start
+    return again

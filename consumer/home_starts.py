@@ -1,0 +1,270 @@
+"""Finds where to read a home's journal from, for partitions that begin to follow it.
+
+What each partition needs, `home_view.where_to_begin` says (R12). Here are the requests for it: the
+journal's start, and the snapshots that are known: the one of the checkpoint, and the fence that it
+names. All partitions that begin together are read for from the lowest of their offsets, and there
+the epoch must be certain, or void records of a replaced owner would count. It is certain
+
+1. at the journal's first record, offset 0;
+2. behind a decision or MODE record that the reader's position, or a mode record, names;
+3. at a snapshot that counts. From one that lies further down, only epochs are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final
+
+from ..journal.errors import TornTransactionError
+from ..journal.logs.interface import Log
+from ..journal.modes import ModeChange
+from ..journal.places import PartitionId
+from ..journal.position import Journal
+from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
+from ..journal.records.fate import EpochFilter
+from ..journal.records.snapshots import SnapshotCollector, begins_at
+from ..journal.records.types import (
+    NO_FENCE,
+    PartitionWrites,
+    PrepareCommit,
+    Snapshot,
+    SnapshotTransaction,
+    joined,
+)
+from ..journal.state import State
+from ..journal.value import value
+from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
+
+_LOG = logging.getLogger(__name__)
+REQUEST_TIMEOUT_S: Final = 10.0
+"""Time-out of each request to the journal's broker. A longer one blocks the application's call for
+longer while a broker is away, a shorter one fails on a slow broker."""
+SNAPSHOT_TIMEOUT_S: Final = 30.0
+"""Time-out of a search for a snapshot, and of reading it. A shorter one fails on a long journal."""
+READ_BACK_MAX: Final = 1_000_000
+"""Journal records below a reader's sequence that it reads again to learn what became of what was
+pending: some seconds. Beyond, it goes on behind its sequence, and look-ups tell. More delay a
+restart, fewer keep records of ended transactions for the time of a look-up."""
+
+
+@value(frozen=True, slots=True)
+class Attachment:
+    """Where one partition's reader begins to follow its home."""
+
+    offset: int
+    """Journal offset."""
+    listed: tuple[Listed, ...] | None = None
+    """What the snapshot at `offset` lists as unfinished; None if reading does not begin at one."""
+
+
+@value(frozen=True, slots=True)
+class HomeStart:
+    """Where to read a home's journal from."""
+
+    read_from: int
+    """Journal offset of the first record to read. Below the lowest attachment only epochs count."""
+    epochs: EpochFilter
+    """As it stands there."""
+    attachments: Mapping[PartitionId, Attachment]
+
+
+@value(frozen=True, slots=True)
+class _Known:
+    """A snapshot that counts."""
+
+    first: int
+    epoch: int
+    incarnation: int
+    listed: tuple[Listed, ...]
+    last: Mapping[PartitionId, int]
+    fence: int
+
+
+class HomeStarts:
+    """Asks a log where homes are to be read from."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def find(self, home: Journal, wanted: Mapping[PartitionId, Start]) -> HomeStart:
+        """Returns where to read a home's journal from, for these partitions.
+
+        Raises:
+            TornTransactionError: retention took what one of them needs of the journal.
+            BrokerError: no answer in time.
+            JournalError: a record on the way does not decode.
+        """
+        number = home[0]
+        start = self._log.start_offset(JOURNAL_TOPIC, number, timeout_s=REQUEST_TIMEOUT_S)
+        snapshots: list[_Known] | None = None
+        attachments: dict[PartitionId, Attachment] = {}
+        for partition, each in wanted.items():
+            if snapshots is None and not _goes_on(each, start):
+                snapshots = self._snapshots(home, start)
+            attachments[partition] = self._attach(partition, each, start, snapshots or [])
+        lowest = min(attachments.values(), key=lambda a: a.offset).offset
+        known = snapshots or []
+        found = self._certain(home, lowest, start, known)
+        if found is None and snapshots is None:
+            found = self._certain(home, lowest, start, self._snapshots(home, start))
+        if found is None:
+            raise _trimmed(home, f"its epoch at {lowest} can't be told")
+        read_from, epochs = found
+        _LOG.info(
+            "home_read_from partition=%d offset=%d lowest=%d partitions=%d snapshots=%d",
+            *(number, read_from, lowest, len(wanted), len(known)),
+        )
+        return HomeStart(read_from, epochs, attachments)
+
+    def _attach(
+        self, partition: PartitionId, start: Start, journal_start: int, snapshots: list[_Known]
+    ) -> Attachment:
+        readable = journal_start
+        if start.passed is not None:
+            readable = max(journal_start, start.passed + 1 - READ_BACK_MAX)
+        candidates = [Candidate(s.first, s.last) for s in snapshots]
+        found = where_to_begin(partition, start, readable, candidates)
+        if found is None:
+            topic, number = partition.key
+            raise _trimmed(None, f"what is placed in {topic}[{number}] from {start.x} on is gone")
+        offset, is_snapshot = found
+        listed = next((s.listed for s in snapshots if is_snapshot and s.first == offset), None)
+        return Attachment(offset, listed)
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def _snapshots(self, home: Journal, journal_start: int) -> list[_Known]:
+        """Returns the snapshots that are known, with the latest first."""
+        found = find_snapshot(self._log, home[0], timeout_s=SNAPSHOT_TIMEOUT_S)
+        if found is None or found.incarnation != home[1]:
+            return []
+        known = [self._read(home, found.first)]
+        fence = known[0].fence if known[0] is not None else NO_FENCE
+        # The journal begins at a fence, if it was trimmed to one.
+        for first in {fence, journal_start} - {NO_FENCE, found.first}:
+            if first >= journal_start:
+                known.append(self._read(home, first))
+        return [each for each in known if each is not None]
+
+    def _read(self, home: Journal, first: int) -> _Known | None:
+        """Reads a snapshot that is named by one that counts; None if none begins there."""
+        end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
+        collector: SnapshotCollector | None = None
+        chunks: list[Snapshot] = []
+        epoch = -1
+        entries = read_entries(self._log, home[0], first, end, timeout_s=SNAPSHOT_TIMEOUT_S)
+        try:
+            with closing(entries):
+                for offset, entry in entries:
+                    if collector is None:
+                        if not begins_at(offset, entry) or entry.incarnation != home[1]:
+                            return None
+                        collector, epoch = SnapshotCollector(offset, entry), entry.epoch
+                    chunk = collector.feed(offset, entry)
+                    if chunk is not None:
+                        chunks.append(chunk)
+                    if collector.torn or collector.complete:
+                        break
+        except RecordsTrimmedError:
+            return None  # Trimmed since its offset was told.
+        if collector is None or not collector.complete:
+            return None
+        return _Known(
+            first,
+            epoch,
+            home[1],
+            tuple(listed_in(chunks)),
+            {partition: place for c in chunks for partition, place in c.last_places},
+            chunks[0].fence,
+        )
+
+    # ---- epochs ---------------------------------------------------------------------------------
+
+    def _certain(
+        self, home: Journal, lowest: int, journal_start: int, snapshots: list[_Known]
+    ) -> tuple[int, EpochFilter] | None:
+        """Returns (where to read from, the epochs there), so that they are known at `lowest`."""
+        for known in snapshots:
+            if known.first == lowest:
+                return lowest, EpochFilter(known.epoch, known.incarnation)
+        if (epoch := self._named_epoch(home, lowest, journal_start)) is not None:
+            return lowest, EpochFilter(epoch, home[1])
+        below = [s for s in snapshots if s.first <= lowest]
+        if below:
+            best = max(below, key=lambda s: s.first)
+            return best.first, EpochFilter(best.epoch, best.incarnation)
+        return (0, EpochFilter()) if journal_start == 0 else None
+
+    def _named_epoch(self, home: Journal, offset: int, journal_start: int) -> int | None:
+        """Returns the epoch at a place that lies behind a decision or MODE record that counts, or
+        at a snapshot that does; None if neither is there.
+
+        A reader's sequence names either: see `HomeView.settle_start`. If both seem to be there, one
+        may be void: the one of the lower epoch, for a replaced owner wrote it.
+        """
+        start = max(journal_start, offset - 1)
+        if start < 0 or offset <= 0:
+            return None
+        end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
+        end = min(end, offset + 1)
+        entries = read_entries(self._log, home[0], start, end, timeout_s=REQUEST_TIMEOUT_S)
+        epochs = []
+        try:
+            with closing(entries):
+                for at, entry in entries:
+                    named = PrepareCommit | ModeChange
+                    is_named = at < offset and isinstance(entry.record, named)
+                    if entry.incarnation == home[1] and (
+                        is_named or (at == offset and begins_at(at, entry))
+                    ):
+                        epochs.append(entry.epoch)
+        except RecordsTrimmedError:
+            return None
+        return max(epochs, default=None)
+
+
+def _goes_on(start: Start, journal_start: int) -> bool:
+    """Returns whether a reader goes on behind its sequence, and needs no snapshot."""
+    is_known = start.passed is not None
+    return is_known and start.o1 >= start.x and (start.passed or 0) + 1 >= journal_start
+
+
+def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
+    where = "the home's journal" if home is None else f"{JOURNAL_TOPIC}[{home[0]}]"
+    return TornTransactionError(
+        f"{where} was trimmed, and {what}: a reader that stood still for so long can't tell what it"
+        " lost. To read on from what is there, seek to the partition's start or end"
+    )
+
+
+def listed_in(chunks: list[Snapshot]) -> list[Listed]:
+    """Returns the unfinished transactions that a snapshot lists, as `HomeView` takes them in.
+
+    The lists of a large transaction are spread over several rows.
+    """
+    placed: dict[int, dict[PartitionId, int | None]] = {}
+    for chunk in chunks:
+        for row in chunk.places:
+            at = placed.setdefault(row.begin, {})
+            at |= {partition: place for partition, _, place in row.places}
+    rows: dict[int, SnapshotTransaction] = {}
+    writes: dict[int, list[PartitionWrites]] = {}
+    for chunk in chunks:
+        for transaction in chunk.transactions:
+            rows.setdefault(transaction.begin, transaction)
+            writes.setdefault(transaction.begin, []).extend(transaction.writes)
+    found = []
+    for begin, transaction in rows.items():
+        if transaction.state is not State.COMMITTING:
+            found.append(Listed(begin, aborted=transaction.state is not State.OPEN))
+            continue
+        places = placed.get(begin, {})
+        mine = []
+        for each in joined(writes[begin]):
+            partition = PartitionId(*each.partition.key, each.partition.topic_id)
+            mine.append(HomeWrites(partition, each.branches, partition in places))
+        known = {partition: place for partition, place in places.items() if place is not None}
+        found.append(Listed(begin, transaction.commit_sequence, False, tuple(mine), known))
+    return found

@@ -1,0 +1,549 @@
+"""Follows the homes of a consumer's partitions: reads their journals, and asks their gates.
+
+One consumer reads all homes. Each home has a view (`HomeView`); partitions that begin later, and
+need the journal from further down, get a view of their own. Then reading goes back to where that
+one begins, and when it has come to where the other stands, the two are joined.
+
+What is read and what is answered is taken in by `poll`, on the application's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from ..journal.control import ModeRecord, TopicPartition, decode_control
+from ..journal.errors import (
+    JournalError,
+    LogtxError,
+    MalformedHeaderError,
+    TornTransactionError,
+)
+from ..journal.follower import JournalFollower
+from ..journal.logs.interface import Log
+from ..journal.places import PartitionId, Placed
+from ..journal.position import Journal
+from ..journal.reader import read_entries
+from ..journal.records.fate import EpochFilter, FateScan
+from ..journal.records.types import (
+    Begin,
+    Entry,
+    JournalRecord,
+    PartitionWrites,
+    PrepareAbort,
+    PrepareCommit,
+)
+from ..journal.txid import TxId
+from .core.headers import control_of, txid_of
+from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
+from .core.known_modes import Follows
+from .core.pending import Record
+from .core.placed_buffer import PlacedBuffer
+from .core.placed_input import PlacedInput, has_ended
+from .gates import Frontier, Gates
+from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStarts
+
+_LOG = logging.getLogger(__name__)
+WAIT_S: Final = 0.005
+"""Longest wait for data before the homes are read again. A longer one delays the delivery of what
+is placed, and of plain records; a shorter one costs CPU on an idle consumer."""
+BEGIN_RETRY_S: Final = 0.5
+"""Pause before a home whose journal could not be read is tried again. Longer ones delay delivery
+when it is back, shorter ones ask a broker that is away more often."""
+WRITES_TIMEOUT_S: Final = 10.0
+"""Time-out of reading again what a very large transaction wrote. It blocks the application's call
+for that long at most, and is tried again."""
+
+
+class ModeEnd:
+    """The mode record from which on the home writes markers again."""
+
+    __slots__ = ("mode_offset", "offset")
+
+    def __init__(self, offset: int, mode_offset: int) -> None:
+        self.offset = offset
+        self.mode_offset = mode_offset
+
+
+class Followed:
+    """One partition of the consumer whose home is followed.
+
+    It takes in what `PartitionBuffer` takes in elsewhere. Until reading of the home has come to
+    where the partition begins, records wait here.
+    """
+
+    def __init__(self, key: TopicPartition, follows: Follows, start: Start) -> None:
+        """Begins unattached: `Homes.begin` attaches it. `buffer` must be set before that."""
+        self.key = key
+        self.home = follows.home
+        self.partition = PartitionId(*key, follows.topic_id)
+        self.start = start
+        self.known_mode = follows.mode_offset
+        """Journal offset of the latest MODE record known."""
+        self.back: ModeEnd | None = None
+        """What ends it; None until it is met."""
+        self.buffer: PlacedBuffer
+        self.input: PlacedInput | None = None
+        """None until it is attached."""
+        self._view: HomeView | None = None
+        self._early: list[Record] = []
+        self._next_offset = start.o1
+        self.told_misplaced = 0
+        """How many of the transactions that are misplaced were counted."""
+
+    # ---- what the buffer asks -------------------------------------------------------------------
+
+    def has_ended(self, begin: int) -> bool:
+        """Returns whether nothing of a TxId of the home is to be delivered any more."""
+        return self._view is not None and has_ended(self._view, self.partition, begin)
+
+    def end_marked(self, begin: int) -> None:
+        """Notes that a marker of a TxId of the home was read."""
+        if self._view is not None:
+            self._view.end_marked(self.partition, begin)
+
+    # ---- in -------------------------------------------------------------------------------------
+
+    def feed(self, batch: Sequence[Record]) -> None:
+        """Takes in records in offset order."""
+        for record in batch:
+            if not len(record) and record.key() is None:
+                self._look_at(record)
+        if self.input is not None:
+            self.input.feed(batch)
+            return
+        fresh = [record for record in batch if record.offset() >= self._next_offset]
+        self._early += fresh
+        if fresh:
+            self._next_offset = fresh[-1].offset() + 1
+
+    def _look_at(self, record: Record) -> None:
+        control, raw = control_of(record), txid_of(record)
+        if control is None or raw is None:
+            return
+        try:
+            decoded, txid = decode_control(control), TxId.from_bytes(raw)
+        except MalformedHeaderError:
+            return  # The buffer reports it at its place.
+        if not isinstance(decoded, ModeRecord) or decoded.places or txid.journal != self.home:
+            return
+        if self.back is None and txid.offset > self.known_mode:
+            self.back = ModeEnd(record.offset(), txid.offset)
+            if self.input is not None:
+                self.input.end_with(self.back.offset)
+
+    def skip_unseen(self, offset: int) -> None:
+        """Counts everything below an offset as read."""
+        if self.input is not None:
+            self.input.skip_unseen(offset)
+        self._next_offset = max(self._next_offset, offset)
+
+    def attach(self, view: HomeView) -> None:
+        """Begins to pass records on, by a view to which the partition was attached."""
+        self._view = view
+        ends_at = None if self.back is None else self.back.offset
+        self.input = PlacedInput(self.partition, view, self.buffer, ends_at)
+        early, self._early = self._early, []
+        self.input.feed(early)
+        self.input.skip_unseen(self._next_offset)
+
+    def move(self, view: HomeView) -> None:
+        """Goes on with another view, which has taken over the partition."""
+        assert self.input is not None
+        self._view = view
+        self.input.move(view)
+
+    # ---- what the shell asks --------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record to feed."""
+        return self._next_offset if self.input is None else self.input.next_offset
+
+    @property
+    def held_records(self) -> int:
+        """Number of records that wait for the horizon."""
+        return len(self._early) if self.input is None else self.input.held_records
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many places wait for its data that reading the journal pauses."""
+        return self.input is not None and self.input.fills_up
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it goes on without a home: all before the mode record that ends it is passed on,
+        and delivered."""
+        if self.back is None or self.input is None or not self.input.is_over:
+            return False
+        return self.buffer.position().o2 >= self.back.offset
+
+    def new_misplaced(self) -> int:
+        """Returns how many transactions were misplaced since the last call."""
+        found = 0 if self.input is None else self.input.misplaced
+        new, self.told_misplaced = found - self.told_misplaced, found
+        return new
+
+    def placing(self) -> Due | None:
+        """Returns the first transaction that is decided here and not placed, if any."""
+        return None if self.input is None else self.input.placing()
+
+    def is_placing(self, raw: bytes) -> bool:
+        """Returns whether a TxId is decided here and not placed."""
+        txid = TxId.from_bytes(raw)
+        if self.input is None or txid.journal != self.home:
+            return False
+        return self.input.fate(txid.offset) is Fate.DECIDED
+
+    def is_known(self, raw: bytes) -> bool:
+        """Returns whether the view knows what becomes of a pending TxId, so that nothing need be
+        looked up: it is open, or to be placed here."""
+        txid = TxId.from_bytes(raw)
+        if self.input is None or txid.journal != self.home:
+            return False
+        fate = self.input.fate(txid.offset)
+        return fate in (Fate.AHEAD, Fate.OPEN, Fate.DECIDED, Fate.PLACED)
+
+
+class _Lane:
+    """One view of a home, and how far the journal was read for it."""
+
+    def __init__(self, home: Journal, read_from: int, epochs: EpochFilter, lowest: int) -> None:
+        self.view = HomeView(home, lowest)
+        self.next_offset = read_from
+        """Offset of the next entry. Below the view's own, only epochs count."""
+        self.epochs = epochs
+        self.attached: dict[PartitionId, Followed] = {}
+        self.due: list[tuple[int, Followed, Attachment]] = []
+        """Partitions to be attached when reading comes to an offset, the highest first."""
+
+    def add(self, found: Iterable[tuple[Followed, Attachment]]) -> None:
+        """Adds partitions that begin at or above where it stands."""
+        self.due += [(attachment.offset, each, attachment) for each, attachment in found]
+        self.due.sort(key=lambda item: -item[0])
+
+    def attach_due(self) -> None:
+        """Attaches the partitions to whose offset reading has come."""
+        while self.due and self.due[-1][0] <= self.view.next_offset:
+            _, followed, attachment = self.due.pop()
+            self.view.attach(followed.partition, followed.start, attachment.listed)
+            self.attached[followed.partition] = followed
+            followed.attach(self.view)
+
+    def come_to(self, offset: int) -> None:
+        """Attaches the partitions whose offset lies at or below this one, to which it was read."""
+        while self.due and self.due[-1][0] <= offset:
+            self.view.read_to(self.due[-1][0])
+            self.attach_due()
+
+    def joins(self, other: _Lane) -> bool:
+        """Returns whether it stands where another one does, so that they can be joined."""
+        places = {self.next_offset, other.next_offset}
+        return places == {self.view.next_offset} == {other.view.next_offset}
+
+    def join(self, other: _Lane) -> None:
+        """Takes over the partitions of a lane that stands at the same place."""
+        self.view.absorb(other.view)
+        for followed in other.attached.values():
+            followed.move(self.view)
+        self.attached |= other.attached
+        self.due = sorted([*self.due, *other.due], key=lambda item: -item[0])
+
+    def drop(self, followed: Followed) -> None:
+        """Stops following a partition."""
+        if self.attached.get(followed.partition) is followed:
+            del self.attached[followed.partition]
+            self.view.detach(followed.partition)
+        self.due = [item for item in self.due if item[1] is not followed]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it follows nothing."""
+        return not self.attached and not self.due
+
+
+class Homes:
+    """Follows the homes of all partitions of one consumer. One thread at a time may use it."""
+
+    def __init__(self, log: Log, settings: Mapping[str, Any]) -> None:
+        """Opens nothing: the first partition opens the journal's consumer.
+
+        Args:
+            log: the log of journal and data.
+            settings: librdkafka's settings for the journal's consumer.
+        """
+        self._log = log
+        # Only an event at the end tells of offsets without records there.
+        self._settings = {**settings, "enable.partition.eof": True}
+        self._starts = HomeStarts(log)
+        self._follower: JournalFollower | None = None
+        self._lanes: dict[Journal, list[_Lane]] = {}
+        self._waiting: list[Followed] = []
+        """Partitions whose home is not read yet."""
+        self._begin_at_s = 0.0
+        """Not before then a home that could not be read is tried again."""
+        self._gates: Gates[Followed] = Gates(log)
+        self._told: dict[Journal, int] = {}
+        """The highest end that was told of each home."""
+        self.failure: LogtxError | None = None
+        """Why a home can't be read on."""
+
+    # ---- partitions -----------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> bool:
+        """Whether any partition's home is followed."""
+        return bool(self._waiting or self._lanes)
+
+    def begin(self, followed: Followed) -> None:
+        """Follows a partition's home, from the next `poll` on."""
+        self._waiting.append(followed)
+
+    def forget(self, followed: Followed) -> None:
+        """Stops following a partition's home."""
+        self._waiting = [each for each in self._waiting if each is not followed]
+        for home, lanes in list(self._lanes.items()):
+            for lane in lanes:
+                lane.drop(followed)
+            self._lanes[home] = [lane for lane in lanes if not lane.is_empty]
+            if not self._lanes[home]:
+                del self._lanes[home]
+
+    def _begin_waiting(self) -> None:
+        if not self._waiting or time.monotonic() < self._begin_at_s:
+            return
+        by_home: dict[Journal, list[Followed]] = {}
+        for followed in self._waiting:
+            by_home.setdefault(followed.home, []).append(followed)
+        for home, group in by_home.items():
+            try:
+                start = self._starts.find(home, self._starts_of(group))
+            except KafkaException as error:  # Every error of ours is one.
+                self._begin_at_s = time.monotonic() + BEGIN_RETRY_S
+                _LOG.warning("home_not_read partition=%d error=%s", home[0], error)
+                if isinstance(error, LogtxError) and not _passes(error):
+                    self.failure = error
+                continue
+            self.failure = None
+            lowest = min(a.offset for a in start.attachments.values())
+            lane = _Lane(home, start.read_from, start.epochs, lowest)
+            lane.add((f, start.attachments[f.partition]) for f in group)
+            self._lanes.setdefault(home, []).append(lane)
+            done = {id(followed) for followed in group}
+            self._waiting = [f for f in self._waiting if id(f) not in done]
+            lane.attach_due()
+            self._move()
+
+    def _starts_of(self, group: list[Followed]) -> dict[PartitionId, Start]:
+        # Only a reader that does not know what was placed before needs its log's start.
+        asked = [f.key for f in group if f.start.passed is None]
+        told = self._log.each_start_offset(asked, timeout_s=REQUEST_TIMEOUT_S) if asked else {}
+        found = {}
+        for followed in group:
+            log_start = told.get(followed.key, 0)
+            if not isinstance(log_start, int):
+                raise log_start
+            found[followed.partition] = replace(followed.start, log_start=log_start)
+        return found
+
+    def _move(self) -> None:
+        places: dict[int, int] = {}
+        for (partition, _), lanes in self._lanes.items():
+            lowest = min(lane.next_offset for lane in lanes)
+            places[partition] = min(lowest, places.get(partition, lowest))
+        if self._follower is None:
+            self._follower = JournalFollower(self._log, places, self._settings)
+        else:
+            self._follower.move(places)
+
+    # ---- reading on -----------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Takes in what came of journals and answers, without waiting. Returns whether any did.
+
+        Raises:
+            RecordsTrimmedError: a journal was trimmed where it is read: begin the partitions again.
+        """
+        self._begin_waiting()
+        if not self._lanes:
+            return False
+        moved = self._read()
+        for frontier, end in self._gates.answers():
+            moved = True
+            followed = frontier.who
+            told = max(end, self._told.get(followed.home, 0))
+            self._told[followed.home] = told
+            lane = self._lane_of(followed)
+            # No broker tells more than the true end, so the highest that is known counts.
+            if lane is not None and followed.input is not None and not followed.input.has_gate:
+                followed.input.gate(frontier.offset, max(told, lane.view.next_offset))
+        if self._gates.is_free:
+            self._gates.ask(self._frontiers())
+        return moved
+
+    def _lane_of(self, followed: Followed) -> _Lane | None:
+        for lane in self._lanes.get(followed.home, ()):
+            if lane.attached.get(followed.partition) is followed:
+                return lane
+        return None
+
+    def _frontiers(self) -> list[Frontier[Followed]]:
+        found = []
+        for followed in self.followed():
+            offset = None if followed.input is None else followed.input.frontier()
+            if offset is not None:
+                found.append(Frontier(followed, followed.home[0], offset))
+        return found
+
+    def followed(self) -> list[Followed]:
+        """Returns the partitions that are attached."""
+        return [
+            f for lanes in self._lanes.values() for lane in lanes for f in lane.attached.values()
+        ]
+
+    def _read(self) -> bool:
+        follower = self._follower
+        if follower is None or any(f.is_full for f in self.followed()):
+            return False
+        try:
+            entries = follower.poll()
+            self.failure = None
+        except JournalError as error:
+            # What was read before can still be delivered.
+            if self.failure is None:
+                _LOG.error("home_not_read_on error=%s", error)
+            self.failure = error
+            return False
+        by_partition = {p: list(g) for p, g in groupby(sorted(entries, key=_place), key=_number)}
+        moved = False
+        for home, lanes in self._lanes.items():
+            read = [(offset, entry) for _, offset, entry in by_partition.get(home[0], ())]
+            upto = follower.next_offsets[home[0]]
+            before = [lane.next_offset for lane in lanes]
+            try:
+                for lane in lanes:
+                    self._take_in(lane, read, upto)
+            except LogtxError as error:
+                self._again(error)
+            if len(lanes) > 1:
+                _join(lanes)
+            if before != [lane.next_offset for lane in lanes]:
+                moved = True
+                for lane in lanes:
+                    for followed in lane.attached.values():
+                        if followed.input is not None:
+                            followed.input.advance()
+        return moved
+
+    def _again(self, error: LogtxError) -> None:
+        # A record could not be taken in: it is read once more.
+        _LOG.warning("home_not_read_on error=%s", error)
+        if not _passes(error):
+            self.failure = error
+        self._move()
+
+    def _take_in(self, lane: _Lane, read: list[tuple[int, Entry]], upto: int) -> None:
+        view, epochs = lane.view, lane.epochs
+        first = bisect_left(read, lane.next_offset, key=lambda item: item[0])
+        for offset, entry in read[first:]:
+            lane.come_to(offset)
+            if epochs.accept(offset, entry) and offset >= view.next_offset:
+                self._tell(view, offset, entry)
+            lane.next_offset = offset + 1
+            if offset >= view.next_offset:
+                view.read_to(offset + 1)
+                lane.come_to(offset + 1)
+        if upto > lane.next_offset:
+            # The offsets between hold no record.
+            lane.come_to(upto)
+            lane.next_offset = upto
+            view.read_to(upto)
+
+    def _tell(self, view: HomeView, offset: int, entry: Entry) -> None:
+        record: JournalRecord = entry.record
+        if isinstance(record, Begin):
+            view.begun(offset)
+        elif isinstance(record, PrepareCommit):
+            view.committed(record.begin, offset, self._writes(view, offset, record))
+        elif isinstance(record, PrepareAbort):
+            view.aborted(record.begin)
+        elif isinstance(record, Placed):
+            view.placed(record)
+
+    def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
+        placed, writes = set(record.placed), record.writes
+        if any(view.follows(PartitionId(*p.key, p.topic_id)) for p in record.added):
+            writes = self._parts(view, offset, record)
+        found = []
+        for each in writes:
+            partition = PartitionId(*each.partition.key, each.partition.topic_id)
+            if view.follows(partition):
+                found.append(HomeWrites(partition, each.branches, partition.key in placed))
+        return found
+
+    def _parts(
+        self, view: HomeView, offset: int, record: PrepareCommit
+    ) -> tuple[PartitionWrites, ...]:
+        """Reads again what a very large transaction wrote: its decision does not name it all."""
+        number, incarnation = view.journal
+        txid = TxId(number, incarnation, record.begin)
+        scan = FateScan([txid])
+        entries = read_entries(
+            self._log, number, record.begin, offset + 1, timeout_s=WRITES_TIMEOUT_S
+        )
+        with closing(entries):
+            for at, entry in entries:
+                scan.feed(at, entry)
+        return scan.fates()[txid].writes
+
+    # ---- told -----------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float | int]:
+        """Returns how long the last gate took, what waits, and how far reading is behind."""
+        lag = 0
+        for home, lanes in self._lanes.items():
+            read = min(lane.next_offset for lane in lanes)
+            lag += max(0, self._told.get(home, read) - read)
+        return {
+            "gate_ms": self._gates.last_ms,
+            "held_for_horizon_records": sum(f.held_records for f in self.followed())
+            + sum(f.held_records for f in self._waiting),
+            "journal_lag_records": lag,
+        }
+
+    def close(self) -> None:
+        """Ends the gates' thread, and closes the journal's consumer."""
+        self._gates.close()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+
+
+def _passes(error: Exception) -> bool:
+    return not isinstance(error, JournalError | TornTransactionError)
+
+
+def _join(lanes: list[_Lane]) -> None:
+    lanes.sort(key=lambda lane: lane.next_offset)
+    at = 0
+    while at + 1 < len(lanes):
+        if lanes[at].joins(lanes[at + 1]):
+            lanes[at].join(lanes.pop(at + 1))
+        else:
+            at += 1
+
+
+def _place(read: tuple[int, int, Entry]) -> tuple[int, int]:
+    return read[0], read[1]
+
+
+def _number(read: tuple[int, int, Entry]) -> int:
+    return read[0]

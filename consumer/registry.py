@@ -1,0 +1,74 @@
+"""Knows which home each topic has: reads what homes publish, and keeps what mode records say.
+
+A topic of which nothing is published is in marker mode. It costs one metadata request when
+partitions are assigned: whether there is `__transaction_topics` at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from typing import Final
+
+from ..journal.control import TopicPartition
+from ..journal.errors import UnknownTopicError
+from ..journal.logs.interface import Log
+from ..journal.mode_registry import Published, TopicModeRecord, latest
+from ..journal.modes import MODES_TOPIC
+from ..journal.reader import read_records
+from .core.known_modes import KnownModes
+from .topic_ids import TopicIds
+
+READ_TIMEOUT_S: Final = 10.0
+"""Time-out of each request, and of reading the topic. A longer one blocks an assignment for longer
+while a broker is away, a shorter one fails on a slow broker."""
+
+
+class Registry:
+    """The homes of topics, as one consumer knows them."""
+
+    def __init__(self, log: Log, topic_ids: TopicIds) -> None:
+        """Reads nothing yet."""
+        self._log = log
+        self._topic_ids = topic_ids
+        self._modes: dict[TopicPartition, KnownModes] = {}
+
+    def modes(self, key: TopicPartition) -> KnownModes:
+        """Returns what is known of a partition's modes."""
+        return self._modes.setdefault(key, KnownModes())
+
+    def read(self, keys: Collection[TopicPartition]) -> None:
+        """Learns what is published of the topics of these partitions.
+
+        Raises:
+            BrokerError: no answer in time.
+            UnknownRecordError: a newer version published a mode: upgrade this program.
+        """
+        published = self._published({topic for topic, _ in keys})
+        for topic, partition in keys:
+            found = published.get(topic)
+            if found is not None:
+                self.modes((topic, partition)).publish(partition, found)
+
+    def _published(self, topics: Collection[str]) -> Mapping[str, TopicModeRecord]:
+        try:
+            self._log.partition_count(MODES_TOPIC, timeout_s=READ_TIMEOUT_S)
+            start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
+            end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
+        except UnknownTopicError:
+            return {}
+        records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
+        with closing(records):
+            told = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
+        mine = {topic: mode for topic, mode in told.items() if topic in topics}
+        return {t: mode for t, mode in mine.items() if not self.is_another(t, mode.topic_id)}
+
+    def is_another(self, topic: str, topic_id: str) -> bool:
+        """Returns whether the name belongs to another topic by now: one created anew begins with
+        markers.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        told = self._topic_ids.of([topic]).get(topic, "") if topic_id else ""
+        return told not in ("", topic_id) and self._topic_ids.is_another(topic, topic_id)
