@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         JournalTruncatedError,
         LogtxError,
         MalformedHeaderError,
+        MetadataNotServedError,
+        MetadataStoreError,
         NotAllowedError,
         NotCoordinatorError,
         NotSupportedError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         UnknownTopicError,
         UnknownTransactionError,
         UnsupportedTopicError,
+        WatchLaggedError,
     )
     from .journal.txid import TxId
     from .producer.branch import Branch
@@ -93,6 +96,8 @@ __all__ = [
     "JournalTruncatedError",
     "LogtxError",
     "MalformedHeaderError",
+    "MetadataNotServedError",
+    "MetadataStoreError",
     "NotAllowedError",
     "NotCoordinatorError",
     "NotSupportedError",
@@ -121,6 +126,7 @@ __all__ = [
     "UnknownTopicError",
     "UnknownTransactionError",
     "UnsupportedTopicError",
+    "WatchLaggedError",
     "process",
 ]
 
