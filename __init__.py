@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         JournalTruncatedError,
         LogtxError,
         MalformedHeaderError,
+        MetadataNotServedError,
+        MetadataStoreError,
         NotAllowedError,
         NotCoordinatorError,
         NotSupportedError,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         UnknownTopicError,
         UnknownTransactionError,
         UnsupportedTopicError,
+        WatchLaggedError,
     )
     from .journal.txid import TxId
     from .producer.branch import Branch
@@ -95,6 +98,8 @@ __all__ = [
     "JournalTruncatedError",
     "LogtxError",
     "MalformedHeaderError",
+    "MetadataNotServedError",
+    "MetadataStoreError",
     "NotAllowedError",
     "NotCoordinatorError",
     "NotSupportedError",
@@ -125,6 +130,7 @@ __all__ = [
     "UnknownTopicError",
     "UnknownTransactionError",
     "UnsupportedTopicError",
+    "WatchLaggedError",
     "process",
 ]
 

@@ -170,6 +170,23 @@ class CoordinatorBusyError(RetriableError):
     kafka_code = KafkaError.THROTTLING_QUOTA_EXCEEDED
 
 
+class MetadataStoreError(RetriableError):
+    """The metadata store does not answer, is full or damaged; transactions go on without it.
+
+    The message says which, and what to do. A store that is lost is made again from the journal.
+    """
+
+    code = 18
+    kafka_code = KafkaError._STATE
+
+
+class WatchLaggedError(RetriableError):
+    """The watcher did not take its changes in time, so some were left out; watch again."""
+
+    code = 19
+    kafka_code = KafkaError._QUEUE_FULL
+
+
 class TransactionError(LogtxError):
     """A request named a transaction that can't do what was asked. Begin another one."""
 
@@ -353,6 +370,13 @@ class TopicModeError(TopicError):
 
     code = 44
     kafka_code = KafkaError.INVALID_CONFIG
+
+
+class MetadataNotServedError(LogtxError):
+    """No coordinator that was asked has a metadata store; start one with ``--metadata-store``."""
+
+    code = 45
+    kafka_code = KafkaError._NOT_IMPLEMENTED
 
 
 class JournalError(LogtxError):

@@ -42,6 +42,8 @@ class JournalFollower:
         """
         self._failure: LogtxError | None = None
         """Why `poll` can't go on from here."""
+        self.failed: int | None = None
+        """The partition whose entries can't be read from here; None while all can."""
         self.next_offsets: dict[int, int] = {}
         """Per partition, the offset of the entry to come next."""
         self._log = log
@@ -50,7 +52,7 @@ class JournalFollower:
 
     def move(self, places: Mapping[int, int]) -> None:
         """Goes on from other places; stops following partitions that `places` does not name."""
-        self._failure = None
+        self._failure = self.failed = None
         self.next_offsets = dict(places)
         self._consumer.assign([KafkaPartition(JOURNAL_TOPIC, p, o) for p, o in places.items()])
 
@@ -72,7 +74,9 @@ class JournalFollower:
                 return []
             try:
                 for message in [first, *self._consumer.consume(BATCH_MAX, 0)]:
+                    self.failed = message.partition()
                     self._read(message, found)
+                self.failed = None
             except LogtxError as error:
                 self._failure = error
         if self._failure is not None and not found:

@@ -52,16 +52,23 @@ class EpochFilter:
     ever acknowledged to a client is void.
 
     Args:
-        epoch: the epoch that is current where reading begins, without a surprise so far; `NO_EPOCH`
-            at the very start.
+        epoch: the epoch that is current where reading begins; `NO_EPOCH` at the very start.
         incarnation: that of the journal partition; None at the very start.
+        surprised: whether that epoch has met its surprise before.
     """
 
-    def __init__(self, epoch: int = NO_EPOCH, incarnation: int | None = None) -> None:
+    def __init__(
+        self, epoch: int = NO_EPOCH, incarnation: int | None = None, *, surprised: bool = False
+    ) -> None:
         self.epoch = epoch
         """Offset of the last valid OWNER record; `NO_EPOCH` before the first."""
         self.incarnation = incarnation
-        self._surprised = False
+        self._surprised = surprised
+
+    @property
+    def surprised(self) -> bool:
+        """Whether the current epoch has met its surprise: only an OWNER record can be valid."""
+        return self._surprised
 
     def accept(self, offset: int, entry: Entry) -> bool:
         """Returns whether the entry counts. Feed entries in journal order.

@@ -1,0 +1,138 @@
+"""What all back ends have in common: records as keys and values of an ordered store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ...journal.txid import TxId
+from ..protocol.metadata import Header, Operation
+from .base import PAGE, Event, Item
+from .core.changes import Change, Cursor
+from .core.codec import decode, decode_cursor, encode, encode_cursor
+from .core.keys import Span, cursor_key, header_key, keys_of, mutations, operations_of
+
+Mutation = tuple[bytes, bytes | None]
+"""(key, its new value, or None to delete it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A write that is done at once, or not at all."""
+
+    guards: Mapping[bytes, bytes | None]
+    """Key → the value that it must have; None: it must not be there."""
+    changes: Sequence[Change]
+    more: Sequence[Mutation] = field(default=())
+    """Keys that are written besides."""
+
+    def mutations(self) -> list[Mutation]:
+        """Encodes the changes. Takes a few microseconds for each: best not on an event loop."""
+        found = [
+            mutation
+            for change in self.changes
+            for mutation in mutations(
+                change, None if change.after is None else encode(change.after)
+            )
+        ]
+        return [*found, *self.more]
+
+    @property
+    def added(self) -> int:
+        """By how much it changes the number of operations."""
+        return sum(
+            (change.before is None) - (change.after is None)
+            for change in self.changes
+            if isinstance(change.record, Operation)
+        )
+
+
+class KeyedStore(ABC):
+    """A metadata store on top of keys and values."""
+
+    name: ClassVar[str]
+    shared: ClassVar[bool] = False
+    mutations_max: int
+
+    @abstractmethod
+    async def _get(self, key: bytes) -> bytes | None:
+        """Returns the value of a key, or None."""
+
+    @abstractmethod
+    async def _page(self, span: Span, limit: int) -> list[Item]:
+        """Returns the first keys of a range, at most `limit`."""
+
+    @abstractmethod
+    async def _commit(self, batch: Batch) -> bool:
+        """Writes a batch if its guards hold. Returns whether they did."""
+
+    @abstractmethod
+    def watch(self, span: Span) -> AsyncIterator[list[Event]]:
+        """Watches a range: see `MetadataStore`."""
+
+    @abstractmethod
+    async def outstanding(self) -> int:
+        """Returns the number of operations."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes the store: see `MetadataStore`."""
+
+    async def cursor(self, partition: int) -> Cursor | None:
+        """Returns how far a journal partition is projected: see `MetadataStore`."""
+        return decode_cursor(await self._get(cursor_key(partition)))
+
+    async def apply(
+        self,
+        partition: int,
+        expected: Cursor | None,
+        to: Cursor | None,
+        changes: Sequence[Change],
+    ) -> bool:
+        """Writes changes and moves the cursor: see `MetadataStore`."""
+        key = cursor_key(partition)
+        return await self._commit(
+            Batch(
+                guards={key: None if expected is None else encode_cursor(expected)},
+                changes=changes,
+                more=((key, None if to is None else encode_cursor(to)),),
+            )
+        )
+
+    async def delete(self, changes: Sequence[Change]) -> bool:
+        """Deletes records: see `MetadataStore`."""
+        guards = {keys_of(c.before)[0]: encode(c.before) for c in changes if c.before is not None}
+        return await self._commit(Batch(guards=guards, changes=changes))
+
+    async def header(self, txid: TxId) -> Header | None:
+        """Returns a header, or None."""
+        key = header_key(txid)
+        value = await self._get(key)
+        record = None if value is None else decode(key, value)
+        assert record is None or isinstance(record, Header), "the key says what it is"
+        return record
+
+    async def operations(self, txid: TxId) -> list[Operation]:
+        """Returns the operations of a transaction, in their order."""
+        found: list[Operation] = []
+        async for page in self.scan(operations_of(txid)):
+            for item in page:
+                record = decode(*item)
+                assert isinstance(record, Operation), "the key says what it is"
+                found.append(record)
+        return found
+
+    async def scan(self, span: Span, limit: int = 0) -> AsyncIterator[list[Item]]:
+        """Yields what a range has, in pages: see `MetadataStore`."""
+        left = limit
+        while not limit or left > 0:
+            size = min(PAGE, left) if limit else PAGE
+            page = await self._page(span, size)
+            if page:
+                yield page
+            if len(page) < size:
+                return
+            left -= len(page)
+            span = Span(page[-1].key + b"\0", span.high)

@@ -1,0 +1,229 @@
+"""Compares a metadata store with the journal, by a replay that shares nothing with the projection.
+
+For each transaction all of its records are gathered first; what the store should have is then read
+off them at once. The projection goes record by record, and keeps what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...coordinator.protocol.metadata import Header, HeaderState, Operation, OperationKind
+from ...journal.places import GONE, PartitionId, Placed
+from ...journal.records.fate import EpochFilter
+from ...journal.records.types import (
+    UNKNOWN_OFFSET,
+    Aborted,
+    AddOffsets,
+    AddPartitions,
+    AddWrites,
+    Begin,
+    Committed,
+    Entry,
+    JournalRecord,
+    PartitionWrites,
+    PrepareAbort,
+    PrepareCommit,
+)
+from ...journal.txid import TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the store should have of one transaction."""
+
+    header: Header
+    operations: tuple[Operation, ...]
+    """By sequence."""
+
+
+@dataclass(slots=True)
+class _Story:
+    """The valid records of one transaction."""
+
+    txid: TxId
+    begin: Begin
+    records: list[tuple[int, JournalRecord]] = field(default_factory=list)
+
+    def decision(self) -> tuple[int, PrepareCommit | PrepareAbort] | None:
+        found = [(o, r) for o, r in self.records if isinstance(r, PrepareCommit | PrepareAbort)]
+        return found[0] if found else None
+
+    def finish(self) -> int | None:
+        found = [o for o, r in self.records if isinstance(r, Committed | Aborted)]
+        return found[0] if found else None
+
+
+class Replay:
+    """Gathers the records of one journal partition. Feed from its start, or from a snapshot."""
+
+    def __init__(self, partition: int, epochs: EpochFilter) -> None:
+        self._partition = partition
+        self._epochs = epochs
+        self._stories: dict[int, _Story] = {}
+        self._placed: list[tuple[int, Placed]] = []
+        self.next_offset = 0
+
+    def feed(self, offset: int, entry: Entry) -> None:
+        """Takes the next entry."""
+        self.next_offset = offset + 1
+        if not self._epochs.accept(offset, entry):
+            return
+        record = entry.record
+        if isinstance(record, Begin):
+            txid = TxId(self._partition, entry.incarnation, offset)
+            self._stories[offset] = _Story(txid, record)
+        elif isinstance(record, Placed):
+            self._placed.append((offset, record))
+        else:
+            story = self._stories.get(getattr(record, "begin", -1))
+            if story is not None:
+                story.records.append((offset, record))
+
+    def expected(self) -> dict[TxId, Expected]:
+        """Returns what the store should have, of the transactions whose BEGIN was read."""
+        return {
+            s.txid: Expected(_header(s), tuple(sorted(self._operations(s), key=lambda o: o.seq)))
+            for s in self._stories.values()
+        }
+
+    def _operations(self, story: _Story) -> Iterable[Operation]:
+        decision, finish = story.decision(), story.finish()
+        if decision is not None and isinstance(decision[1], PrepareAbort):
+            return []
+        found: list[Operation] = [] if finish is not None else _acks(story)
+        if decision is None:
+            return [*found, *_registered(story), *_runs(story, {})]
+        sequence, commit = decision
+        assert isinstance(commit, PrepareCommit)
+        placed = frozenset(commit.placed)
+        for run in _runs(story, dict.fromkeys(placed)):
+            partition = PartitionId(run.topic, run.partition, run.topic_id)
+            place = self._place_of(partition, sequence) if run.placed else None
+            if place == GONE or (finish is not None and place is None):
+                continue
+            found.append(_with_place(run, place))
+        return found
+
+    def _place_of(self, partition: PartitionId, sequence: int) -> int | None:
+        for offset, record in self._placed:
+            if offset > sequence and record.upto >= sequence and partition in record.ends:
+                return record.ends[partition]
+        return None
+
+
+def _header(story: _Story) -> Header:
+    begin, decision, finish = story.begin, story.decision(), story.finish()
+    common = {
+        "txid": story.txid,
+        "producer_id": begin.producer_id,
+        "generation": begin.generation,
+        "created_ms": begin.started_ms,
+    }
+    if decision is None:
+        deadline_ms = begin.started_ms + begin.timeout_ms
+        return Header(
+            **common,  # type: ignore[arg-type]
+            version=story.txid.offset,
+            state=HeaderState.OPEN,
+            timeout_ms=deadline_ms,
+        )
+    offset, record = decision
+    aborted = isinstance(record, PrepareAbort)
+    return Header(
+        **common,  # type: ignore[arg-type]
+        version=offset if finish is None else finish,
+        state=HeaderState.ABORTED if aborted else HeaderState.COMMITTED,
+        finished=finish is not None,
+        finalized_ms=record.decided_ms,
+        commit_sequence=offset,
+        reason=record.reason if isinstance(record, PrepareAbort) else None,
+    )
+
+
+def _registered(story: _Story) -> list[Operation]:
+    """Returns an operation for each partition that was named, with the earliest first offset."""
+    first: dict[tuple[str, int], Operation] = {}
+    named = [
+        (story.txid.offset, story.begin.partitions),
+        *((o, r.partitions) for o, r in story.records if isinstance(r, AddPartitions)),
+    ]
+    told: dict[tuple[str, int], list[int]] = {}
+    for offset, partitions in named:
+        for index, partition in enumerate(partitions):
+            told.setdefault(partition.key, []).append(partition.first_offset)
+            first.setdefault(
+                partition.key,
+                Operation(
+                    txid=story.txid,
+                    seq=(offset, index),
+                    kind=OperationKind.WRITE,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    topic_id=partition.topic_id,
+                ),
+            )
+    found = []
+    for key, operation in first.items():
+        known = [offset for offset in told[key] if offset != UNKNOWN_OFFSET]
+        found.append(replace(operation, first_offset=min(known, default=UNKNOWN_OFFSET)))
+    return found
+
+
+def _runs(story: _Story, placed: Mapping[tuple[str, int], None]) -> list[Operation]:
+    """Returns an operation for each run of writes that a part or the decision names."""
+    named: list[tuple[int, Sequence[PartitionWrites]]] = [
+        (o, r.writes) for o, r in story.records if isinstance(r, AddWrites | PrepareCommit)
+    ]
+    found = []
+    for offset, writes in named:
+        index = 0
+        for each in writes:
+            for run in each.branches:
+                found.append(
+                    Operation(
+                        txid=story.txid,
+                        seq=(offset, index),
+                        kind=OperationKind.WRITE,
+                        topic=each.partition.topic,
+                        partition=each.partition.partition,
+                        topic_id=each.partition.topic_id,
+                        first_offset=run.first_offset,
+                        last_offset=run.last_offset,
+                        count=run.count,
+                        branch=run.branch,
+                        placed=each.partition.key in placed,
+                    )
+                )
+                index += 1
+    return found
+
+
+def _acks(story: _Story) -> list[Operation]:
+    """Returns an operation for each partition whose offset a consumer group moves."""
+    chains: dict[tuple[str, str, int], Operation] = {}
+    for offset, record in story.records:
+        for index, step in enumerate(record.steps if isinstance(record, AddOffsets) else ()):
+            assert isinstance(record, AddOffsets)
+            key = record.group, step.topic, step.partition
+            before = chains.get(key)
+            if before is None:
+                chains[key] = Operation(
+                    txid=story.txid,
+                    seq=(offset, index),
+                    kind=OperationKind.ACK,
+                    topic=step.topic,
+                    partition=step.partition,
+                    topic_id=step.to.topic_id,
+                    subscription=record.group,
+                    from_place=step.from_place,
+                    to=step.to,
+                )
+            elif before.to is not None and before.to.place == step.from_place:
+                chains[key] = replace(before, to=step.to)
+    return list(chains.values())
+
+
+def _with_place(operation: Operation, place: int | None) -> Operation:
+    return operation if place is None else replace(operation, place=place)
