@@ -26,6 +26,7 @@ from logtx.integration.spark.keeper_client import make_error
 from logtx.integration.spark.options import SinkOptions
 from logtx.integration.spark.steps import steps_to_json
 from logtx.integration.testing import Cluster
+from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     ConfigError,
     CoordinatorNotAvailableError,
@@ -39,7 +40,10 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records.types import OffsetStep
+from logtx.journal.reader import JOURNAL_TOPIC, read_entries
+from logtx.journal.records.types import AddWrites, OffsetStep
+from logtx.journal.txid import TxId
+from logtx.producer.core.summary import BranchSummary
 
 from ...waiting import eventually
 
@@ -619,6 +623,32 @@ def test_s4_a_job_may_take_longer_than_its_timeout(
     with pytest.raises(TransactionError, match=r"longer than its transaction\.timeout\.ms"):
         driver.ask("commit", txid=begun["txid"], summaries=summaries)
     assert seen(logtx_memory_cluster, topic) == {b"late": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_s12_a_commit_of_2000_tasks_in_500_partitions(
+    start: Start, logtx_memory_cluster: Cluster
+) -> None:
+    log, topic = logtx_memory_cluster.log, logtx_memory_cluster.topic(500)
+    driver = start(checkpoint=False, topic=topic)
+    begun = driver.begin(stream=False)
+    txid = TxId.parse(begun["txid"])
+    writes = {(topic, partition): BranchRange(0, 5, 9, 5) for partition in range(500)}
+    summaries = [
+        BranchSummary(txid, nonce, writes).to_bytes().decode() for nonce in range(1, 2_001)
+    ]
+    began_s = time.monotonic()
+    told = driver.ask("commit", txid=begun["txid"], summaries=summaries)
+    print(f"{time.monotonic() - began_s:.1f} s")
+    assert told["state"] == "committed"
+    # A marker for each partition, which names all tasks.
+    keys = [(topic, partition) for partition in range(500)]
+    eventually(lambda: log.end_offsets(keys) == dict.fromkeys(keys, 1), 120)
+    entries = read_entries(log, 0, 0, log.end_offset(JOURNAL_TOPIC, 0), timeout_s=60)
+    named = [e.record.writes for _, e in entries if isinstance(e.record, AddWrites)]
+    assert len(named) > 1
+    assert sum(len(w.branches) for part in named for w in part) > 900_000
 
 
 def joined(driver: Driver, token: str, topic: str) -> dict[str, Any]:
