@@ -533,6 +533,28 @@ def test_a_write_that_failed_is_not_taken_for_nothing(start: Start) -> None:
     assert place_of(driver) == 5
 
 
+def test_a_foreach_batch_that_wrote_nothing_before_a_restart_is_not_guessed(start: Start) -> None:
+    # Its write may as well have failed, and the function have caught the error: taken for one that
+    # had nothing to write, its input would be in no output.
+    first = start(checkpoint=False, group="readers")
+    plan(first, None, 5)
+    assert job(first, b"x", batch_id=0) == "committed"
+    plan(first, 5, 6)
+    second = start(checkpoint=False, group="readers")
+    plan(second, 6, 9)
+    sentence = r"stands at 5 in input\[0\], .*new checkpointLocation, .*logtx\.spark\.transaction"
+    with pytest.raises(OffsetsConflictError, match=sentence):
+        job(second, b"y", batch_id=2)
+    # As the error says: a query with a new checkpoint begins where the group stands.
+    third = start(checkpoint=False, group="readers")
+    plan(third, 5, 9)
+    begun = third.begin(stream=False)
+    fields = {"txid": begun["txid"], "summaries": third.write(begun, b"y")}
+    told = third.ask("commit", **fields, query_id="the id in the new checkpoint", batch_id=0)
+    assert told["state"] == "committed"
+    assert place_of(third) == 9
+
+
 def test_a_write_outside_of_the_micro_batch_whose_input_it_commits(start: Start) -> None:
     driver = start(checkpoint=False, group="readers")
     plan(driver, None, 5)
