@@ -110,6 +110,26 @@ def _check_callable(config: CoordinatorConfig) -> None:
         )
 
 
+def _warn_of_loopback(config: CoordinatorConfig) -> None:
+    """Warns of an address that clients on other machines take for their own."""
+    address = config.advertised or config.listen
+    hosts = (server.rpartition("://")[2] for server in config.bootstrap_servers.split(","))
+    if _is_of_this_machine(address) and not all(map(_is_of_this_machine, hosts)):
+        _LOG.warning(
+            "advertises_loopback address=%s: clients and coordinators on other machines can't"
+            " connect to it; --listen and --advertise a host:port that they reach this one at",
+            address,
+        )
+
+
+def _is_of_this_machine(address: str) -> bool:
+    host = address.strip().rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "")
+
+
 class Coordinator:
     """A coordinator: serves producers over gRPC from the journal partitions that it owns."""
 
@@ -335,6 +355,7 @@ async def serve(
     stopping = asyncio.ensure_future(stop.wait())
     ended: set[asyncio.Future[Any]] = {stopping, failures.first}
     try:
+        _warn_of_loopback(config)
         if not await _prepared(coordinator, config.bootstrap_servers, stop):
             return
         await coordinator.start()

@@ -92,3 +92,21 @@ def test_who_stops_it_meanwhile_is_heard(start: Start) -> None:
     )
     assert not start.served
     assert len(start.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("servers", "named", "warned"),
+    [
+        ("kafka-1:9092,kafka-2:9092", {}, True),
+        ("127.0.0.1:9092, SSL://10.0.0.7:9092", {}, True),
+        ("kafka-1:9092", {"advertised": "localhost:9095"}, True),
+        ("kafka-1:9092", {"advertised": "coordinator-1:9095"}, False),
+        ("localhost:9092,[::1]:9092", {}, False),
+        ("memory://a", {}, False),
+    ],
+)
+def test_an_address_that_only_this_machine_has_is_told(
+    caplog: pytest.LogCaptureFixture, servers: str, named: dict[str, str], *, warned: bool
+) -> None:
+    service._warn_of_loopback(CoordinatorConfig(bootstrap_servers=servers, **named))
+    assert ("advertises_loopback" in caplog.text) is warned
