@@ -16,7 +16,8 @@ from typing import Any, Final
 import grpc
 
 from ..journal.collector import collect_seldom
-from ..journal.errors import ConfigError, LogtxError
+from ..journal.errors import BrokerError, ConfigError, LogtxError
+from ..journal.logs.asking import PAUSE_S, UNANSWERED
 from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
 from .client.connection import start_grpc
@@ -60,6 +61,10 @@ JOURNAL_CONFIG: Final = {"batch.size": RECORD_MAX_BYTES}
 """The journal's ``max.message.bytes`` is checked for its largest record, and no batch is larger."""
 STOP_GRACE_S: Final = 1.0
 """How long calls that are under way may go on while the server stops; then they are cancelled."""
+START_S: Final = 60.0
+"""How long a coordinator that starts asks again while no broker answers. A smaller value ends
+coordinators that start together with Kafka, a larger one tells a wrong address's supervisor later;
+people read of it in the log at once."""
 READERS: Final = 2
 """Journal partitions read at one time, for loading and again for look-ups. More take processor time
 from the clients that are served meanwhile; with one, a long read holds up all others."""
@@ -107,6 +112,26 @@ def _check_callable(config: CoordinatorConfig) -> None:
         )
 
 
+def _warn_of_loopback(config: CoordinatorConfig) -> None:
+    """Warns of an address that clients on other machines take for their own."""
+    address = config.advertised or config.listen
+    hosts = (server.rpartition("://")[2] for server in config.bootstrap_servers.split(","))
+    if _is_of_this_machine(address) and not all(map(_is_of_this_machine, hosts)):
+        _LOG.warning(
+            "advertises_loopback address=%s: clients and coordinators on other machines can't"
+            " connect to it; --listen and --advertise a host:port that they reach this one at",
+            address,
+        )
+
+
+def _is_of_this_machine(address: str) -> bool:
+    host = address.strip().rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "")
+
+
 class Coordinator:
     """A coordinator: serves producers over gRPC from the journal partitions that it owns."""
 
@@ -130,6 +155,8 @@ class Coordinator:
             StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
+        self._internal: tuple[TopicInfo, TopicInfo] | None = None
+        """What the log says of logtx's internal topics; None before `prepare`."""
         self._server: Any = None
         self._services: Services | None = None
         self._ownership: Ownership | None = None
@@ -142,21 +169,34 @@ class Coordinator:
         self.address = ""
         """host:port that clients connect to."""
 
+    async def prepare(self) -> None:
+        """Creates logtx's internal topics if missing, and checks them. May be repeated.
+
+        Raises:
+            ConfigError: the address can't be connected to.
+            JournalTopicError: an internal topic has settings that could lose decisions.
+            BrokerError: Kafka does not answer.
+        """
+        _check_callable(self._config)
+        self._internal = await asyncio.to_thread(
+            prepare_topics,
+            self._log,
+            partitions=self._config.journal_partitions,
+            replication_factor=self._config.replication_factor,
+        )
+
     async def start(self) -> None:
-        """Creates logtx's internal topics if missing, listens, and joins the other coordinators.
+        """Prepares if that is not done, listens, and joins the other coordinators.
 
         Raises:
             ConfigError: the address is taken, can't be listened at, or can't be connected to.
             JournalTopicError: an internal topic has settings that could lose decisions.
             BrokerError: Kafka does not answer.
         """
-        _check_callable(self._config)
-        journal, offsets = await asyncio.to_thread(
-            prepare_topics,
-            self._log,
-            partitions=self._config.journal_partitions,
-            replication_factor=self._config.replication_factor,
-        )
+        if self._internal is None:
+            await self.prepare()
+        assert self._internal is not None
+        journal, offsets = self._internal
         start_grpc()
         self._server = grpc.aio.server(
             options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_AND_CALLS_MAX
@@ -308,7 +348,7 @@ async def serve(
     ready: Callable[[Coordinator, Mapping[int, LogtxError]], None],
     log: Log | None = None,
 ) -> None:
-    """Runs a coordinator until `stop` is set.
+    """Runs a coordinator until `stop` is set. While no broker answers, it waits for `START_S`.
 
     Args:
         config: settings of the coordinator.
@@ -325,6 +365,9 @@ async def serve(
     stopping = asyncio.ensure_future(stop.wait())
     ended: set[asyncio.Future[Any]] = {stopping, failures.first}
     try:
+        _warn_of_loopback(config)
+        if not await _prepared(coordinator, config.bootstrap_servers, stop):
+            return
         await coordinator.start()
         ready(coordinator, await coordinator.wait_serving())
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
@@ -333,6 +376,32 @@ async def serve(
     finally:
         stopping.cancel()
         await coordinator.stop(give=not failures.first.done())
+
+
+async def _prepared(coordinator: Coordinator, servers: str, stop: asyncio.Event) -> bool:
+    """Prepares it; asks again while no broker answers. Returns False if it is to stop instead.
+
+    Raises:
+        BrokerError: none answered for `START_S`, or one refused.
+        LogtxError: as `Coordinator.prepare`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + START_S
+    while not stop.is_set():
+        try:
+            await coordinator.prepare()
+        except BrokerError as error:
+            left_s = deadline_s - loop.time()
+            if error.args[0].code() not in UNANSWERED or left_s <= 0:
+                raise
+            _LOG.warning(
+                "kafka_unanswered servers=%s left_s=%.0f error=%s: asking again",
+                *(servers, left_s, error),
+            )
+            await asyncio.sleep(PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def _announce(coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> None:

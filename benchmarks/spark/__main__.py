@@ -53,15 +53,14 @@ AUDIT_GOAL_GB: Final = 4.0
 """Most memory of the audit, in all processes together."""
 _RATIO_COLUMNS: Final = ("what", "unit", "beside", "logtx", "ratio", "goal")
 _BATCH_COLUMNS: Final = (
-    "micro-batch into",
+    "micro-batch",
     "median ms",
     "more than Spark's own sink ms",
     "goal ms",
 )
-_PLANNING_COLUMNS: Final = ("planning a micro-batch of", "median ms", "goal ms")
+_PLANNING_COLUMNS: Final = ("planning", "median ms", "goal ms")
 _AUDIT_COLUMNS: Final = (
-    "audit of records",
-    "by",
+    "audit",
     "s",
     "records/s",
     "goal",
@@ -118,8 +117,8 @@ def batch_rows(overhead: Overhead) -> list[list[str]]:
     more_ms = logtx_ms - kafka_ms
     goal = f"≤ {OVERHEAD_GOAL_MS:g}, {_met(more_ms <= OVERHEAD_GOAL_MS)}"
     return [
-        ["Spark's own Kafka sink", number(kafka_ms), "", ""],
-        ["logtx", number(logtx_ms), f"{more_ms:.0f}", goal],
+        ["a micro-batch into Spark's own Kafka sink", number(kafka_ms), "", ""],
+        ["a micro-batch into logtx", number(logtx_ms), f"{more_ms:.0f}", goal],
     ]
 
 
@@ -127,15 +126,14 @@ def planning_row(times_ms: Sequence[float]) -> list[str]:
     """Returns the table row of planning."""
     found_ms = median(times_ms)
     goal = f"≤ {PLANNING_GOAL_MS:,.0f}, {_met(found_ms <= PLANNING_GOAL_MS)}"
-    return [f"{PLANNED_PARTITIONS:,} partitions", number(found_ms), goal]
+    return [f"planning a micro-batch of {PLANNED_PARTITIONS:,} partitions", number(found_ms), goal]
 
 
 def audit_row(audited: Audited) -> list[str]:
     """Returns the table row of an audit."""
     gigabytes = audited.peak_bytes / 1e9
     return [
-        f"{audited.records:,}",
-        audited.by,
+        f"audit of {audited.records:,} records, by {audited.by}",
         number(audited.seconds),
         number(audited.records_per_s),
         f"≥ {AUDIT_GOAL:,.0f}, {_met(audited.records_per_s >= AUDIT_GOAL)}",

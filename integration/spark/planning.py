@@ -399,7 +399,7 @@ class Planner:
         if bound.timestamp_ms is not None:
             return self._at_times(bound, dict.fromkeys(self._partitions, bound.timestamp_ms))
         if bound.timestamps is not None:
-            times = parse_offsets(f"{bound.which}OffsetsByTimestamp", bound.timestamps)
+            times = parse_offsets(f"{bound.which}OffsetsByTimestamp", bound.timestamps, times=True)
             return self._at_times(bound, self._complete(times, "timestamps"))
         if bound.sequence is not None and bound.offsets is None:
             return self._named("earliest" if bound is self._options.start else "latest")

@@ -133,8 +133,13 @@ def _spot(value: Any) -> Spot:
     return Spot(o2, o3, o1, bool(fresh), Place(*stood) if stood else None)
 
 
-def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
+def parse_offsets(option: str, text: str, *, times: bool = False) -> dict[TopicPartition, int]:
     """Parses offsets in the form of Kafka's connector: ``{"topic": {"0": 23, "1": -2}}``.
+
+    Args:
+        option: the option that has them.
+        text: what it says.
+        times: whether the option takes milliseconds since 1970 instead.
 
     Raises:
         ConfigError: the text does not have this form; names the option.
@@ -142,10 +147,9 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
     try:
         return offsets_of_json(text)
     except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f'option {option} must be earliest, latest or like {{"topic": {{"0": 23}}}}, not '
-            f"{text!r}"
-        ) from error
+        form = '{"topic": {"0": 23}}'
+        told = "milliseconds since 1970, like" if times else "earliest, latest or like"
+        raise ConfigError(f"option {option} must be {told} {form}, not {text!r}") from error
 
 
 def steps_between(

@@ -41,14 +41,15 @@ def test_overhead_is_beside_sparks_own_sink(logtx_ms: float, word: str) -> None:
 @pytest.mark.parametrize(("times_ms", "word"), [([400, 9_000], "**missed**"), ([1, 2], "met")])
 def test_planning_has_a_goal(times_ms: list[float], word: str) -> None:
     row = command.planning_row(times_ms)
-    assert row[0] == "1,000 partitions"
+    assert row[0] == "planning a micro-batch of 1,000 partitions"
     assert row[2] == f"≤ 2,000, {word}"
     assert len(row) == len(command._PLANNING_COLUMNS)
 
 
 def test_an_audit_has_two_goals() -> None:
     row = command.audit_row(Audited(by="Spark", records=1_000_000, seconds=5, peak_bytes=5 * 10**9))
-    assert row[4:] == ["≥ 1,000,000, **missed**", "5.00", "≤ 4, **missed**"]
+    assert row[0] == "audit of 1,000,000 records, by Spark"
+    assert row[3:] == ["≥ 1,000,000, **missed**", "5.00", "≤ 4, **missed**"]
     assert len(row) == len(command._AUDIT_COLUMNS)
 
 

@@ -88,7 +88,7 @@ def test_a_pause_and_a_kill_reach_the_jvm_of_a_replaced_driver(
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_a_query_whose_checkpoint_is_restored(tmp_path: Path, console: Console) -> None:
     # By this seed a kill comes first, which leaves the copy, and then it is put back.
     directory = tmp_path / "run"

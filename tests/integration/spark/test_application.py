@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,3 +63,38 @@ def test_s7_equal_options_of_two_queries(
     assert asked.reads_to_the_end({"topic": "a"}) is whole
     assert asked.reads_to_the_end({"topic": "b"}) is False
     assert ("read with equal options" in caplog.text) is (len(set(triggers)) > 1)
+
+
+def on_a_cluster(files: dict[str, str]) -> SparkApplication:
+    """One whose default file system has these files."""
+    system = SimpleNamespace(
+        exists=files.__contains__,
+        open=lambda path: SimpleNamespace(text=files[path], close=lambda: None),
+    )
+
+    class Place(str):
+        """Hadoop's path."""
+
+        def getFileSystem(self, _configuration: object) -> Any:  # noqa: N802 - Hadoop's name
+            """Returns the only one."""
+            return system
+
+    reading = SimpleNamespace(toString=lambda stream, _encoding: stream.text)
+    apache = SimpleNamespace(
+        hadoop=SimpleNamespace(fs=SimpleNamespace(Path=Place)),
+        commons=SimpleNamespace(io=SimpleNamespace(IOUtils=reading)),
+    )
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=apache))
+    context = SimpleNamespace(hadoopConfiguration=lambda: None)
+    spark: Any = SimpleNamespace(_jvm=jvm, _jsc=context)
+    return SparkApplication(spark)
+
+
+def test_s16_a_file_of_this_machine_is_not_taken_for_one_of_the_cluster(tmp_path: Path) -> None:
+    path = str(tmp_path / "metadata")
+    Path(path).write_text("of this machine")
+    assert on_a_cluster({path: "of the cluster"}).read_checkpoint(path) == "of the cluster"
+    assert on_a_cluster({}).read_checkpoint(path) is None
+    assert on_a_cluster({}).read_checkpoint(f"file:{path}") == "of this machine"
+    hdfs = f"hdfs://name-node:8020{path}"
+    assert on_a_cluster({hdfs: "of HDFS"}).read_checkpoint(hdfs) == "of HDFS"

@@ -41,7 +41,7 @@ def world() -> World:
     return World()
 
 
-def test_a_client_is_lent_again(world: World) -> None:
+def test_s15_a_client_is_lent_again(world: World) -> None:
     first = world.use(user="a", servers="b")
     assert world.use(servers="b", user="a") is first
     world.clients.close()

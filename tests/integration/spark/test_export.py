@@ -120,7 +120,7 @@ class _Together:
 
 
 @pytest.mark.slow
-def test_two_exporters_of_one_directory(
+def test_s20_two_exporters_of_one_directory(
     spark: Any, logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = logtx_cluster.topic(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections import Counter
@@ -19,7 +20,7 @@ from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError
 
 from ...waiting import eventually
-from .conftest import committed
+from .conftest import ROOT, committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 Sink = Callable[..., Any]
@@ -220,6 +221,81 @@ def test_s11_complete_results_are_appended(
     lines.add("b")
     run(query())
     assert values(logtx_cluster, topic, 3) == {"a=1": 2, "b=1": 1}
+
+
+def test_s11_updates_by_foreach_batch(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, lines, failures = logtx_cluster.topic(1), Lines(spark, tmp_path / "in"), [RuntimeError()]
+    counts = lines.frame.groupBy(lines.frame.value.substr(1, 1).alias("of")).count()
+
+    def write(frame: Any, batch_id: int) -> None:
+        sink(frame.selectExpr("concat(of, '=', count) as value"), topic=topic).save()
+        if batch_id == 1 and failures:
+            raise failures.pop()
+
+    def query() -> Any:
+        writer = counts.writeStream.outputMode("update").foreachBatch(write)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    lines.add("a1", "b1")
+    run(query())
+    lines.add("a2")
+    with pytest.raises(Exception, match="RuntimeError"):
+        run(query())
+    run(query())
+    assert values(logtx_cluster, topic, 3) == {"a=1": 1, "b=1": 1, "a=2": 1}, "b did not change"
+
+
+def test_the_pipeline_of_the_docs(spark: Any, logtx_cluster: Cluster, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "spark.md").read_text().partition("### A pipeline")[2]
+    code = section.partition("```python")[2].partition("```")[0]
+    source, enriched, ledger = (logtx_cluster.topic(1) for _ in range(3))
+    named = {"flights": source, "flights-enriched": enriched, "ledger": ledger, "booking": source}
+    for name, topic in named.items():
+        assert f'"{name}"' in code
+        code = code.replace(f'"{name}"', f'"{topic}"')
+    checkpoint = tmp_path / "checkpoint"
+
+    def book(number: int, place: Path) -> Any:
+        """Books one more flight."""
+        end = logtx_cluster.log.end_offset(source, 0) + 2
+        flight = {"flight": f"lh {number}", "miles": 1000, "fare": number}
+        with logtx_cluster.producer() as producer, producer.begin_transaction() as given:
+            given.produce(source, json.dumps(flight).encode())
+        eventually(lambda: logtx_cluster.log.end_offset(source, 0) == end)
+        return go(place)
+
+    def go(place: Path) -> Any:
+        scope = {"spark": spark, "servers": logtx_cluster.bootstrap_servers, "path": str(place)}
+        exec(compile(code, "docs/spark.md", "exec"), scope)
+        query: Any = scope["query"]
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    book(1, checkpoint)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    book(2, checkpoint)
+    for file in (checkpoint / "commits").iterdir():
+        if "1" in file.name:
+            file.unlink()  # as if the driver had died before Spark knew of the second commit
+    go(checkpoint)
+    with pytest.raises(Exception, match="the checkpoint was restored"):
+        book(3, tmp_path / "backup")
+    go(tmp_path / "new")
+    consumer = logtx_cluster.consumer(enriched, ledger)
+    found = [
+        [(m.topic(), m.key(), m.value()) for m in sorted(t.records, key=lambda m: m.topic())]
+        for t in consumer.transactions(5)
+    ]
+    kilometres = json.dumps({"flight": "lh 1", "kilometres": 1609.344}, separators=(",", ":"))
+    assert len(found) == 3
+    assert sorted(map(len, found)) == [2, 2, 2]
+    told = {record for transaction in found for record in transaction}
+    assert {v for t, _, v in told if t == ledger} == {b"1", b"2", b"3"}
+    assert (enriched, b"lh 1", kilometres.encode()) in told
 
 
 def test_several_writes_in_one_transaction(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:

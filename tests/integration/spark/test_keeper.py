@@ -26,6 +26,7 @@ from logtx.integration.spark.keeper_client import make_error
 from logtx.integration.spark.options import SinkOptions
 from logtx.integration.spark.steps import steps_to_json
 from logtx.integration.testing import Cluster
+from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     ConfigError,
     CoordinatorNotAvailableError,
@@ -39,7 +40,10 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records.types import OffsetStep
+from logtx.journal.reader import JOURNAL_TOPIC, read_entries
+from logtx.journal.records.types import AddWrites, OffsetStep
+from logtx.journal.txid import TxId
+from logtx.producer.core.summary import BranchSummary
 
 from ...waiting import eventually
 
@@ -529,6 +533,28 @@ def test_a_write_that_failed_is_not_taken_for_nothing(start: Start) -> None:
     assert place_of(driver) == 5
 
 
+def test_a_foreach_batch_that_wrote_nothing_before_a_restart_is_not_guessed(start: Start) -> None:
+    # Its write may as well have failed, and the function have caught the error: taken for one that
+    # had nothing to write, its input would be in no output.
+    first = start(checkpoint=False, group="readers")
+    plan(first, None, 5)
+    assert job(first, b"x", batch_id=0) == "committed"
+    plan(first, 5, 6)
+    second = start(checkpoint=False, group="readers")
+    plan(second, 6, 9)
+    sentence = r"stands at 5 in input\[0\], .*new checkpointLocation, .*logtx\.spark\.transaction"
+    with pytest.raises(OffsetsConflictError, match=sentence):
+        job(second, b"y", batch_id=2)
+    # As the error says: a query with a new checkpoint begins where the group stands.
+    third = start(checkpoint=False, group="readers")
+    plan(third, 5, 9)
+    begun = third.begin(stream=False)
+    fields = {"txid": begun["txid"], "summaries": third.write(begun, b"y")}
+    told = third.ask("commit", **fields, query_id="the id in the new checkpoint", batch_id=0)
+    assert told["state"] == "committed"
+    assert place_of(third) == 9
+
+
 def test_a_write_outside_of_the_micro_batch_whose_input_it_commits(start: Start) -> None:
     driver = start(checkpoint=False, group="readers")
     plan(driver, None, 5)
@@ -619,6 +645,32 @@ def test_s4_a_job_may_take_longer_than_its_timeout(
     with pytest.raises(TransactionError, match=r"longer than its transaction\.timeout\.ms"):
         driver.ask("commit", txid=begun["txid"], summaries=summaries)
     assert seen(logtx_memory_cluster, topic) == {b"late": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_s12_a_commit_of_2000_tasks_in_500_partitions(
+    start: Start, logtx_memory_cluster: Cluster
+) -> None:
+    log, topic = logtx_memory_cluster.log, logtx_memory_cluster.topic(500)
+    driver = start(checkpoint=False, topic=topic)
+    begun = driver.begin(stream=False)
+    txid = TxId.parse(begun["txid"])
+    writes = {(topic, partition): BranchRange(0, 5, 9, 5) for partition in range(500)}
+    summaries = [
+        BranchSummary(txid, nonce, writes).to_bytes().decode() for nonce in range(1, 2_001)
+    ]
+    began_s = time.monotonic()
+    told = driver.ask("commit", txid=begun["txid"], summaries=summaries)
+    print(f"{time.monotonic() - began_s:.1f} s")
+    assert told["state"] == "committed"
+    # A marker for each partition, which names all tasks.
+    keys = [(topic, partition) for partition in range(500)]
+    eventually(lambda: log.end_offsets(keys) == dict.fromkeys(keys, 1), 120)
+    entries = read_entries(log, 0, 0, log.end_offset(JOURNAL_TOPIC, 0), timeout_s=60)
+    named = [e.record.writes for _, e in entries if isinstance(e.record, AddWrites)]
+    assert len(named) > 1
+    assert sum(len(w.branches) for part in named for w in part) > 900_000
 
 
 def joined(driver: Driver, token: str, topic: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def topic(logtx_memory_cluster: Cluster) -> Topic:
 
 
 @pytest.mark.parametrize("branches", [0, 1, 3])
-def test_tasks_share_a_large_transaction(topic: Topic, branches: int) -> None:
+def test_s15_tasks_share_a_large_transaction(topic: Topic, branches: int) -> None:
     topic.commit(5)
     topic.commit(200, branches=branches)
     topic.commit(4)

@@ -31,7 +31,7 @@ def parts_in(cluster: Cluster) -> int:
 
 
 @pytest.mark.parametrize("partitions", [50, 300])
-def test_every_task_writes_to_every_partition(
+def test_s12_every_task_writes_to_every_partition(
     spark: Any, sink: Sink, logtx_cluster: Cluster, partitions: int
 ) -> None:
     topic = logtx_cluster.topic(partitions)

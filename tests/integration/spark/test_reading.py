@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import random
+import uuid
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
 
+from logtx.integration.spark import reading
 from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import Range, RangeReader, ReadConfig, Share
 from logtx.integration.spark.vector import Spot, Vector
-from logtx.integration.testing import Cluster
+from logtx.integration.testing import Cluster, EmbeddedCoordinators
 from logtx.journal.errors import (
     ConfigError,
     OffsetsPendingError,
     TornTransactionError,
     UnknownTopicError,
 )
+from logtx.journal.logs.memory.broker import SCHEME
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
+from logtx.journal.reader import journal_partition_of
 from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 
@@ -142,6 +148,65 @@ def test_a_range_of_commit_sequences(logtx_memory_cluster: Cluster, busy_topic: 
     assert values(wanted)
 
 
+def test_s19_a_group_that_shares_the_journal_partition_comes_too() -> None:
+    # The two have one serial order. docs/spark.md says so, of the source and of the export.
+    servers, count = f"{SCHEME}{uuid.uuid4().hex}", 2
+    coordinators = EmbeddedCoordinators(servers, 1, journal_partitions=count)
+    cluster = Cluster(MemoryLog.named(servers), coordinators, delete_topics=False)
+    try:
+        names = [f"group-{number}" for number in range(20)]
+        homes = {name: journal_partition_of(name, count) for name in names}
+        mine, sharing = [name for name in names if homes[name] == 0][:2]
+        other = next(name for name in names if homes[name] == 1)
+        topic = cluster.topic(1)
+        for number, group in enumerate((mine, sharing, other)):
+            with cluster.producer(transaction_group=group).begin_transaction() as txn:
+                txn.produce(topic, group.encode(), partition=0)
+            eventually(lambda end=2 * number + 2: cluster.log.end_offset(topic, 0) == end)
+        asked = {"startingcommitsequence": "0", "transaction.group": mine}
+        bounds = plan(cluster, topic, **asked).sequences()
+        found = values(read(cluster, whole(cluster, topic), sequences=bounds))
+    finally:
+        cluster.close()
+    assert found == [mine.encode(), sharing.encode()]
+
+
+@pytest.mark.parametrize("by_option", [False, True], ids=["Spark's own", "pending.dir"])
+def test_s17_what_is_too_large_goes_where_the_executor_has_room(
+    logtx_memory_cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    by_option: bool,
+) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    producer = cluster.producer()
+    with producer.begin_transaction() as pending:
+        for number in range(50):
+            pending.produce(topic, b"%d" % number, partition=0)
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, b"earlier", partition=0)
+        eventually(lambda: cluster.log.end_offset(topic, 0) == 52)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 53)
+    sparks, own, system = (tmp_path / name for name in ("local", "own", "system"))
+    for directory in (sparks, own, system):
+        directory.mkdir()
+    monkeypatch.setattr(reading, "FETCH_RECORDS", 4)  # memory is looked at before each fetch
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(sparks))
+    monkeypatch.setattr("tempfile.tempdir", str(system))
+    given = {"pending.memory.max.bytes": "0"} | ({"pending.dir": str(own)} if by_option else {})
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic, **given}
+    reader = RangeReader(SourceOptions.parse(options).read, whole(cluster, topic), cluster.log)
+    try:
+        shares = reader.shares()
+        assert values([next(shares)]) == [b"earlier"]
+        used = {directory.name for directory in (sparks, own, system) if any(directory.iterdir())}
+        assert len(values(list(shares))) == 50
+    finally:
+        reader.close()
+    assert used == {"own" if by_option else "local"}
+
+
 def test_what_retention_took_is_said(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
     cluster = logtx_memory_cluster
     part = whole(cluster, busy_topic)
@@ -203,6 +268,28 @@ def test_bad_options_are_said(
     topic = logtx_memory_cluster.topic(1)
     with pytest.raises(ConfigError, match=sentence):
         plan(logtx_memory_cluster, topic, **options).start("earliest")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingoffsets": "last"}, "^option endingOffsets must be earliest, latest or like"),
+        ({"endingoffsets": '{"TOPIC": {"0": 1}}'}, r"^endingOffsets names offset 1 of TOPIC\[0\]"),
+        (
+            {"endingoffsetsbytimestamp": "noon"},
+            "^option endingOffsetsByTimestamp must be milliseconds",
+        ),
+        ({"startingoffsets": "earliest", "startingtimestamp": "0"}, "one of the options starting"),
+        ({"endingoffsets": "latest", "endingtimestamp": "0"}, "one of the options ending"),
+    ],
+)
+def test_s18_a_bad_bound_is_told_by_its_own_name(
+    logtx_memory_cluster: Cluster, options: dict[str, str], sentence: str
+) -> None:
+    topic = logtx_memory_cluster.topic(1)
+    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
+    with pytest.raises(ConfigError, match=sentence.replace("TOPIC", topic)):
+        plan(logtx_memory_cluster, topic, **given).end()
 
 
 def test_an_unknown_topic_is_said(logtx_memory_cluster: Cluster) -> None:

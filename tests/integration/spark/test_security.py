@@ -1,4 +1,4 @@
-"""Security settings reach every client that Spark's functions and commands make.
+"""Security settings reach every client that Spark's functions and commands make (finding S5).
 
 Seen whole by `logtx demo --spark` on a cluster with SASL; here by what is opened.
 """
@@ -66,7 +66,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_pass_on_all_settings(name: str, opened: list[Mapping[str, Any]]) -> None:
+def test_s5_functions_pass_on_all_settings(name: str, opened: list[Mapping[str, Any]]) -> None:
     with pytest.raises(Opened):
         FUNCTIONS[name](bootstrap_servers=SERVERS, **GIVEN)
     assert opened == [WHOLE]
@@ -74,7 +74,7 @@ def test_functions_pass_on_all_settings(name: str, opened: list[Mapping[str, Any
         FUNCTIONS[name](bootstrap_servers=SERVERS, **{"sasl.username": "me"})
 
 
-def test_the_sinks_and_the_sources_clients_get_all_settings() -> None:
+def test_s5_the_sinks_and_the_sources_clients_get_all_settings() -> None:
     options = {"kafka.bootstrap.servers": SERVERS, **GIVEN}
     sink = SinkOptions.parse({**options, "topic": "a"})
     for config in (sink.producer("p"), sink.branch(), SinkOptions.from_json(sink.to_json()).kafka):
@@ -93,7 +93,7 @@ def test_the_sinks_and_the_sources_clients_get_all_settings() -> None:
         (("export", "--topic", "a", "--path", "p"), "export"),
     ],
 )
-def test_commands_pass_on_all_settings(
+def test_s5_commands_pass_on_all_settings(
     command: tuple[str, ...], function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 from pyspark import cloudpickle
 
 from logtx.integration.spark import commits as commits_module
@@ -17,6 +19,8 @@ from logtx.integration.spark.planning import SourceOptions
 from logtx.integration.spark.sink import BatchSink
 from logtx.integration.spark.source import BatchSource, StreamSource
 from logtx.integration.spark.versions import counts_as, find
+
+from .conftest import ROOT
 
 KEEPER = KeeperAddress("127.0.0.1", 1, b"secret")
 SERVERS = {"kafka.bootstrap.servers": "kafka-1:9092"}
@@ -57,7 +61,19 @@ def test_an_executor_without_logtx(name: str) -> None:
     assert "spark.pyspark.python" in last
 
 
-def test_a_name_that_this_pyspark_does_not_have() -> None:
+def test_s9_logtx_asks_for_no_certain_pyspark() -> None:
+    # A cluster's PySpark is that of its Spark, whatever patch release that is.
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    [asked] = [r for text in extras["spark"] if (r := Requirement(text)).name == "pyspark"]
+    taken = ("4.0.0", "4.0.5", "4.1.4", "4.2.1", "4.3.0", "4.9.9")
+    assert [asked.specifier.contains(version) for version in taken] == [True] * len(taken)
+    assert not asked.specifier.contains("3.5.6"), "which has no Python data sources"
+    assert not asked.specifier.contains("5.0.0")
+
+
+def test_s9_a_name_that_this_pyspark_does_not_have() -> None:
     assert find("sql.datasource", "DataSourceArrowWriter") is not None
     assert find("sql.datasource", "DataSourceOfTheFuture") is None
     assert find("sql.of_the_future", "Anything") is None

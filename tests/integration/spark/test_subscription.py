@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +72,39 @@ def options(**given: str) -> SourceOptions:
 def test_options_that_make_no_sense(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         options(**given)
+
+
+class Asked:
+    """A log that counts what it is asked, by name of the question."""
+
+    def __init__(self, log: MemoryLog, counts: Counter[str]) -> None:
+        self._log, self._counts = log, counts
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*arguments: Any, **named: Any) -> Any:
+            self._counts[name] += 1
+            return getattr(self._log, name)(*arguments, **named)
+
+        return ask
+
+
+def test_s15_planning_asks_as_often_for_200_partitions_as_for_2(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logtx_memory_cluster.log
+    assert isinstance(log, MemoryLog)
+
+    def questions(partitions: int) -> Counter[str]:
+        counts, topic = Counter[str](), logtx_memory_cluster.topic(partitions)
+        monkeypatch.setattr(source_module, "open_log", lambda _: Asked(log, counts))
+        query = Query(logtx_memory_cluster, topic, startingOffsets="earliest")
+        query.log = Asked(log, Counter())  # type: ignore[assignment]
+        for number in range(2):
+            put(logtx_memory_cluster, topic, range(number, number + 1), partition=1)
+            assert query.trigger() == [number]
+        return counts
+
+    assert questions(200) == questions(2)
 
 
 @pytest.mark.parametrize(
