@@ -22,17 +22,21 @@ from logtx.journal.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
 )
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.position import Place
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
+    AddPartitions,
     AddWrites,
     Begin,
     Bind,
     Claim,
     Committed,
+    DataPartition,
     Entry,
     Forget,
     JournalRecord,
@@ -79,6 +83,11 @@ class NaiveTransaction:
     parts: int = 0
     writes: dict[TopicPartition, list[BranchRange]] = field(default_factory=dict)
     """What the parts and the decision say, by partition."""
+    partitions: dict[TopicPartition, str] = field(default_factory=dict)
+    """Its partitions, with the topic ids that they came with."""
+    due: dict[PartitionId, int] = field(default_factory=dict)
+    """Where it is to be placed: partition → offset behind its last record."""
+    places: dict[PartitionId, int] = field(default_factory=dict)
     doomed: bool = False
     """Whether a partition whose offset it would move was claimed while it was open."""
 
@@ -107,6 +116,10 @@ class Reference:
 
     def __init__(self, journal: Journal) -> None:
         """Read a journal from offset 0."""
+        self.modes: dict[str, tuple[str, Phase]] = {}
+        """Topic → (id, phase) as the latest MODE record says it."""
+        self.last: dict[PartitionId, int] = {}
+        """The latest place of each partition."""
         self.transactions: dict[int, NaiveTransaction] = {}
         self.generations: dict[str, tuple[int, bool]] = {}
         self.highest: dict[str, int] = {}
@@ -168,15 +181,27 @@ class Reference:
                     assert record.producer_id not in {t.producer_id for t in others}, (
                         f"a transaction key has two open transactions at {offset}"
                     )
-                self.transactions[offset] = NaiveTransaction(
+                told = self.transactions[offset] = NaiveTransaction(
                     record.producer_id, record.generation, record.session_nonce, record.request_id
                 )
+                _join(told, record.partitions)
+            case Placed():
+                self._place(offset, record)
+            case ModeChange():
+                topic_id, phase = self.modes.get(record.topic, (record.topic_id, Phase.MARKERS))
+                before = phase if topic_id == record.topic_id else Phase.MARKERS
+                steps = (Phase.MARKERS, Phase.TO_METADATA, Phase.METADATA, Phase.TO_MARKERS)
+                assert record.phase is steps[(steps.index(before) + 1) % 4], (
+                    f"MODE {record.phase} at {offset} follows {before}"
+                )
+                self.modes[record.topic] = record.topic_id, record.phase
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
             case Claim():
                 self._claim(offset, record)
             case (
                 AddOffsets()
+                | AddPartitions()
                 | AddWrites()
                 | PrepareCommit()
                 | PrepareAbort()
@@ -226,9 +251,17 @@ class Reference:
         self,
         offset: int,
         told: NaiveTransaction,
-        record: AddOffsets | AddWrites | PrepareCommit | PrepareAbort | Committed | Aborted,
+        record: AddOffsets
+        | AddPartitions
+        | AddWrites
+        | PrepareCommit
+        | PrepareAbort
+        | Committed
+        | Aborted,
     ) -> None:
         match record:
+            case AddPartitions() if told.state is State.OPEN:
+                _join(told, record.partitions)
             case AddOffsets() if told.state is State.OPEN:
                 self._add(told, record)
             case AddWrites() if told.state is State.OPEN:
@@ -249,21 +282,60 @@ class Reference:
                     f"a transaction whose input was claimed was committed at {offset}"
                 )
                 self._commit(offset, told)
+                self._decide_places(offset, told, record)
             case PrepareAbort() if told.state is State.OPEN:
                 told.state, told.sequence = State.ABORTING, offset
                 assert told.doomed or record.reason is not AbortReason.CLAIMED, (
                     f"a transaction of which nobody claimed anything was aborted at {offset}"
                 )
             case Committed() if told.state is State.COMMITTING:
+                assert told.due.keys() == told.places.keys(), (
+                    f"finished at {offset} without all of its places"
+                )
+                gone = {p.key for p, place in told.places.items() if place == GONE}
+                assert gone <= set(record.gone), f"{gone} are gone, and {offset} does not say so"
                 told.state = State.COMMITTED
             case Aborted() if told.state is State.ABORTING:
                 told.state = State.ABORTED
             case _:
                 pass
 
+    def _decide_places(self, offset: int, told: NaiveTransaction, record: PrepareCommit) -> None:
+        placed = {
+            PartitionId(*key, topic_id)
+            for key, topic_id in told.partitions.items()
+            if self.modes.get(key[0]) == (topic_id, Phase.METADATA)
+        }
+        assert {p.key for p in placed} == set(record.placed), (
+            f"the commit at {offset} says that it is placed in {record.placed}, not {placed}"
+        )
+        ranges = {p: told.writes.get(p.key, ()) for p in placed}
+        told.due = {p: 1 + max(r.last_offset for r in rs) for p, rs in ranges.items() if rs}
+
+    def _place(self, offset: int, record: Placed) -> None:
+        waiting = [
+            t
+            for t in sorted(self.transactions.values(), key=lambda t: t.sequence or 0)
+            if t.state is State.COMMITTING and t.sequence is not None and t.sequence <= record.upto
+        ]
+        for partition, place in record.ends.items():
+            covered = [t for t in waiting if partition in t.due and partition not in t.places]
+            assert covered, f"PLACED at {offset} covers nothing in {partition}"
+            for told in covered:
+                told.places[partition] = place
+            if place == GONE:
+                self.last.pop(partition, None)
+                continue
+            assert place >= self.last.get(partition, 0), f"places fall at {offset} (R3)"
+            assert all(place >= t.due[partition] for t in covered), (
+                f"the place at {offset} lies below what it places (R3)"
+            )
+            self.last[partition] = place
+
     def _write(
         self, offset: int, told: NaiveTransaction, record: AddWrites | PrepareCommit
     ) -> None:
+        _join(told, (w.partition for w in record.writes))
         for w in record.writes:
             ranges = told.writes.setdefault(w.partition.key, [])
             ranges += w.branches
@@ -292,6 +364,11 @@ class Reference:
                 places[partition] = each.to.place
         for group, places in moved.items():
             self.iovs.setdefault(group, []).append((offset, places))
+
+
+def _join(told: NaiveTransaction, partitions: Iterable[DataPartition]) -> None:
+    for partition in partitions:
+        told.partitions.setdefault(partition.key, partition.topic_id)
 
 
 # ---- the checkers -------------------------------------------------------------------------------
@@ -408,6 +485,15 @@ class Checker:
         assert held == reference.generations
         assert shard.bindings == reference.bindings
         assert shard.ages.hour == reference.hours
+        phases = {topic: (mode.topic_id, mode.phase) for topic, mode in shard.modes.rows()}
+        assert phases == reference.modes
+        assert shard.places.last == reference.last
+        rows = {row.begin: (row.sequence, row.ends, row.places) for row in shard.places.rows()}
+        assert rows == {
+            begin: (told.sequence, told.due, told.places)
+            for begin, told in reference.transactions.items()
+            if told.due and not told.state.finished
+        }
         claims: dict[str, Numbers] = {}
         for row in shard.claims.rows():
             claims.setdefault(row.group, {}).update(dict.fromkeys(row.partitions, row.number))

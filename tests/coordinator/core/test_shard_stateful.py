@@ -6,7 +6,7 @@ watches every step. `test_shard_mutations.py` shows that it finds what it should
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
@@ -397,7 +397,11 @@ class World:
         if not self.at(0).serving:
             # After a surprise it takes over at once; what it had in flight may land before that.
             self.lose(b, a % 2 == 0, 0, first=a < 2)
-        acts: dict[str, Callable[[], None]] = {
+        self.acts(a, b, where)[action]()
+
+    def acts(self, a: int, b: int, where: int) -> dict[str, Callable[[], None]]:
+        """Returns what can be done, by its name in `WEIGHTS`."""
+        return {
             "connect": lambda: self.connect(a, b, where),
             "begin": lambda: self.begin(a, where),
             "offsets": lambda: self.offsets(
@@ -424,7 +428,6 @@ class World:
             "finish": lambda: self.finish(a, where),
             "pass_time": lambda: self.pass_time(pick((1, 50, 300, 1_000), a)),
         }
-        acts[action]()
 
 
 WEIGHTS: Final = {
@@ -492,7 +495,12 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.settle()
 
 
-def run_seed(seed: int, steps: int = 80, make: Callable[[], World] = World) -> World:
+def run_seed(
+    seed: int,
+    steps: int = 80,
+    make: Callable[[], World] = World,
+    weights_of: Mapping[str, int] = WEIGHTS,
+) -> World:
     """Runs one history drawn from a seed: denser than Hypothesis draws them, and not shrunk.
 
     The same seed gives the same history. To shrink a failure, lower `steps` first.
@@ -502,7 +510,7 @@ def run_seed(seed: int, steps: int = 80, make: Callable[[], World] = World) -> W
     for who in (0, 2):
         world.connect(who, 0, 0)
     world.ack(9, 0)
-    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    names, weights = list(weights_of), list(weights_of.values())
     for _ in range(steps):
         [action] = chance.choices(names, weights)
         a, b = chance.choice((0, 0, 0, 2, 2, 1, 3)), chance.randrange(16)
