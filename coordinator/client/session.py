@@ -442,9 +442,8 @@ class CoordinatorClient:
         began_s, hint, served = time.monotonic(), "", False
         self._resume(found)
         try:
-            replies: Sequence[pb.Reply] | None = found.rest
-            decided = found.decided
-            while replies is not None and not self._closing.is_set():
+            replies, decided = found.rest, found.decided
+            while not self._closing.is_set():
                 for wire in replies:
                     reply = decode_reply(wire)
                     if isinstance(reply, _ELSEWHERE):
