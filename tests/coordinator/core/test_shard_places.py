@@ -134,7 +134,7 @@ class PlacedWorld(World):
         for index, partition in enumerate(coordinator.question.partitions):
             told = self.ends.get(partition.key, 0) - (which % 3 == 1)
             if (index + which) % 4 != 3:
-                ends[partition] = GONE if which % 8 == 6 else max(told, 0)
+                ends[partition] = GONE if which % 4 == 2 else max(told, 0)
         coordinator.tell_ends(ends)
 
     def settle_places(self, where: int) -> None:
