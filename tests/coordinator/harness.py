@@ -597,5 +597,4 @@ def dump(shard: Shard) -> dict[str, Any]:
         "bindings": dict(shard.bindings),
         "modes": shard.modes.rows(),
         "places": (dict(shard.places.last), shard.places.rows(), len(shard.places.unplaced)),
-        "fence": (shard.fences.waiting, shard.fences.trim_to),
     }

@@ -17,7 +17,7 @@ from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.modes import Mode, ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
-from logtx.journal.records.types import PrepareCommit
+from logtx.journal.records.types import PrepareCommit, Snapshot
 
 from ..harness import Coordinator, Journal
 from .test_shard_checkers import Checker
@@ -134,7 +134,7 @@ class PlacedWorld(World):
         for index, partition in enumerate(coordinator.question.partitions):
             told = self.ends.get(partition.key, 0) - (which % 3 == 1)
             if (index + which) % 4 != 3:
-                ends[partition] = GONE if which == 14 else max(told, 0)
+                ends[partition] = GONE if which % 4 == 2 else max(told, 0)
         coordinator.tell_ends(ends)
 
     def settle_places(self, where: int) -> None:
@@ -250,7 +250,7 @@ def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
         assert known(replica(entries, start).shard) == truth
 
 
-@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("seed", range(100, 116))
 def test_every_prefix_of_the_journal_is_a_safe_state(seed: int) -> None:
     world = played(seed, steps=50)
     for cut in range(1, world.journal.end + 1):
@@ -259,7 +259,9 @@ def test_every_prefix_of_the_journal_is_a_safe_state(seed: int) -> None:
 
 def drawn(seeds: range) -> Mapping[str, int]:
     """Returns how often each thing that the histories are for happens in them."""
-    counts: dict[str, int] = dict.fromkeys(("placed", "gone", "to-markers", "mixed", "without"), 0)
+    counts: dict[str, int] = dict.fromkeys(
+        ("placed", "gone", "to-markers", "mixed", "without", "snapshots"), 0
+    )
     for seed in seeds:
         for entry in played(seed).journal.entries:
             match entry.record:
@@ -271,11 +273,13 @@ def drawn(seeds: range) -> Mapping[str, int]:
                     counts["without"] += not with_records
                 case PrepareCommit(placed=placed, writes=writes) if placed:
                     counts["mixed"] += len(placed) < len(writes)
+                case Snapshot(last=True, places=rows) if rows:
+                    counts["snapshots"] += 1
                 case _:
                     pass
     return counts
 
 
 def test_the_histories_have_what_they_are_for() -> None:
-    counts = drawn(range(20))
+    counts = drawn(range(60))
     assert all(count >= 5 for count in counts.values()), counts

@@ -22,6 +22,10 @@ a file is ``#n``. `park` shows a reply that waits, `reply` one that the client g
     other OWNER replaces=n | other T2 RECORD epoch=n   somebody else's record lands
     finish T2 [gone=a/0]  time +1000  attach NAME  detach NAME nonce=1  hw  journal
     forget              from now on outcomes of finished transactions are not kept in memory
+    mode b metadata|markers [bare]  (bare: without mode records)             describe [b …]
+    recorded b 7  (mode records are written at 7)    ended b 7  (its ends, if bare)    publish b
+    ask                 asks for ends        ends b/0=5 b/1=gone    answers
+    snapshot            takes one            starts b/0=5    the log's starts, as housekeeping asks
 """
 
 from __future__ import annotations
@@ -34,11 +38,20 @@ from pathlib import Path
 import pytest
 
 from logtx.coordinator.core import transactions as metadata
-from logtx.coordinator.core.decision import ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.decision import (
+    PublishMode,
+    ShardConfig,
+    WriteMarkers,
+    WriteModeRecords,
+    WriteOffsets,
+)
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError
+from logtx.journal.modes import Mode, ModeChange
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.records.types import (
+    NO_FENCE,
     Aborted,
     AbortReason,
     AddOffsets,
@@ -54,6 +67,7 @@ from logtx.journal.records.types import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
+    Snapshot,
 )
 from logtx.journal.txid import TxId
 
@@ -65,6 +79,7 @@ from ..harness import (
     Emitted,
     Event,
     Failed,
+    Given,
     Journal,
     Owned,
     Parked,
@@ -117,8 +132,18 @@ def show_record(record: JournalRecord) -> str:
         case AddOffsets():
             return words(name, f"T{record.begin}", record.group, *map(show_step, record.steps))
         case PrepareCommit():
-            writes = [show_partition(w.partition.key) for w in record.writes]
+            placed = {key: "=placed" for key in record.placed}
+            keys = [w.partition.key for w in record.writes]
+            writes = [show_partition(key) + placed.get(key, "") for key in keys]
             return words(name, f"T{record.begin}", *writes)
+        case Placed():
+            return words(name, f"upto={record.upto}", *map(show_end, record.ends.items()))
+        case ModeChange():
+            bare = "" if record.with_records else "bare"
+            since = [f"{p}={offset}" for p, offset in sorted(record.since.items())]
+            return words(name, record.topic, record.phase, bare, *since)
+        case Snapshot():
+            return words(name, f"first={record.first}", *show_rows(record))
         case PrepareAbort():
             return words(name, f"T{record.begin}", record.reason)
         case Committed() | Aborted():
@@ -129,6 +154,30 @@ def show_record(record: JournalRecord) -> str:
             return words(name, record.group, f"nonce={record.claimant}", *claimed)
         case Bind():
             return words(name, record.group, record.transaction_group)
+
+
+def show_end(end: tuple[PartitionId, int | None]) -> str:
+    partition, place = end
+    told = {None: "waits", GONE: "gone"}.get(place, place)
+    return f"{show_partition(partition.key)}={told}"
+
+
+def show_rows(record: Snapshot) -> list[str]:
+    """Returns what a snapshot says of modes and places."""
+    modes = [f"{row.topic}:{row.phase}" for row in record.modes]
+    last = [f"last:{show_end(each)}" for each in record.last_places]
+    placed = [
+        f"T{row.begin}:{show_end((p, at))}" for row in record.places for p, _, at in row.places
+    ]
+    fence = [] if record.fence == NO_FENCE else [f"fence={record.fence}"]
+    return [*modes, *last, *placed, *fence, *map(show_end, record.fence_places)]
+
+
+def show_mode(info: commands.TopicModeInfo) -> str:
+    since = [f"{p}={offset}" for p, offset in sorted(info.since.items())]
+    told = "published" if info.published else ""
+    waits = f"waiting={info.waiting}" if info.waiting else ""
+    return words(info.topic, info.phase, f"at {info.mode_offset}", *since, told, waits)
 
 
 def show_txid(told: TxId) -> str:
@@ -174,6 +223,8 @@ def show_reply(reply: commands.Reply | None) -> str:
             return f"KeyInfo {show_key(reply)}"
         case commands.Keys():
             return words("Keys", *map(show_key, reply.keys))
+        case commands.TopicModes():
+            return words("TopicModes", *map(show_mode, reply.topics))
         case LogtxError():
             return f"{type(reply).__name__}: {reply}"
 
@@ -194,11 +245,20 @@ def show_event(event: Event) -> str:
         case Closed():
             return f"close  {event.producer_id} nonce={event.nonce}: {type(event.error).__name__}"
         case Emitted(WriteMarkers(transaction), hw):
-            named = map(show_partition, transaction.partitions)
+            named = [
+                show_partition(p) for p in transaction.partitions if p not in transaction.placed
+            ]
             what = f"T{transaction.begin} {transaction.state} at {transaction.commit_sequence}"
             return words("marker", what, *named, f"hw={hw}")
         case Emitted(WriteOffsets(group, _, offsets), _):
             return f"iov    {group}: {show_offsets(offsets)}"
+        case Emitted(WriteModeRecords(topic, _, offset, places, with_records), _):
+            what = "places" if places else "markers"
+            return words("modes ", topic, what, f"at {offset}", "" if with_records else "bare")
+        case Emitted(PublishMode(topic), _):
+            return f"publish {topic}"
+        case Given():
+            return "given"
         case Surprised():
             return "surprise"
         case Owned():
@@ -432,6 +492,62 @@ class Transcript:
     def do_finish(self, line: Line) -> None:
         gone = line.options.get("gone")
         self.coordinator.finish(line.txid().offset, (parse_partition(gone),) if gone else ())
+
+    def do_mode(self, line: Line) -> None:
+        bare, topic = line.flag("bare"), line.take()
+        mode = Mode(line.take())
+        self._submit(commands.SetTopicMode(topic=topic, mode=mode, without_records=bare))
+
+    def do_describe(self, line: Line) -> None:
+        named, line.words = tuple(line.words), []
+        self._submit(commands.DescribeTopics(topics=named))
+
+    def do_recorded(self, line: Line) -> None:
+        topic, offset = line.take(), int(line.take())
+        if self.coordinator.may_record(topic):
+            self.coordinator.record_mode(topic, offset)
+        else:
+            self.printed.append("not yet")
+
+    def do_ended(self, line: Line) -> None:
+        topic, end = line.take(), int(line.take())
+        ended = self.coordinator.end_mode(topic, dict.fromkeys(range(4), end))
+        self.printed.append("ended" if ended else "not yet")
+
+    def do_publish(self, line: Line) -> None:
+        self.coordinator.publish(line.take())
+
+    def do_ask(self, _line: Line) -> None:
+        if self.coordinator.ask_ends():
+            question = self.coordinator.question
+            assert question is not None
+            named = [show_partition(p.key) for p in question.partitions]
+            self.printed.append(words("ask    upto", question.upto, *named))
+        else:
+            self.printed.append("nothing to ask")
+
+    def do_ends(self, line: Line) -> None:
+        named, line.words = [text.split("=") for text in line.words], []
+        question = self.coordinator.question
+        if question is None:
+            self.printed.append("nothing was asked")
+            return
+        found = {parse_partition(p): GONE if at == "gone" else int(at) for p, at in named}
+        told = {p: found[p.key] for p in question.partitions if p.key in found}
+        self.coordinator.tell_ends(told)
+
+    def do_snapshot(self, _line: Line) -> None:
+        while self.coordinator.tenure.snapshot():
+            pass
+
+    def do_starts(self, line: Line) -> None:
+        named, line.words = [text.split("=") for text in line.words], []
+        fences = self.coordinator.shard.fences
+        ids = {p.key: p for p in fences.partitions()}
+        starts = {parse_partition(p): GONE if at == "gone" else int(at) for p, at in named}
+        fences.advance({ids[key]: at for key, at in starts.items() if key in ids})
+        waiting = "nothing" if fences.waiting is None else fences.waiting.offset
+        self.printed.append(f"trim to {fences.trim_to}, {waiting} waits")
 
     def do_forget(self, _line: Line) -> None:
         self._forget()

@@ -71,7 +71,13 @@ def history(seed: int, steps: int = 80) -> list[Entry]:
 
 def known(shard: Shard) -> dict[str, Any]:
     """Returns what a shard knows, without the outcomes of finished transactions."""
-    return {**dump(shard), "outcomes": None, "snapshot": shard.snapshot_offset, "hw": shard.hw}
+    return {
+        **dump(shard),
+        "outcomes": None,
+        "snapshot": shard.snapshot_offset,
+        "hw": shard.hw,
+        "fence": shard.fences.waiting,
+    }
 
 
 def replica(entries: list[Entry], start: int = 0, *, certain: bool = False) -> Replica:
