@@ -32,6 +32,7 @@ from logtx.coordinator.runtime import loading
 from logtx.coordinator.runtime.loading import load, lost_tail
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
+    CoordinatorBusyError,
     CoordinatorLoadingError,
     JournalTruncatedError,
     LogtxError,
@@ -511,6 +512,9 @@ class Seat:
         doubt: LogtxError | None,
     ) -> None:
         setting = self._setting
+        if isinstance(command, commands.SetTopicMode) and not self._is_certain(command.topic):
+            answer(CoordinatorBusyError("brokers do not agree on the topic"))
+            return
         if self.tenure is None:
             elsewhere = f"journal partition {self.partition} is not served here"
             answer(self.failure or NotCoordinatorError(elsewhere))
@@ -523,6 +527,12 @@ class Seat:
         setting.note(self.name, "asked", command)
         began(asked)
         self.tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
+
+    def _is_certain(self, topic: str) -> bool:
+        # A topic is switched only when look-ups told of the same one for long enough: a mode that
+        # has the id of its predecessor would be no news to its readers.
+        facts = self._facts.get(topic)
+        return facts is not None and facts.topic_id == self._setting.topology.truth[topic].topic_id
 
 
 class _Shell:
