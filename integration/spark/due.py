@@ -37,6 +37,11 @@ class RangePlaces:
     elsewhere: frozenset[int] = frozenset()
     """BEGINs of transactions whose records other tasks deliver."""
 
+    def records_below(self, offset: int) -> int:
+        """Returns how many of the records that are placed here began below an offset."""
+        branches = (b for each in self.dues for b in each.due.branches)
+        return sum(b.count for b in branches if b.first_offset < offset)
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:

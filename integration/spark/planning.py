@@ -620,6 +620,7 @@ class Planner:
         self._check_retained(start, spans)
         spots = {key: start.get(key, Spot(0)) for key in spans}
         total = sum(e - spots[k].o2 for k, e in spans.items())
+        total += sum(placed[k].records_below(spots[k].o2) for k in spans if k in placed)
         part = max(1, -(-total // max(self._options.min_partitions, 1)))
         if self._options.records_per_partition is not None:
             part = min(part, self._options.records_per_partition)
