@@ -5,7 +5,9 @@ What is read is compared with a naive merge of the partition's log and the home'
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +27,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.position import Passed, Place
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.txid import TxId
 
 from ...consumer.logs import Transactions
 from ...consumer.places import HOME, Places, expected
@@ -153,7 +156,8 @@ def all_of(steps: Iterator[None]) -> None:
 def test_a_batch_over_all_modes(places: Places, log: MemoryLog) -> None:
     all_of(some_of_everything(places))
     wanted = expected(log, "t")
-    assert b"f1" in wanted and b"m3" in wanted
+    assert b"f1" in wanted
+    assert b"m3" in wanted
     assert batch(log) == wanted
 
 
@@ -407,7 +411,7 @@ def test_it_waits_for_a_bounded_time(
 
 
 def test_tasks_that_do_not_meet_the_mode_record_are_run_again(
-    places: Places, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+    places: Places, log: MemoryLog
 ) -> None:
     since = unpublished(places)
     query = Reading(log, startingOffsets="earliest", minPartitions="2")
@@ -463,7 +467,8 @@ def test_nothing_is_asked_of_homes_without_commits(
     all_of(some_of_everything(places))
     monkeypatch.setattr(places_module.PlacesAhead, "reach", lambda *_, **__: pytest.fail("asked"))
     found = batch(log, **{"isolation.level": "read_uncommitted"})
-    assert b"never" in found and b"late" in found
+    assert b"never" in found
+    assert b"late" in found
 
 
 def test_a_journal_that_was_trimmed_too_far(places: Places, log: MemoryLog) -> None:
@@ -495,4 +500,74 @@ def test_an_end_moves_no_further_than_what_is_known() -> None:
 
 def test_a_part_carries_what_is_placed_in_it() -> None:
     found = Range("t", 0, Spot(3).position, 9)
-    assert found.places is None and not found.is_part
+    assert found.places is None
+    assert not found.is_part
+
+
+# ---- random histories ---------------------------------------------------------------------------
+
+
+class Story:
+    """Does one random thing after another, and knows when something is decided and not placed."""
+
+    def __init__(self, places: Places, seed: int) -> None:
+        self.places, self.chance = places, random.Random(seed)
+        self.open: list[TxId] = []
+        self.waiting = 0
+        self.in_metadata = False
+        self.numbers = itertools.count()
+
+    def value(self) -> bytes:
+        return b"%d" % next(self.numbers)
+
+    def step(self) -> None:
+        places, written, chance = self.places, self.places.written, self.chance
+        kind = chance.choice(["plain", "begin", "write", "write", "end", "end", "place", "switch"])
+        if kind == "plain":
+            plain(places, self.value())
+        elif kind == "begin":
+            self.open.append(written.begin())
+        elif kind == "write" and self.open:
+            written.write(chance.choice(self.open), "t", [self.value(), self.value()])
+        elif kind == "end" and self.open:
+            txid = self.open.pop(chance.randrange(len(self.open)))
+            if chance.random() < 0.25:
+                written.decide(txid, commit=False)
+                if not self.in_metadata:
+                    written.mark(txid, "t", commit=False)
+            elif self.in_metadata:
+                places.decide(txid)
+                self.waiting += 1
+            elif written.ranges(txid, "t", 0):
+                written.decide(txid)
+                written.mark(txid, "t")
+        elif kind == "place" and self.waiting:
+            self.place()
+        elif kind == "switch" and chance.random() < 0.3:
+            self.place()
+            self.in_metadata = not self.in_metadata
+            places.switch(Phase.METADATA if self.in_metadata else Phase.MARKERS)
+
+    def place(self) -> None:
+        if self.waiting:
+            self.places.place()
+            self.waiting = 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
+    story = Story(places, seed)
+    chance = random.Random(-seed)
+    limit = chance.choice([{}, {"maxRecordsPerTrigger": str(chance.randint(1, 9))}])
+    query = Reading(log, startingOffsets="earliest", **limit)
+    for _ in range(80):
+        story.step()
+        if chance.random() < 0.2 and not story.waiting:
+            query.on()
+            assert query.values == expected(log, "t")
+        if chance.random() < 0.1:
+            query.restart()
+    story.place()
+    wanted = expected(log, "t")
+    assert query.on() == wanted
+    assert batch(log, minPartitions=str(chance.randint(1, 9))) == wanted
