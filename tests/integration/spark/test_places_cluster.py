@@ -56,7 +56,7 @@ def consumed(cluster: Cluster, topic: str, group: str, count: int) -> list[int]:
     while len(found) < count and time.monotonic() < deadline_s:
         found += [int(m.value() or b"") for m in consumer.consume(count - len(found), 1)]
     with closing(cluster.producer()) as producer, producer.begin_transaction() as txn:
-        txn.send_offsets(group, consumer)
+        txn.send_offsets(consumer)
     consumer.close()
     return found
 
