@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from logtx.coordinator.core import tenure as tenures
-from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.decision import TopicFacts, WriteMarkers, WriteModeRecords
 from logtx.coordinator.core.fences import Fences
+from logtx.coordinator.core.placing import PlaceWrites
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
@@ -305,6 +306,13 @@ def test_a_new_owner_carries_out_what_ends_decisions_in_their_order() -> None:
             writes={("b", 0): (BranchRange(0, 9, 9, 1),)},
         )
     )
+    effects = coordinator.journal.load().loaded(coordinator.now)
+    assert [type(each) for each in effects] == [
+        PlaceWrites,
+        WriteMarkers,
+        WriteModeRecords,
+        WriteMarkers,
+    ]
     coordinator.lose()
     assert not coordinator.may_mark(txid.offset)
     assert not coordinator.may_record("b")
