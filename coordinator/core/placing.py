@@ -110,6 +110,8 @@ class Placer:
         self._first_marker = first_marker
         self._unplaced: Unplaced[int] = Unplaced()
         """What is durably decided and not durably placed."""
+        self._ids: dict[TopicPartition, list[PartitionId]] = {}
+        """Data partition → under which topic ids something waits there: one, nearly always."""
         self._left: dict[int, _Left] = {}
         """BEGIN → where it has no durable place yet."""
         self._question: Question | None = None
@@ -130,11 +132,17 @@ class Placer:
         self._left[effect.begin] = _Left(effect.sequence, set(effect.partitions))
         for partition in effect.partitions:
             self._unplaced.add(partition, effect.sequence, effect.begin)
+            ids = self._ids.setdefault(partition.key, [])
+            if partition not in ids:
+                ids.append(partition)
 
     def may_mark(self, partition: PartitionId, sequence: int) -> bool:
         """Returns whether a marker (or mode record) of this sequence may go out there now (R4)."""
-        waiting = self._unplaced.of(partition)
-        return not waiting or waiting[0].sequence > sequence
+        # Under whatever id: a broker of the past may have told another one of the same topic.
+        return all(
+            self._unplaced.of(each)[0].sequence > sequence
+            for each in self._ids.get(partition.key, ())
+        )
 
     def ask(self, now_ms: int) -> Question | None:
         """Begins a round, if something can be placed and no round is under way.
@@ -152,7 +160,7 @@ class Placer:
         upto = max((self._unplaced.of(p)[-1].sequence for p in firsts), default=-1)
         free: list[PartitionId] = []
         for partition, first in firsts.items():
-            marker = self._first_marker(partition.key)
+            marker = self._first_end(partition, self._first_marker(partition.key))
             if marker is None or first < marker:
                 free.append(partition)
                 upto = upto if marker is None else min(upto, marker - 1)
@@ -162,6 +170,13 @@ class Placer:
         self._turn(Round.ENDS)
         self._question = Question(upto, asked)
         return self._question
+
+    def _first_end(self, partition: PartitionId, marker: int | None) -> int | None:
+        """Returns the sequence of the first marker, or first place under another id, that a
+        partition lacks; None if it lacks none."""
+        others = (each for each in self._ids[partition.key] if each != partition)
+        firsts = [self._unplaced.of(each)[0].sequence for each in others]
+        return min((*firsts, marker) if marker is not None else firsts, default=None)
 
     def answered(
         self, question: Question, ends: Mapping[PartitionId, int], now_ms: int
@@ -205,12 +220,21 @@ class Placer:
             self._turn(Round.NONE)
         whole: list[tuple[int, int]] = []
         for partition, _, (sequence, begin) in self._unplaced.cover(placed):
+            if not self._unplaced.of(partition):
+                self._forget_id(partition)
             left = self._left[begin]
             left.partitions.discard(partition)
             if not left.partitions:
                 del self._left[begin]
                 whole.append((sequence, begin))
         return [begin for _, begin in sorted(whole)]
+
+    def _forget_id(self, partition: PartitionId) -> None:
+        ids = self._ids.get(partition.key, [])
+        if partition in ids:
+            ids.remove(partition)
+        if not ids:
+            self._ids.pop(partition.key, None)
 
     def drop(self) -> None:
         """Drops the current round: the tenure pauses, or its PLACED record will not be appended.

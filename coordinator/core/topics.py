@@ -109,6 +109,8 @@ class _Topic:
     as_of_ms: int = 0
     """When the look-up began that gave the latest answer: what happened since is not in it."""
     used_ms: int = 0
+    is_certain: bool = False
+    """Whether the latest answer can't be old."""
     holder: str = ""
     """Id of the topic that the latest answer which found one told of."""
     held_ms: int = 0
@@ -304,6 +306,7 @@ class TopicKnowledge:
         if facts is not None:
             known.note_holder(facts.topic_id, now_ms)
         known.note(found=facts is not None, now_ms=now_ms)
+        known.is_certain = certain
         if facts is not None:
             before = known.facts
             if before is not None and may_be_same(before.topic_id, facts.topic_id):
@@ -375,6 +378,15 @@ class TopicKnowledge:
         if known is None or known.told_ms is None or known.missed_ms is not None:
             return False
         return known.as_of_ms >= since_ms
+
+    def is_confirmed_since(self, topic: str, since_ms: int) -> bool:
+        """Returns whether all partitions are known that the topic had at `since_ms`.
+
+        A broker that is behind tells fewer. None is for `CONFIRM_MS`.
+        """
+        known = self._topics.get(topic)
+        pause_ms = 0 if known is not None and known.is_certain else CONFIRM_MS
+        return self.is_told_since(topic, since_ms + pause_ms)
 
     def existence(self, topic: str, now_ms: int, topic_id: str = "") -> Existence:
         """Returns whether there is a topic of this name, by look-ups up to this time.

@@ -16,9 +16,11 @@ from logtx.coordinator.core.decision import (
     ClearOffsets,
     Effect,
     Instant,
+    PublishMode,
     Ref,
     TopicFacts,
     WriteMarkers,
+    WriteModeRecords,
     WriteOffsets,
 )
 from logtx.coordinator.core.replica import Replica
@@ -30,6 +32,7 @@ from logtx.coordinator.runtime import loading
 from logtx.coordinator.runtime.loading import load, lost_tail
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
+    CoordinatorBusyError,
     CoordinatorLoadingError,
     JournalTruncatedError,
     LogtxError,
@@ -37,6 +40,7 @@ from logtx.journal.errors import (
     UnknownRecordError,
 )
 from logtx.journal.logs.interface import Log
+from logtx.journal.places import GONE, PartitionId
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
 from logtx.journal.records.types import Entry, Owner
@@ -45,6 +49,7 @@ from logtx.journal.txid import TxId
 from .history import Told
 from .lanes import Markers, Offsets
 from .logs import APPEND_TIMEOUT_MS, LogView, Pipe
+from .placing import Modes, Placing
 from .schedule import Party
 from .setting import WALL_MS, Setting
 
@@ -174,6 +179,9 @@ class Seat:
         self._setting = coordinator.setting
         self.pipe = self._setting.pipe(coordinator, "journal append")
         self.offsets = Offsets(self._setting, coordinator)
+        self.modes = Modes(self._setting, coordinator)
+        self._placing: Placing | None = None
+        """Asks for the latest tenure."""
         self._replica: Replica | None = None
         """Follows the journal while this coordinator does not serve it."""
         self._kept: list[Callable[[commands.Reply], None]] = []
@@ -210,6 +218,8 @@ class Seat:
         if tenure is not self.tenure:
             return
         tenure.tick(self.coordinator.now(), self._facts)
+        if self._placing is not None:
+            self._placing.soon()
         if tenure.more_due:
             self.coordinator.later(1, lambda: self._tick_tenure(tenure))
 
@@ -322,7 +332,11 @@ class Seat:
         setting.history.counts["failovers"] += len(shard.past_epochs) > 0
         setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
         shell = _Shell(self, self.pipe)
-        shell.tenure = self.tenure = Tenure(shard, shell)
+        tenure = shell.tenure = self.tenure = Tenure(shard, shell)
+        coordinator = self.coordinator
+        self._placing = shell.placing = Placing(
+            setting, coordinator, tenure, coordinator.markers, coordinator.now
+        )
         self._hour_began_ms = setting.now_ms
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
         self.tenure.begin(self.coordinator.now(), self._facts)
@@ -376,9 +390,15 @@ class Seat:
         setting, journal = self._setting, self._setting.broker.journal(self.partition)
         kept_ms = setting.now_ms - setting.outcome_retention_ms
         times = [record.time_ms for record in journal]
-        setting.broker.trim(
-            self.partition, min(snapshot, tenure.shard.hw, bisect_left(times, kept_ms))
-        )
+        fences = tenure.shard.fences
+        fences.advance({p: self._log_start(p) for p in fences.partitions()})
+        bounds = snapshot, tenure.shard.hw, bisect_left(times, kept_ms), fences.trim_to
+        setting.broker.trim(self.partition, min(bounds))
+
+    def _log_start(self, partition: PartitionId) -> int:
+        # No data is deleted, but with its topic.
+        facts = self._setting.topology.truth.get(partition.topic)
+        return 0 if facts is not None and facts.topic_id == partition.topic_id else GONE
 
     # ---- giving it away -------------------------------------------------------------------------
 
@@ -435,6 +455,7 @@ class Seat:
             answer(why)
         self.coordinator.markers.lanes.forget(self.partition)
         self.offsets.lanes.forget(self.partition)
+        self.modes.lanes.forget(self.partition)
         links = self.coordinator.links
         for key in [key for key in links if key[0] == self.partition]:
             links.pop(key).end(why)
@@ -474,6 +495,8 @@ class Seat:
                 named: Collection[TopicPartition] = command.partitions
             case commands.AddWrites() | commands.End():
                 named = command.writes
+            case commands.SetTopicMode():
+                named = ((command.topic, 0),)
             case _:
                 named = ()
         # As in `Streams._prepare`: what the topics say is looked up before, whoever serves then.
@@ -489,6 +512,9 @@ class Seat:
         doubt: LogtxError | None,
     ) -> None:
         setting = self._setting
+        if isinstance(command, commands.SetTopicMode) and not self._is_certain(command.topic):
+            answer(CoordinatorBusyError("brokers do not agree on the topic"))
+            return
         if self.tenure is None:
             elsewhere = f"journal partition {self.partition} is not served here"
             answer(self.failure or NotCoordinatorError(elsewhere))
@@ -502,11 +528,18 @@ class Seat:
         began(asked)
         self.tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
 
+    def _is_certain(self, topic: str) -> bool:
+        # A topic is switched only when look-ups told of the same one for long enough: a mode that
+        # has the id of its predecessor would be no news to its readers.
+        facts = self._facts.get(topic)
+        return facts is not None and facts.topic_id == self._setting.topology.truth[topic].topic_id
+
 
 class _Shell:
     """The shell that one tenure acts through."""
 
     tenure: Tenure
+    placing: Placing
 
     def __init__(self, seat: Seat, pipe: Pipe) -> None:
         self._seat = seat
@@ -524,9 +557,13 @@ class _Shell:
         self._breaks = setting.faults.on and setting.faults.tries("journal producer renewed", 0.01)
         self._pipe.append(
             lambda: setting.broker.append_journal(seat.partition, value, writer, meant),
-            lambda offset: self.tenure.acknowledged(predicted, offset),
+            lambda offset: self._acknowledged(predicted, offset),
             twice=self._breaks,
         )
+
+    def _acknowledged(self, predicted: int, offset: int | None) -> None:
+        self.tenure.acknowledged(predicted, offset)
+        self.placing.soon()
 
     def _renew(self, lost: int) -> None:
         # The former producer tells the loss when it is closed; meanwhile the next one is used.
@@ -597,14 +634,21 @@ class _Shell:
                 self._seat.offsets.write(self.tenure, effect)
             case ClearOffsets():
                 raise AssertionError("groups are not forgotten here")
+            case WriteModeRecords(with_records=False):
+                self.placing.end_switch(effect)
+            case WriteModeRecords():
+                self._seat.coordinator.markers.write_mode(self.tenure, effect)
+            case PublishMode(topic):
+                self._seat.modes.publish(self.tenure, topic)
             case _:
-                raise AssertionError("no topic is switched here")
+                raise AssertionError("the tenure keeps the others to itself")
 
     def first_marker(self, key: TopicPartition) -> int | None:
-        raise AssertionError(f"nothing is placed here: {key}")
+        return self._seat.coordinator.markers.lanes.first(self._seat.partition, key)
 
     def places_given(self) -> None:
-        raise AssertionError("nothing is placed here")
+        self._seat.coordinator.markers.lanes.resume(self._seat.partition)
+        self.placing.soon()
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         links, key = self._seat.coordinator.links, (self._seat.partition, producer_id, nonce)

@@ -15,6 +15,7 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import GroupOffsets
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError
+from logtx.journal.mode_registry import ModeKey, TopicModeRecord
 from logtx.journal.records.types import Entry
 from logtx.journal.txid import TxId
 
@@ -227,6 +228,14 @@ class OffsetsRecord:
     value: GroupOffsets | None
 
 
+@dataclass(slots=True)
+class ModesRecord:
+    """A record of ``__transaction_topics``; a value of None removes the key."""
+
+    key: ModeKey
+    value: TopicModeRecord | None
+
+
 class History:
     """Everything seen so far."""
 
@@ -243,6 +252,7 @@ class History:
         self.heard: list[tuple[str, int, str]] = []
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []
+        self.modes_log: list[ModesRecord] = []
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}
         self.serial: dict[str, Serial] = {}

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Final
 
 from logtx.coordinator.core import lanes, offsets_lanes, topics
-from logtx.coordinator.core.decision import Instant, TopicFacts, WriteOffsets
+from logtx.coordinator.core.decision import Instant, TopicFacts, WriteModeRecords, WriteOffsets
 from logtx.coordinator.core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import TopicKnowledge
@@ -23,6 +24,7 @@ from logtx.coordinator.protocol import commands
 from logtx.journal.control import TXCTL_HEADER, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
 from logtx.journal.records.fate import NO_EPOCH
+from logtx.journal.txid import TxId
 
 from .history import OffsetsRecord
 from .logs import Pipe
@@ -86,7 +88,17 @@ class Markers:
     def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
         """Writes a decided transaction's markers; must be called in commit-sequence order."""
         shard = tenure.shard
-        self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)
+        may_mark = tenure.placer.may_mark
+        self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark)
+
+    def write_mode(self, tenure: Tenure, effect: WriteModeRecords) -> None:
+        """Writes a mode record to each partition of a topic."""
+        shard = tenure.shard
+        txid = TxId(shard.partition, shard.incarnation, effect.offset)
+        may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded
+        self.lanes.write_mode(
+            ModeWrite(txid, effect.topic, effect.topic_id, effect.places, may_mark, recorded)
+        )
 
     def sweep(self) -> None:
         """Drops idle lanes, and fails those that get no answer; called now and then."""
@@ -139,7 +151,7 @@ class Markers:
 
         def acknowledge(offset: int | None) -> None:
             if offset is not None:
-                self.lanes.written(job, self._now_ms)
+                self.lanes.written(job, self._now_ms, offset)
                 return
             playing.stopped |= playing.gapless
             self._not_written(job, why[0] if why else Failure.STOPPED)

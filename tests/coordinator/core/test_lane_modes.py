@@ -113,12 +113,12 @@ def test_a_switch_is_done_when_a_later_look_up_finds_no_further_partition(stage:
     assert not told, "a partition may have come since"
     stage.known.began("a", stage.now_ms)
     grown = topics.TopicFacts(topic_id="id-a", partition_count=3, record_max_bytes=1_000_000)
-    stage.known.told("a", grown, stage.now_ms)
+    stage.known.told("a", grown, stage.now_ms, certain=True)
     stage.lanes.looked_up("a", stage.now_ms)
     assert not told
     assert sequences(stage, ("a", 2)) == [1_005]
     stage.answer(offset=0)
-    stage.known.told("a", grown, stage.now_ms)
+    stage.known.told("a", grown, stage.now_ms, certain=True)
     stage.lanes.looked_up("a", stage.now_ms)
     assert told == [
         (1_005, id_of(("a", partition)), offset, (0, 1, 2))
@@ -127,6 +127,27 @@ def test_a_switch_is_done_when_a_later_look_up_finds_no_further_partition(stage:
     stage.wait()
     assert stage.lanes.backlogs()[0] == (0, 0)
     assert not stage.lanes._modes
+
+
+def test_a_broker_that_is_behind_does_not_make_a_switch_leave_partitions_out() -> None:
+    stage, told = Stage(), Told()
+    behind = topics.TopicFacts(topic_id="id-a", partition_count=1, record_max_bytes=1_000_000)
+    stage.known.told("a", behind, stage.now_ms)
+    stage.lanes.write_mode(switch(told))
+    stage.answer()
+    for _ in range(3):
+        stage.now_ms += lanes.LOOK_PAUSE_MS
+        stage.known.told("a", behind, stage.now_ms)
+        stage.lanes.looked_up("a", stage.now_ms)
+        assert not told, "one answer proves nothing"
+    stage.tell("a", "id-a")
+    assert stage.in_flight() == [(1_005, A1)]
+    stage.answer()
+    whole_ms = stage.now_ms
+    while not told:
+        stage.now_ms += lanes.LOOK_PAUSE_MS
+        stage.tell("a", "id-a")
+    assert topics.CONFIRM_MS <= stage.now_ms - whole_ms <= 2 * topics.CONFIRM_MS
 
 
 def test_a_mode_record_whose_offset_is_not_told_is_written_again(stage: Stage) -> None:

@@ -312,3 +312,30 @@ def test_mode_records_follow_the_table_of_phases() -> None:
             else:
                 with pytest.raises(CorruptRecordError, match=f"is {after}, and it was {before}"):
                     modes.replay(9, ModeChange("a", "id", after))
+
+
+# ---- two ids of one partition -------------------------------------------------------------------
+
+
+def test_markers_and_places_keep_one_order_whatever_id_a_topic_was_told_to_have() -> None:
+    # A broker of the past told the id of the topic's predecessor, when a later commit was decided.
+    data, misnamed = PartitionId("a", 0, "id"), PartitionId("a", 0, "id-of-its-predecessor")
+    placer = Placer(lambda _: None)
+    placer.place(PlaceWrites(1, 10, (data,)))
+    placer.place(PlaceWrites(2, 12, (misnamed,)))
+    assert not placer.may_mark(misnamed, 11)
+    assert placer.may_mark(misnamed, 9)
+    question = placer.ask(0)
+    assert question is not None
+    assert (question.upto, question.partitions) == (11, (data,))
+    placer.answered(question, {data: 5}, 0)
+    placer.placed(Placed(11, {data: 5}))
+    assert placer.may_mark(data, 11)
+    assert not placer.may_mark(data, 13)
+    question = placer.ask(0)
+    assert question is not None
+    assert question.partitions == (misnamed,)
+    placer.answered(question, {misnamed: 6}, 0)
+    placer.placed(Placed(question.upto, {misnamed: 6}))
+    assert placer.may_mark(data, 13)
+    assert placer.is_idle

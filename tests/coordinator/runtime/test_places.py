@@ -30,7 +30,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import Published, TopicModeRecord, latest
 from logtx.journal.modes import MODES_TOPIC, Mode, ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
-from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
+from logtx.journal.reader import JOURNAL_TOPIC, read_entries, read_records
 from logtx.journal.records.types import Committed, PrepareCommit
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
