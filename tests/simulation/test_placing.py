@@ -185,8 +185,8 @@ class Reading:
                 phase = change.phase
                 if phase in (Phase.TO_METADATA, Phase.TO_MARKERS):
                     begun, with_records = at, change.with_records
+                    since_ms = self.history.journals[HOME][at].time_ms
                 since = change.since or since
-                since_ms = self.history.journals[HOME][at].time_ms
                 self.counts[phase.value] += 1
                 at, change = next(changes)
             placed = [key for key in decision.placed if key[0] == OUTPUT]
