@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,15 @@ import pytest
 
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
-from logtx.journal.errors import LogtxError, TransactionStateError
+from logtx.journal.errors import (
+    LogtxError,
+    NotSupportedError,
+    TransactionStateError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from logtx.journal.modes import Mode, ModeChange, Phase
+from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
@@ -304,6 +313,104 @@ def test_connect(setup: str, generation: int | None, nonce: int, expected: str) 
     )
 
 
+# ---- modes of topics ----------------------------------------------------------------------------
+
+SWITCHED: Final[Mapping[Phase, Mapping[Mode, str]]] = {
+    Phase.MARKERS: {Mode.METADATA: "to-metadata", Mode.MARKERS: "markers"},
+    Phase.TO_METADATA: {Mode.METADATA: "to-metadata", Mode.MARKERS: "TopicModeError"},
+    Phase.METADATA: {Mode.METADATA: "metadata", Mode.MARKERS: "to-markers"},
+    Phase.TO_MARKERS: {Mode.METADATA: "TopicModeError", Mode.MARKERS: "to-markers"},
+}
+"""Phase of a topic → what is answered to who asks for a mode: the phase then, or an error."""
+
+
+def switch_to(stage: Stage, phase: Phase) -> None:
+    """Switches topic a on until it is in this phase."""
+    coordinator = stage.coordinator
+    while stage.coordinator.shard.modes.phase("a", "id-a") is not phase:
+        now = coordinator.shard.modes.phase("a", "id-a")
+        if now in (Phase.MARKERS, Phase.METADATA):
+            to = Mode.METADATA if now is Phase.MARKERS else Mode.MARKERS
+            stage.ask(commands.SetTopicMode(topic="a", mode=to))
+        else:
+            coordinator.record_mode("a", 5)
+            coordinator.ack()
+            coordinator.publish("a")
+
+
+def phase_told(reply: commands.Reply) -> str:
+    if not isinstance(reply, commands.TopicModes):
+        return type(reply).__name__
+    [info] = reply.topics
+    return info.phase.value
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("phase", Phase)
+def test_a_switch_is_asked_for(phase: Phase, mode: Mode) -> None:
+    stage = Stage()
+    switch_to(stage, phase)
+    end = stage.coordinator.journal.end
+    command = commands.SetTopicMode(topic="a", mode=mode)
+    reply = stage.ask(command)
+    assert phase_told(reply) == SWITCHED[phase][mode]
+    begins = phase_told(reply) in ("to-metadata", "to-markers") and phase.value in tuple(Mode)
+    assert stage.coordinator.journal.end - end == begins
+    assert phase_told(stage.ask(commands.DescribeTopics(topics=("a",)))) == (
+        stage.coordinator.shard.modes.phase("a", "id-a").value
+    )
+    # Asked again it changes nothing.
+    end = stage.coordinator.journal.end
+    assert phase_told(stage.ask(command)) == SWITCHED[phase][mode]
+    assert stage.coordinator.journal.end == end
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_topic_that_is_created_anew_has_markers(phase: Phase) -> None:
+    stage = Stage()
+    switch_to(stage, phase)
+    facts = stage.coordinator.topics["a"]
+    stage.coordinator.topics["a"] = replace(facts, topic_id="id-anew")
+    reply = stage.ask(commands.SetTopicMode(topic="a", mode=Mode.MARKERS))
+    assert phase_told(reply) == "markers"
+    reply = stage.ask(commands.SetTopicMode(topic="a", mode=Mode.METADATA))
+    assert isinstance(reply, commands.TopicModes)
+    assert (reply.topics[0].topic_id, reply.topics[0].phase) == ("id-anew", Phase.TO_METADATA)
+    # What is late of the former topic's switch changes nothing.
+    former = PartitionId("a", 0, "id-a")
+    stage.coordinator.tenure.mode_recorded(former, 3, (0,))
+    stage.coordinator.ack()
+    assert stage.coordinator.shard.modes.phase("a", "id-anew") is Phase.TO_METADATA
+
+
+def test_a_partition_that_is_added_during_a_switch_gets_its_mode_record_first() -> None:
+    stage = Stage()
+    switch_to(stage, Phase.TO_METADATA)
+    tenure, modes = stage.coordinator.tenure, stage.coordinator.shard.modes
+    for partition in range(4):
+        tenure.mode_recorded(PartitionId("a", partition, "id-a"), 5, range(5))
+    assert modes.phase("a", "id-a") is Phase.TO_METADATA
+    tenure.mode_recorded(PartitionId("a", 4, "id-a"), 0, range(5))
+    assert modes.of("a", "id-a").since == {0: 5, 1: 5, 2: 5, 3: 5, 4: 0}
+
+
+@pytest.mark.parametrize("topic", ["nowhere", "a*", "*"])
+def test_topics_that_are_not_switched(topic: str) -> None:
+    reply = Stage().ask(commands.SetTopicMode(topic=topic, mode=Mode.METADATA))
+    expected = NotSupportedError if topic.endswith("*") else UnknownTopicError
+    assert type(reply) is expected
+
+
+def test_a_topic_of_which_something_is_in_doubt_is_not_switched() -> None:
+    stage = Stage()
+    doubt = UnsupportedTopicError("it is compacted")
+    command = commands.SetTopicMode(topic="a", mode=Mode.METADATA)
+    shard, topics = stage.coordinator.shard, stage.coordinator.topics
+    decision = shard.handle(command, "ref", stage.coordinator.now, topics, doubt)
+    assert decision.records == ()
+    assert decision.replies == (("ref", doubt),)
+
+
 # ---- what replay does ---------------------------------------------------------------------------
 
 
@@ -343,6 +450,8 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
         partition_count=1,
         past_epochs=(),
     ),
+    Placed(9, {PartitionId("a", 0, "id-a"): 1}),
+    ModeChange("a", "id-a", Phase.TO_METADATA),
 )
 LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
     State.OPEN: (),
@@ -421,6 +530,12 @@ of the session since.
 |---|{rule}
 {rows}
 
+A topic's mode is switched by `SetTopicMode`, which is asked again until the phase is final:
+
+| the topic is | asked for `metadata` | asked for `markers` |
+|---|---|---|
+{phases}
+
 A transaction whose input was claimed while it was open is aborted at once. Should its abort be
 lost, it takes no offsets and can't be committed (`ClaimFencedError`), and the next owner aborts it.
 
@@ -443,6 +558,10 @@ def page() -> str:
             f"| {case} | " + " | ".join(f"`{reply}`" for reply in replies) + " |"
             for case, replies in TABLE.items()
         ),
+        phases="\n".join(
+            f"| {phase} | " + " | ".join(f"`{told}`" for told in tolds.values()) + " |"
+            for phase, tolds in SWITCHED.items()
+        ),
     )
 
 
@@ -454,7 +573,8 @@ def test_page_is_current(rewrite: bool) -> None:
 
 def test_errors_of_the_table_cross_the_wire() -> None:
     classes = {cls.__name__: cls for cls in _subclasses(LogtxError)}
-    named = {reply for replies in TABLE.values() for reply in replies if reply.endswith("Error")}
+    told = [*TABLE.values(), *(replies.values() for replies in SWITCHED.values())]
+    named = {reply for replies in told for reply in replies if reply.endswith("Error")}
     assert all(classes[error].code for error in named)
 
 
