@@ -26,7 +26,7 @@ from .logs import Pipe
 from .schedule import Party
 from .setting import Setting
 
-FAULTS_SHARE: Final = 0.1
+FAULTS_SHARE: Final = 0.2
 """Share of the questions that are answered late, and of the partitions that are left out."""
 MODE_PAUSE_MS: Final = 10
 """Pause between two attempts to end a switch without mode records."""
