@@ -630,6 +630,7 @@ class Consumer:
             "pending_transactions": len(pending),
             "pending_records": sum(p.count for p in pending),
             "pending_memory_bytes": self._reading.pending_map.memory_bytes,
+            **self._reading.following.homes.stats(),
             "held_back": [] if self._closed else [held.as_dict() for held in self.held_back()],
         }
 

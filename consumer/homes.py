@@ -43,7 +43,7 @@ from ..journal.records.types import (
 )
 from ..journal.txid import TxId
 from .core.headers import control_of, txid_of
-from .core.home_view import Fate, HomeView, HomeWrites, Start
+from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
@@ -191,6 +191,17 @@ class Followed:
         found = 0 if self.input is None else self.input.misplaced
         new, self.told_misplaced = found - self.told_misplaced, found
         return new
+
+    def placing(self) -> Due | None:
+        """Returns the first transaction that is decided here and not placed, if any."""
+        return None if self.input is None else self.input.placing()
+
+    def is_placing(self, raw: bytes) -> bool:
+        """Returns whether a TxId is decided here and not placed."""
+        txid = TxId.from_bytes(raw)
+        if self.input is None or txid.journal != self.home:
+            return False
+        return self.input.fate(txid.offset) is Fate.DECIDED
 
     def is_known(self, raw: bytes) -> bool:
         """Returns whether the view knows what becomes of a pending TxId, so that nothing need be

@@ -71,6 +71,9 @@ class HeldBy(StrEnum):
     """It is committed; the application has not taken all of it, or of what stands before it."""
     SIDE_READ = "side read"
     """It is committed; a side read fetches the records that the buffer does not hold."""
+    PLACING = "placing"
+    """It is committed, and its place is not known: the coordinator has not asked for the
+    partition's end yet. Records behind it wait, too."""
     ERROR = "error"
     """It can't be delivered: `Consumer.poll` raises the reason."""
 
@@ -140,11 +143,13 @@ def held_back(
     """
     holder = assigned.buffer.holding()
     if holder is None:
-        return None
+        return _placing(assigned)
     if isinstance(holder, EndedTransaction):
         held_by, pending = _HELD_BY[holder.state], holder.pending
     else:
         held_by, pending = HeldBy.MARKER, holder
+        if assigned.home is not None and assigned.home.is_placing(holder.txid):
+            held_by = HeldBy.PLACING
     written_ms = None if pending is None else _written_ms(pending, pending_map)
     since = None if pending is None else pending.since
     return HeldBack(
@@ -159,6 +164,27 @@ def held_back(
         memory_bytes=0 if pending is None else pending.charged_bytes,
         spilled_bytes=0 if pending is None else pending.run_bytes,
         state=None if pending is None else pending.state,
+    )
+
+
+def _placing(assigned: Assigned) -> HeldBack | None:
+    # Nothing that was passed on holds o1. What was not waits for a place, if for anything.
+    home = assigned.home
+    due = None if home is None else home.placing()
+    if home is None or due is None:
+        return None
+    return HeldBack(
+        topic=assigned.key[0],
+        partition=assigned.key[1],
+        offset=assigned.buffer.position().o2,
+        txid=TxId(*home.home, due.begin),
+        held_by=HeldBy.PLACING,
+        age_s=None,
+        seen_s=None,
+        records=sum(r.count for r in due.branches),
+        memory_bytes=0,
+        spilled_bytes=0,
+        state=State.COMMITTING,
     )
 
 

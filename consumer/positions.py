@@ -66,8 +66,11 @@ def key_of(partition: KafkaPartition) -> TopicPartition:
     return partition.topic, partition.partition
 
 
-def _order(position: Position) -> tuple[int, int]:
-    return position.o2, position.o3
+def _order(position: Position) -> tuple[int, int, int, int]:
+    # What is placed at an offset comes before the marker that may lie there.
+    passed = position.passed
+    sequence, taken = (-1, 0) if passed is None else (passed.sequence, passed.taken)
+    return position.o2, sequence, taken, position.o3
 
 
 def _known(assigned: Assigned, partition: KafkaPartition) -> Position | None:
@@ -144,6 +147,7 @@ class Positions:
                 starts.append((stored, StartedAt.ELSEWHERE))
             else:
                 starts.append(self.start_at(partition))
+        self._reading.following.learn([key_of(p) for p in partitions])
         self._pause_s = 0.0
         for partition, (start, started_at) in zip(partitions, starts, strict=True):
             key = key_of(partition)
@@ -420,7 +424,7 @@ class Positions:
                 )
             end = _known(assigned, place)
             before, present = assigned.stored or assigned.origin, assigned.buffer.position()
-            if end is None and _order(before) == (place.offset, 0):
+            if end is None and (before.o2, before.o3) == (place.offset, 0):
                 end = before
             if end is None or not _order(before) <= _order(end) <= _order(present):
                 raise ConfigError(
