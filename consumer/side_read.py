@@ -88,7 +88,8 @@ class SideReader:
             shared: shared with the consumer's buffers; None shares nothing.
         """
         self._log = log
-        self._settings = dict(settings)
+        # The range of what is placed may end where no record is.
+        self._settings = {**settings, "enable.partition.eof": True}
         self._pending_map = pending_map
         self._view = pending_map.view()
         self._controls = (shared or Shared()).controls
@@ -175,6 +176,8 @@ class SideReader:
             self._settle_below(current, current.next_offset)
             if self._pass is not None and current.wanted:
                 self._assign(current)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._settle_below(current, cast(int, event.offset()))
         else:
             _LOG.warning("side_read_error topic=%s partition=%d error=%s", topic, partition, error)
 
@@ -182,7 +185,7 @@ class SideReader:
         offset = record.offset()
         if offset < current.next_offset:
             return
-        self._settle_below(current, offset + 1)
+        self._settle_below(current, offset)
         current.next_offset = offset + 1
         try:
             raw = txid_of(record)
@@ -208,9 +211,10 @@ class SideReader:
         found.uniform = found.uniform and found.control == control
         found.further_headers = found.further_headers or len(record.headers() or ()) > 1
         found.records.append(record)
+        self._settle_below(current, offset + 1)
 
     def _settle_below(self, current: _Pass, offset: int) -> None:
-        reached = [r for r in current.wanted.values() if r.marker_offset < offset]
+        reached = [r for r in current.wanted.values() if r.end_offset <= offset]
         for request in reached:
             del current.wanted[request.txid]
             self._settle(current, request, duplicate=False)

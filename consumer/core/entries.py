@@ -88,6 +88,11 @@ class EndedTransaction:
         return self.marker_offset + 1
 
     @property
+    def read_to(self) -> int:
+        """Everything below this offset tells what there is of it."""
+        return self.marker_offset
+
+    @property
     def is_foreign(self) -> bool:
         """Whether its marker claims records that can't be in this log: at its own offset or behind.
 
@@ -125,13 +130,15 @@ class SideRead:
     first_offset: int
     """Offset to read from: the lowest first offset that the marker states."""
     marker_offset: int
-    """Offset of the marker: the range ends below it."""
+    """Offset of the marker, or the place: the range ends below it."""
+    end_offset: int
+    """The range is read when everything below is."""
 
     @classmethod
     def of(cls, entry: EndedTransaction) -> SideRead:
         """Returns the side read that settles a waiting entry."""
         first = min(r.first_offset for r in entry.marker.branches)
-        return cls(entry.txid, entry.marker, first, entry.marker_offset)
+        return cls(entry.txid, entry.marker, first, entry.marker_offset, entry.read_to)
 
 
 def journal_of(txid: RawTxId) -> Journal:

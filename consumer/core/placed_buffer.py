@@ -39,6 +39,11 @@ class PlacedTransaction(EndedTransaction):
         """Its place: the record at it comes next."""
         return self.marker_offset
 
+    @property
+    def read_to(self) -> int:
+        """Its last record is enough: there may be none at its place, nor between."""
+        return max(r.last_offset for r in self.marker.branches) + 1
+
 
 class PlacedBuffer(PartitionBuffer):
     """Applies the rules of ``read_committed`` to a partition in which one home places."""

@@ -130,6 +130,8 @@ class PlacedInput:
             buffer.drop_ended()
         while True:
             following = view.next_place(partition)
+            if following is not None and self._is_behind_end(following[0]):
+                following = None
             stop = self.horizon if following is None else min(self.horizon, following[0])
             self._feed_below(stop)
             if following is None or self.next_offset < following[0]:
@@ -141,6 +143,10 @@ class PlacedInput:
             view.pass_over(partition)
             if is_met:
                 buffer.drop_ended()
+
+    def _is_behind_end(self, place: int) -> bool:
+        # The topic was switched again since: that place is for who comes to the next mode record.
+        return self._ends_at is not None and place > self._ends_at
 
     def _feed_below(self, stop: int) -> None:
         if self._ends_at is not None:
