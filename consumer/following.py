@@ -177,7 +177,10 @@ class Following:
             "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=False",
             *(*assigned.key, offset, home.home[0], mode_offset),
         )
-        return _anew(assigned, replace(assigned.buffer.position(), passed=None))
+        # Behind the mode record: at it, a reader can't tell whether what is placed there came.
+        position = assigned.buffer.position()
+        o1 = offset + 1 if position.o1 == position.o2 else position.o1
+        return _anew(assigned, replace(position, o1=o1, o2=offset + 1, o3=0, passed=None))
 
     def found_placed(self, assigned: Assigned) -> Assigned | None:
         """Makes a partition follow its home, of which a look-up says that it places there.

@@ -20,7 +20,7 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import JournalError, LogtxError
+from ..journal.errors import JournalError, LogtxError, NotSupportedError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
@@ -125,7 +125,15 @@ class SerialReader:
 
         Raises:
             BrokerError, JournalError: the journal's last decision could not be read.
+            NotSupportedError: the topic is in metadata mode.
         """
+        if self._reading.following.home_of(assigned) is not None:
+            topic, partition = assigned.key
+            raise NotSupportedError(
+                f"topic {topic} is in metadata mode, in which transactions have no markers in"
+                f" {topic}[{partition}], and serial order is made of these: read it with poll() or"
+                " consume() and isolation.level=read_committed, or switch it to markers"
+            )
         buffer = SerialBuffer(
             assigned.key,
             assigned.start,

@@ -177,7 +177,7 @@ class SideReader:
             if self._pass is not None and current.wanted:
                 self._assign(current)
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._settle_below(current, cast(int, event.offset()))
+            self._settle_below(current, cast(int, message.offset()))
         else:
             _LOG.warning("side_read_error topic=%s partition=%d error=%s", topic, partition, error)
 

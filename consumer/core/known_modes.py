@@ -68,7 +68,8 @@ class KnownModes:
         self._switches = sorted([*kept, switch])
 
     def _at(self, offset: int) -> _Switch | None:
-        below = [s for s in self._switches if s.offset <= offset]
+        # What is placed exactly where markers begin again comes before that mode record.
+        below = [s for s in self._switches if s.offset + (not s.places) <= offset]
         return below[-1] if below else None
 
     def latest(self, offset: int) -> int:

@@ -8,9 +8,19 @@ from confluent_kafka import KafkaError, TopicPartition
 from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.journal.control import TXID_HEADER
-from logtx.journal.errors import BrokerError
+from logtx.journal.errors import BrokerError, NotSupportedError, TornTransactionError
+from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
+from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
+from logtx.journal.records.types import (
+    DataPartition,
+    PartitionWrites,
+    Snapshot,
+    SnapshotPlaces,
+    SnapshotTransaction,
+)
+from logtx.journal.state import State
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
@@ -414,3 +424,81 @@ def test_a_malformed_header_is_an_event_in_its_place(
     found = [m for _ in range(30) for m in consumer.consume(10, 0.1)]
     assert [m.value() for m in found] == [b"p1", b"bad", b"a"]
     assert [m.error() is None for m in found] == [True, False, True]
+
+
+@pytest.mark.parametrize("switched_before", [True, False])
+def test_serial_order_refuses_a_topic_without_markers(
+    switched_before: bool, places: Places, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer(isolation_level="serializable")
+    places.written.finish(places.written.transaction("t", [b"m"]))
+    if switched_before:
+        at = places.switch(Phase.METADATA)[0]
+        consumer.assign([TopicPartition("t", 0, at)])
+    else:
+        consumer.assign(T)
+        assert read(consumer, 1) == [b"m"]
+        places.switch(Phase.METADATA)
+    places.transaction([b"a"])
+    for _ in range(2):
+        with pytest.raises(NotSupportedError, match="metadata mode"):
+            consumer.consume(1, 2)
+            consumer.consume(1, 2)
+
+
+def snapshot(places: Places, **rows: object) -> int:
+    """Writes a snapshot of one chunk. Returns its offset."""
+    written = places.written
+    at = places.log.end_offset(JOURNAL_TOPIC, 0)
+    found = Snapshot(
+        first=at,
+        index=0,
+        last=True,
+        replaces=-1,
+        address="nowhere:1",
+        process_nonce=1,
+        partition_count=1,
+        past_epochs=(),
+        **rows,  # type: ignore[arg-type]
+    )
+    assert written.journal(found) == at
+    places.log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(at, ""))
+    return at
+
+
+def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    places.transaction([b"old"])
+    waits, hangs = places.written.begin(), places.written.begin()
+    places.written.write(waits, "t", [b"w1"])
+    places.written.write(hangs, "t", [b"h1"])
+    sequence = places.decide(waits)
+    end = places.end()
+    row = SnapshotTransaction(waits.offset, "p", 0, 1, 1, State.COMMITTING, sequence, None)
+    ranges = places.written.ranges(waits, "t")
+    writes = (PartitionWrites(DataPartition("t", 0, places.topic_id), ranges),)
+    at = snapshot(
+        places,
+        transactions=(
+            row._replace(writes=writes),
+            SnapshotTransaction(hangs.offset, "p", 0, 1, 1, State.OPEN, None, None),
+        ),
+        last_places=((places.partition(), 2),),
+        places=(SnapshotPlaces(waits.offset, sequence, ((places.partition(), 3, None),)),),
+    )
+    log.delete_records(JOURNAL_TOPIC, 0, at)
+    plain(places.written, b"p1")
+    places.place(at=end)
+    places.decide(hangs)
+    places.place()
+    plain(places.written, b"p2")
+    consumer = assign(make_consumer, 3)
+    assert read(consumer, 4) == [b"w1", b"p1", b"h1", b"p2"]
+    assert nothing_more(consumer, 0.1)
+    # What is placed from 1 on was trimmed.
+    before = assign(make_consumer, 1)
+    with pytest.raises(TornTransactionError, match="trimmed"):
+        for _ in range(20):
+            assert before.consume(1, 0.2) == []
