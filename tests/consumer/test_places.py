@@ -58,6 +58,12 @@ def assign(make_consumer: MakeConsumer, offset: int | None = None, **settings: o
     return consumer
 
 
+def poll_on(consumer: Consumer) -> None:
+    """Polls for some time, in which nothing may be delivered."""
+    for _ in range(20):
+        assert consumer.consume(1, 0.2) == []
+
+
 def some_of_everything(places: Places) -> None:
     """Writes plain records, transactions by markers and by places, late data, one aborted, two at
     one place, and one that stays open."""
@@ -442,14 +448,13 @@ def test_serial_order_refuses_a_topic_without_markers(
     places.transaction([b"a"])
     for _ in range(2):
         with pytest.raises(NotSupportedError, match="metadata mode"):
-            consumer.consume(1, 2)
-            consumer.consume(1, 2)
+            poll_on(consumer)
 
 
-def snapshot(places: Places, **rows: object) -> int:
+def snapshot(home: Places, **rows: object) -> int:
     """Writes a snapshot of one chunk. Returns its offset."""
-    written = places.written
-    at = places.log.end_offset(JOURNAL_TOPIC, 0)
+    written, log = home.written, home.log
+    at = log.end_offset(JOURNAL_TOPIC, 0)
     found = Snapshot(
         first=at,
         index=0,
@@ -462,7 +467,7 @@ def snapshot(places: Places, **rows: object) -> int:
         **rows,  # type: ignore[arg-type]
     )
     assert written.journal(found) == at
-    places.log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(at, ""))
+    log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(at, ""))
     return at
 
 
@@ -500,5 +505,4 @@ def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(
     # What is placed from 1 on was trimmed.
     before = assign(make_consumer, 1)
     with pytest.raises(TornTransactionError, match="trimmed"):
-        for _ in range(20):
-            assert before.consume(1, 0.2) == []
+        poll_on(before)
