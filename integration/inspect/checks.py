@@ -69,7 +69,7 @@ FINDING_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A sum that is not short of records, but differs from what the marker states of the branch."""
+    """A sum that is not short of records, but differs from what the commit states of the branch."""
 
     group: Group
     stated: BranchRange
@@ -210,6 +210,7 @@ class Audit:
             self._check_marker(key, *markers[0])
         self._check_order()
         self._check_finished(partitions)
+        self._check_placed(partitions)
         self._check_data()
         self._markers.clear()
         self._data.clear()
@@ -295,7 +296,8 @@ class Audit:
         fed = set(partitions)
         for txid, seen in self.finished_before.items():
             raw = txid.to_bytes()
-            for topic, partition in sorted((seen.partitions & fed) - set(seen.gone)):
+            marked = (seen.partitions & fed) - set(seen.gone) - seen.placed
+            for topic, partition in sorted(marked):
                 key = topic, partition, raw
                 start = self.starts[topic, partition]
                 if key in self._markers:
@@ -315,6 +317,18 @@ class Audit:
                         f"{seen.state} in the journal, and there is no marker",
                     )
 
+    def _check_placed(self, partitions: Collection[TopicPartition]) -> None:
+        """Checks that all records of placed transactions are there that their decisions state."""
+        fed = set(partitions)
+        for txid, seen in self.finished_before.items():
+            for written in seen.writes:
+                named = written.partition
+                is_placed = named.key in seen.placed and named.key not in seen.gone
+                if is_placed and named.key in fed and seen.state.commits:
+                    key = *named.key, txid.to_bytes()
+                    self._check_counts(key, written.branches, self._data.get(key, []))
+                    self._check_missing(key, written.branches)
+
     def _check_data(self) -> None:
         for key, groups in self._data.items():
             txid = TxId.from_bytes(key[2])
@@ -323,8 +337,10 @@ class Audit:
             records = sum(g.records for _, g in groups)
             if markers:
                 if markers[0][1].committed:
-                    self._check_counts(key, markers[0][1], groups)
+                    self._check_counts(key, markers[0][1].branches, groups)
                 continue
+            if found is not None and key[:2] in found.placed:
+                continue  # `_check_placed` checks what is committed; nothing else is delivered
             if found is None and txid.offset < self._firsts.get(txid.partition, 0):
                 severity, text = Severity.UNVERIFIABLE, "the journal was trimmed above its BEGIN"
             elif found is None:
@@ -337,13 +353,18 @@ class Audit:
             else:
                 continue  # not finished when the journal was read first
             self._find(severity, "orphaned_records", key, text, count=records)
-        self._check_missing()
+        for key, markers in self._markers.items():
+            if markers[0][1].committed:
+                self._check_missing(key, markers[0][1].branches)
 
     def _check_counts(
-        self, key: Key, marker: Marker, groups: list[tuple[DataControl, Group]]
+        self,
+        key: Key,
+        branches: Iterable[BranchRange],
+        groups: list[tuple[DataControl, Group]],
     ) -> None:
-        """Checks that all records that a marker states are there; any others are late."""
-        stated = {r.branch: r for r in marker.branches}
+        """Checks that all records that a commit states are there; any others are late."""
+        stated = {r.branch: r for r in branches}
         late = 0
         for control, group in groups:
             wanted = stated.get(control.branch)
@@ -369,14 +390,12 @@ class Audit:
         severity = Severity.UNVERIFIABLE if torn else Severity.VIOLATION
         self._find(severity, "record_counts", key, detail)
 
-    def _check_missing(self) -> None:
-        """Reports branches that a marker states and that have no record at all."""
-        for key, markers in self._markers.items():
-            marker = markers[0][1]
-            there = {control.branch for control, _ in self._data.get(key, ())}
-            for stated in marker.branches:
-                if marker.committed and stated.branch not in there:
-                    self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
+    def _check_missing(self, key: Key, branches: Iterable[BranchRange]) -> None:
+        """Reports branches that a commit states and that have no record at all."""
+        there = {control.branch for control, _ in self._data.get(key, ())}
+        for stated in branches:
+            if stated.branch not in there:
+                self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
 
     def resolve(self, suspect: Suspect, within: int) -> None:
         """Settles a suspect.

@@ -9,10 +9,12 @@ transaction up).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..control import TopicPartition
+from ..places import PartitionId, Placed, Unplaced
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
 from .types import (
@@ -97,11 +99,16 @@ class Fate:
     writes: tuple[PartitionWrites, ...] = ()
     """What the accepted branches wrote; empty if it does not commit, or was not asked for."""
     partitions: tuple[DataPartition, ...] = ()
-    """Data partitions registered or named by the commit: all those that get a marker."""
+    """Data partitions registered or named by the commit: all those that get a marker, but for
+    those in `placed`."""
     gone: frozenset[tuple[str, int]] = frozenset()
     """Those of them that were deleted before they took it; known once the state is finished."""
-    placed: frozenset[tuple[str, int]] = frozenset()
-    """Those of the partitions in which a commit is placed: they get no marker of it."""
+    placed: frozenset[TopicPartition] = frozenset()
+    """Those of them in which the commit is placed. Nothing says it of an abort: readers drop the
+    records when they read the decision."""
+    places: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """Where it is placed and has records that count → the place, `GONE`, or None before there is
+    one."""
     ahead: bool = False
     """Whether the TxId lies behind the journal's end as it was told: the end is of the past, or the
     TxId was made up. The state is `State.UNKNOWN` then."""
@@ -121,7 +128,8 @@ class _Progress:
     writes: list[PartitionWrites] = field(default_factory=list)
     partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
     gone: frozenset[tuple[str, int]] = frozenset()
-    placed: frozenset[tuple[str, int]] = frozenset()
+    placed: frozenset[TopicPartition] = frozenset()
+    places: dict[PartitionId, int | None] = field(default_factory=dict)
 
     def enter(self, state: State) -> bool:
         """Enters `state`. Returns False if that is forbidden, as for a second decision."""
@@ -147,8 +155,9 @@ class _Progress:
             case PrepareCommit():
                 if self.enter(State.COMMITTING):
                     self.commit_sequence = offset
-                    self.placed = frozenset(record.placed)
                     self._write(record.writes)
+                    if record.placed:
+                        self._place(record)
             case PrepareAbort():
                 if self.enter(State.ABORTING):
                     self.commit_sequence = offset
@@ -158,6 +167,11 @@ class _Progress:
                 self._finish(State.COMMITTED, record)
             case Aborted():
                 self._finish(State.ABORTED, record)
+
+    def _place(self, record: PrepareCommit) -> None:
+        self.placed = frozenset(record.placed)
+        for key in self.placed.intersection(record.written):
+            self.places[PartitionId(*key, self.partitions[key].topic_id)] = None
 
     def _finish(self, state: State, record: Committed | Aborted) -> None:
         if self.enter(state):
@@ -178,7 +192,32 @@ class _Progress:
             tuple(self.partitions.values()),
             self.gone,
             self.placed,
+            dict(self.places),
         )
+
+
+@dataclass(slots=True)
+class _Lineage:
+    """What follows from one epoch that was current at a BEGIN."""
+
+    epochs: EpochFilter
+    transactions: dict[int, _Progress] = field(default_factory=dict)
+    """By offset of BEGIN."""
+    unplaced: Unplaced[_Progress] = field(default_factory=Unplaced)
+
+    def apply(self, offset: int, record: JournalRecord) -> None:
+        """Applies a valid record."""
+        if isinstance(record, Placed):
+            for partition, place, waiting in self.unplaced.cover(record):
+                waiting.what.places[partition] = place
+            return
+        begin = getattr(record, "begin", None)
+        if begin is None or (found := self.transactions.get(begin)) is None:
+            return
+        found.apply(offset, record)
+        if found.commit_sequence == offset:
+            for partition in found.places:
+                self.unplaced.add(partition, offset, found)
 
 
 class FateScan:
@@ -210,31 +249,28 @@ class FateScan:
         """Journal offset to read from."""
         self.last_begin: Final = max(self._wanted)
         self._found: dict[TxId, _Progress] = {}
-        self._lineages: list[tuple[EpochFilter, dict[int, _Progress]]] = []
-        # One lineage per epoch that was current at a BEGIN and that no earlier lineage leads to,
-        # with its transactions by offset of BEGIN. There is more than one only if a TxId was made
-        # up.
+        self._lineages: list[_Lineage] = []
+        # One lineage per epoch that was current at a BEGIN and that no earlier lineage leads to.
+        # There is more than one only if a TxId was made up.
         self._next = 0
 
     def feed(self, offset: int, entry: Entry) -> None:
         """Takes the next journal entry."""
         self._next = offset + 1
-        accepting = [found for epochs, found in self._lineages if epochs.accept(offset, entry)]
+        accepting = [each for each in self._lineages if each.epochs.accept(offset, entry)]
         wanted = self._wanted.get(offset)
         if wanted is not None and isinstance(entry.record, Begin):
             self._begin(wanted, entry, entry.record, accepting)
             return
-        begin = getattr(entry.record, "begin", None)
-        for transactions in accepting:
-            if begin is not None and (found := transactions.get(begin)) is not None:
-                found.apply(offset, entry.record)
+        for lineage in accepting:
+            lineage.apply(offset, entry.record)
 
     def _begin(
         self,
         wanted: Iterable[TxId],
         entry: Entry,
         record: Begin,
-        accepting: list[dict[int, _Progress]],
+        accepting: list[_Lineage],
     ) -> None:
         for txid in wanted:
             if txid.incarnation != entry.incarnation:
@@ -242,10 +278,9 @@ class FateScan:
             found = self._found[txid] = _Progress(keeps_writes=self._keeps_writes)
             found.register(record.partitions)
             if not accepting:
-                accepting = [{}]
-                epochs = EpochFilter(entry.epoch, entry.incarnation)
-                self._lineages.append((epochs, accepting[0]))
-            accepting[0][txid.offset] = found
+                accepting = [_Lineage(EpochFilter(entry.epoch, entry.incarnation))]
+                self._lineages += accepting
+            accepting[0].transactions[txid.offset] = found
 
     @property
     def is_final(self) -> bool:

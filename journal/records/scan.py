@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..control import TopicPartition
+from ..modes import ModeChange, Phase
+from ..places import PartitionId, Placed, Unplaced
 from ..position import Position
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
@@ -44,7 +46,7 @@ class SeenTransaction:
     started_ms: int = 0
     timeout_ms: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Every partition that gets a marker."""
+    """Every partition that gets a marker, but for those in `placed`."""
     offsets: list[tuple[str, OffsetStep]] = field(default_factory=list)
     """(consumer group, step)."""
     commit_sequence: int | None = None
@@ -60,6 +62,12 @@ class SeenTransaction:
     several times before the decision."""
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that were deleted before they took their marker."""
+    placed: frozenset[TopicPartition] = frozenset()
+    """Partitions in which its commit is placed, or its abort gets no marker; known once it is
+    decided. Of an abort those whose topic's name was in metadata mode then."""
+    places: dict[PartitionId, int | None] = field(default_factory=dict)
+    """Where its commit is placed and has records that count → the place, `GONE`, or None before
+    there is one."""
 
     @property
     def outlived_coordinator(self) -> bool:
@@ -108,6 +116,11 @@ class JournalScan:
         self._partition = partition
         self._epochs = epochs
         self._loading = at_snapshot
+        self._unplaced: Unplaced[SeenTransaction] = Unplaced()
+        self._placing: set[str] = set()
+        """Topics in metadata mode."""
+        self._listed_places: dict[int, list[tuple[PartitionId, int, int | None]]] = {}
+        """What the chunks of a snapshot say so far: offset of BEGIN → rows of `SnapshotPlaces`."""
         self._between: list[tuple[int, Entry]] = []
         """Entries between the chunks of a snapshot, with their offsets.
 
@@ -129,9 +142,7 @@ class JournalScan:
             if not record.last:
                 return []
             self._loading = False
-            for each in self.unfinished.values():
-                if each.state.commits:
-                    each.writes = joined(each.writes)
+            self._loaded()
             between, self._between = self._between, []
             return [seen for o, e in between if (seen := self._take(o, e)) is not None]
         decided = self._take(offset, entry)
@@ -154,6 +165,11 @@ class JournalScan:
                 return self._decide(offset, entry.epoch, record)
             case Committed() | Aborted():
                 self._finish(entry.epoch, record)
+            case Placed():
+                for partition, place, waiting in self._unplaced.cover(record):
+                    waiting.what.places[partition] = place
+            case ModeChange():
+                self._turn(record.topic, record.phase)
             case Owner():
                 self.owners.append((offset, record))
             case Forget() if record.groups or record.topics:
@@ -185,10 +201,30 @@ class JournalScan:
         if isinstance(record, PrepareCommit):
             seen.writes = joined((*seen.writes, *record.writes)) if seen.writes else record.writes
             seen.partitions.update(w.partition.key for w in record.writes)
+            self._place(seen, offset, record)
         else:
             seen.writes = ()
             seen.reason = record.reason
+            seen.placed = self._in_metadata_mode(seen)
         return seen
+
+    def _place(self, seen: SeenTransaction, offset: int, record: PrepareCommit) -> None:
+        seen.placed = frozenset(record.placed)
+        for written in seen.writes:
+            named = written.partition
+            if named.key in seen.placed and written.branches:
+                partition = PartitionId(*named.key, named.topic_id)
+                seen.places[partition] = None
+                self._unplaced.add(partition, offset, seen)
+
+    def _turn(self, topic: str, phase: Phase) -> None:
+        if phase is Phase.METADATA:
+            self._placing.add(topic)
+        else:
+            self._placing.discard(topic)
+
+    def _in_metadata_mode(self, seen: SeenTransaction) -> frozenset[TopicPartition]:
+        return frozenset(key for key in seen.partitions if key[0] in self._placing)
 
     def _finish(self, epoch: int, record: Committed | Aborted) -> None:
         seen = self.unfinished.get(record.begin)
@@ -219,3 +255,26 @@ class JournalScan:
             seen.partitions.update(w.partition.key for w in row.writes)
             seen.writes += row.writes
             seen.offsets += [(s.group, step) for s in row.steps for step in s.steps]
+        for mode in record.modes:
+            self._turn(mode.topic, mode.phase)
+        for placed in record.places:
+            self._listed_places.setdefault(placed.begin, []).extend(placed.places)
+
+    def _loaded(self) -> None:
+        """Puts together what the chunks of the snapshot say."""
+        listed, self._listed_places = self._listed_places, {}
+        for begin, seen in sorted(self.unfinished.items(), key=_sequence):
+            if seen.state.commits:
+                seen.writes = joined(seen.writes)
+            elif seen.commit_sequence is not None:
+                seen.placed = self._in_metadata_mode(seen)
+            for partition, end, place in listed.get(begin, ()):
+                seen.placed |= {partition.key}
+                if end:
+                    seen.places[partition] = place
+                if end and place is None:
+                    self._unplaced.add(partition, seen.commit_sequence or 0, seen)
+
+
+def _sequence(item: tuple[int, SeenTransaction]) -> int:
+    return item[1].commit_sequence or 0

@@ -22,11 +22,15 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from ..control import TopicPartition
+from ..errors import CorruptRecordError
+from ..places import PartitionId
 from ..state import State
 from .fate import EpochFilter
-from .types import Entry, Owner, PartitionWrites, Snapshot
+from .types import Entry, Owner, PartitionWrites, Snapshot, SnapshotMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,23 @@ class Committing:
     begin: int
     commit_sequence: int
     writes: tuple[PartitionWrites, ...]
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """A transaction that began before a snapshot, and was not finished at it."""
+
+    begin: int
+    state: State
+    commit_sequence: int | None = None
+    """Of the decision to commit or abort; None before there is one."""
+    writes: tuple[PartitionWrites, ...] = ()
+    """What its accepted branches wrote; while it is open, what its parts named. A partition may
+    come several times."""
+    placed: frozenset[TopicPartition] = frozenset()
+    """Partitions in which it is placed if it commits, and gets no marker if it aborts."""
+    places: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Where it has its place, or `GONE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,14 @@ class FoundSnapshot:
     incarnation: int
     committing: tuple[Committing, ...]
     """Ordered by commit sequence. Every other commit that was decided below `first` is finished."""
+    unfinished: tuple[Unfinished, ...] = ()
+    """Every transaction that began below `first` and was not finished, ordered by its BEGIN. None
+    are told if `modes` is empty: nothing is placed by this journal partition, so nobody asks."""
+    last_places: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Partition → its last place at `first`. A transaction that is placed above it lies behind
+    `first`, or is unfinished."""
+    modes: tuple[SnapshotMode, ...] = ()
+    """The modes of the topics whose home the journal partition is, if they were ever switched."""
 
     def epochs(self) -> EpochFilter:
         """Returns the filter that tells valid entries from void ones, from `first` on."""
@@ -90,23 +119,55 @@ class SnapshotCollector:
         return None
 
 
-class _Unfinished:
-    """Collects what a snapshot says about transactions that are committing."""
+class _Told:
+    """Collects what a snapshot says about transactions, modes and places."""
 
     def __init__(self) -> None:
-        self._committing: dict[int, Committing] = {}
+        self._unfinished: dict[int, Unfinished] = {}
+        self._places: dict[int, list[tuple[PartitionId, int | None]]] = {}
+        self._last: dict[PartitionId, int] = {}
+        self._modes: list[SnapshotMode] = []
 
     def add(self, record: Snapshot) -> None:
+        """Takes a chunk."""
         for row in record.transactions:
-            if row.state is not State.COMMITTING or row.commit_sequence is None:
-                continue
             # The lists of a large transaction are spread over several rows.
-            before = self._committing.get(row.begin)
-            writes = (*before.writes, *row.writes) if before is not None else row.writes
-            self._committing[row.begin] = Committing(row.begin, row.commit_sequence, writes)
+            found = self._unfinished.get(row.begin)
+            if found is None:
+                found = Unfinished(row.begin, row.state, row.commit_sequence)
+                self._unfinished[row.begin] = found
+            found.writes += row.writes
+        for placed in record.places:
+            known = self._places.setdefault(placed.begin, [])
+            known += [(partition, place) for partition, _, place in placed.places]
+        self._last.update(record.last_places)
+        self._modes += record.modes
 
-    def by_commit_sequence(self) -> tuple[Committing, ...]:
-        return tuple(sorted(self._committing.values(), key=lambda c: c.commit_sequence))
+    def found(self, first: int, entry: Entry) -> FoundSnapshot:
+        """Returns the snapshot, of which every chunk was added."""
+        for begin, places in self._places.items():
+            transaction = self._unfinished.get(begin)
+            if transaction is None:
+                raise CorruptRecordError(
+                    f"the snapshot at {first} says where a transaction that began at {begin} is"
+                    " placed, and does not list it"
+                )
+            transaction.placed = frozenset(partition.key for partition, _ in places)
+            transaction.places = {p: place for p, place in places if place is not None}
+        committing = [
+            Committing(t.begin, t.commit_sequence, t.writes)
+            for t in self._unfinished.values()
+            if t.state is State.COMMITTING and t.commit_sequence is not None
+        ]
+        return FoundSnapshot(
+            first,
+            entry.epoch,
+            entry.incarnation,
+            tuple(sorted(committing, key=lambda c: c.commit_sequence)),
+            tuple(t for _, t in sorted(self._unfinished.items())) if self._modes else (),
+            self._last,
+            tuple(self._modes),
+        )
 
 
 class SnapshotScan:
@@ -119,7 +180,7 @@ class SnapshotScan:
         self._collector: SnapshotCollector | None = None
         self._believed = True
         """Whether all chunks of the snapshot under way are valid by what is believed."""
-        self._unfinished = _Unfinished()
+        self._told = _Told()
 
     def feed(self, offset: int, entry: Entry) -> None:
         """Takes the next entry."""
@@ -134,11 +195,11 @@ class SnapshotScan:
             self._collector = None
         if self._collector is None and begins_at(offset, entry):
             self._collector = SnapshotCollector(offset, entry)
-            self._believed, self._unfinished = True, _Unfinished()
+            self._believed, self._told = True, _Told()
             chunk = self._collector.feed(offset, entry)
         if chunk is not None:
             self._believed = self._believed and valid
-            self._unfinished.add(chunk)
+            self._told.add(chunk)
             self._complete(entry)
 
     def _complete(self, entry: Entry) -> None:
@@ -148,5 +209,4 @@ class SnapshotScan:
         self._collector = None
         if self._epochs is None or self._believed:
             self._epochs = collector.epochs
-            committing = self._unfinished.by_commit_sequence()
-            self.found = FoundSnapshot(collector.first, entry.epoch, entry.incarnation, committing)
+            self.found = self._told.found(collector.first, entry)

@@ -386,7 +386,11 @@ class SnapshotPlaces(NamedTuple):
     """Commit sequence."""
     places: tuple[tuple[PartitionId, int, int | None], ...]
     """(partition, offset behind the last record that the commit accepts there, place or `GONE`, or
-    None while it has no place)."""
+    None while it has no place).
+
+    The offset is 0 where nothing of the transaction counts: it needs no place there, and gets no
+    marker either.
+    """
 
 
 @value(frozen=True, slots=True, kw_only=True)

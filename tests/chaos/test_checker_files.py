@@ -7,17 +7,30 @@ import io
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from logtx.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
+from logtx.chaos.checker.core.avro import Entry as JournalEntry
 from logtx.chaos.checker.core.avro import Kind, read_entry
 from logtx.chaos.checker.core.facts import parse_txid
 from logtx.chaos.checker.core.journal import read_journal
+from logtx.chaos.checker.core.logs import NO_VALUE, Record, Standing, view_logtx
 from logtx.chaos.checker.core.wire import Control, Range, read_control, read_txid
-from logtx.journal.control import BranchRange, DataControl, Marker, encode_data_control
+from logtx.chaos.checker.core.wire import TxId as OwnTxId
+from logtx.journal.control import (
+    BranchRange,
+    DataControl,
+    Marker,
+    ModeRecord,
+    encode_data_control,
+    encode_mode_record,
+)
 from logtx.journal.control import encode_marker as encode
+from logtx.journal.places import PartitionId
+from logtx.journal.position import Passed
 from logtx.journal.records import codec as record_codec
 from logtx.journal.records.fate import FateScan
 from logtx.journal.txid import TxId
@@ -217,7 +230,7 @@ def test_bytes_survive_the_dump(tmp_path: Path) -> None:
     "raw",
     [
         line.split()
-        for version in (2, 4)
+        for version in (2, 4, 5)
         for line in GOLDEN.with_name(f"journal_v{version}.txt").read_text().splitlines()
     ],
 )
@@ -233,9 +246,34 @@ def test_journal_records_are_read_as_logtx_reads_them(raw: list[str]) -> None:
     for name, value in scalars.items():
         assert getattr(entry.record, name) == value, name
     if own.kind is Kind.ADD_OFFSETS:
-        assert [(s["topic"], s["o2"], s["o3"]) for s in own.body["steps"]] == [
-            (s.topic, s.to.o2, s.to.o3) for s in entry.record.steps
+        assert [(s["topic"], s["o2"], s["o3"], said(s.get("passed"))) for s in steps(own)] == [
+            (s.topic, s.to.o2, s.to.o3, s.to.passed) for s in entry.record.steps
         ]
+        assert [said(s.get("from_passed")) for s in steps(own)] == [
+            s.from_place and s.from_place.passed for s in entry.record.steps
+        ]
+    if own.kind is Kind.PREPARE_COMMIT:
+        rows = own.body.get("placed", ())
+        assert tuple((r["topic"], p) for r in rows for p in r["partitions"]) == entry.record.placed
+    if own.kind is Kind.PLACED:
+        assert {
+            PartitionId(r["topic"], p, r["topic_id"]): place
+            for r in own.body["ends"]
+            for p, place in zip(r["partitions"], r["offsets"], strict=True)
+        } == entry.record.ends
+    if own.kind is Kind.MODE:
+        assert {r["partition"]: r["offset"] for r in own.body["since"]} == entry.record.since
+
+
+def steps(own: JournalEntry) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = own.body["steps"]
+    return found
+
+
+def said(row: dict[str, int] | None) -> Passed | None:
+    if row is None:
+        return None
+    return Passed((row["partition"], row["incarnation"]), row["sequence"], row["taken"])
 
 
 def test_a_commit_in_parts_has_what_all_of_them_name() -> None:
@@ -292,6 +330,20 @@ def test_headers_are_read_as_logtx_writes_them() -> None:
     data = read_control(encode_data_control(DataControl(branch=2**64 - 1, sequence=0)))
     assert data == Control(kind=0, branch=2**64 - 1, sequence=0)
     assert read_control(encode_data_control(DataControl())).sequence is None
+    for places in (True, False):
+        turned = read_control(encode_mode_record(ModeRecord(places, "an id")))
+        assert (turned.is_mode_record, turned.is_marker) == (True, False)
+
+
+def test_a_mode_record_is_of_no_transaction() -> None:
+    """A reader is given what lies around it, and neither waits for its end nor is given it."""
+    turned = read_control(encode_mode_record(ModeRecord(places=True)))
+    began = OwnTxId(0, 5, 900)
+    records = [Record(0, 7), Record(1, NO_VALUE, None, began, turned), Record(2, 8)]
+    view = view_logtx(("t", 0), 0, 3, records)
+    assert view.committed.offsets == [0, 2]
+    assert view.standing == {1: Standing.MODE}
+    assert not view.first_markers
 
 
 @pytest.mark.parametrize("raw", [b"", b"\2\x08\1", b"\1\x08", b"\1\x3a\x7f\1", b"\1\x0b"])

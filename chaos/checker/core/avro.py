@@ -36,9 +36,11 @@ class Kind(IntEnum):
     ABORTED = 9
     BIND = 10
     CLAIM = 13
+    PLACED = 15
     SNAPSHOT = 16
     FORGET = 17
     ADD_WRITES = 18
+    MODE = 19
 
 
 class Entry(NamedTuple):
@@ -101,6 +103,14 @@ def _record(**fields: Read) -> Read:
     return read_record
 
 
+_PASSED: Final = _record(partition=_long, incarnation=_long, sequence=_long, taken=_long)
+
+
+def _passed(raw: bytes, at: int) -> tuple[dict[str, Any] | None, int]:
+    branch, at = _long(raw, at)
+    return _PASSED(raw, at) if branch else (None, at)
+
+
 _SEQUENCES: Final = _array(_record(partition=_long, incarnation=_long, sequence=_long))
 _PARTITIONS: Final = _array(
     _record(topic=_text, topic_id=_text, partitions=_array(_long), first_offsets=_array(_long))
@@ -127,11 +137,13 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4),
+    Kind.SNAPSHOT: (3, 4, 5),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
-    Kind.PREPARE_COMMIT: (4,),
-    Kind.ADD_OFFSETS: (4,),
+    Kind.PREPARE_COMMIT: (4, 5),
+    Kind.ADD_OFFSETS: (4, 5),
+    Kind.PLACED: (5,),
+    Kind.MODE: (5,),
 }
 """Versions of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
@@ -167,12 +179,40 @@ _BODIES: Final[dict[Kind, Read]] = {
 }
 
 
-_OF_VERSION_4: Final[dict[Kind, Read]] = {
-    Kind.PREPARE_COMMIT: _record(begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS),
-    Kind.ADD_OFFSETS: _record(
+_NEWER: Final[dict[tuple[int, Kind], Read]] = {
+    (4, Kind.PREPARE_COMMIT): _record(
+        begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS
+    ),
+    (4, Kind.ADD_OFFSETS): _record(
         begin=_long, group=_text, steps=_array(_record(**_STEP, topic_id=_text))
     ),
+    (5, Kind.PREPARE_COMMIT): _record(
+        begin=_long,
+        placed=_array(_record(topic=_text, partitions=_array(_long))),
+        writes=_WRITES,
+        decided_ms=_long,
+        added=_PARTITIONS,
+    ),
+    (5, Kind.ADD_OFFSETS): _record(
+        begin=_long,
+        group=_text,
+        steps=_array(_record(**_STEP, topic_id=_text, from_passed=_passed, passed=_passed)),
+    ),
+    (5, Kind.PLACED): _record(
+        upto=_long,
+        ends=_array(
+            _record(topic=_text, topic_id=_text, partitions=_array(_long), offsets=_array(_long))
+        ),
+    ),
+    (5, Kind.MODE): _record(
+        topic=_text,
+        topic_id=_text,
+        phase=_text,
+        since=_array(_record(partition=_long, offset=_long)),
+        with_records=_flag,
+    ),
 }
+"""By version and type: bodies that `_BODIES` does not describe."""
 
 
 def read_entry(raw: bytes) -> Entry:
@@ -188,11 +228,11 @@ def read_entry(raw: bytes) -> Entry:
     try:
         head, at = _HEAD(raw, 2)
         body: dict[str, Any] = {}
-        bodies = _OF_VERSION_4 if raw[0] == 4 and kind in _OF_VERSION_4 else _BODIES
-        if kind in bodies:
-            body, at = bodies[kind](raw, at)
+        read = _NEWER.get((raw[0], kind)) or _BODIES.get(kind)
+        if read is not None:
+            body, at = read(raw, at)
     except (IndexError, ValueError) as error:
         raise BrokenLogError(f"a {kind.name} record that does not decode: {raw.hex()}") from error
-    if kind in _BODIES and at != len(raw):
+    if read is not None and at != len(raw):
         raise BrokenLogError(f"a {kind.name} record with bytes left over: {raw.hex()}")
     return Entry(kind, head["epoch"], head["incarnation"], head["predicted"], body)

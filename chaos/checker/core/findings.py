@@ -165,6 +165,10 @@ def lies(facts: Facts, partition: Partition, offset: int) -> Evidence:
         kind = "COMMITTED" if record.control.committed else "ABORTED"
         what = f"marker {kind}{of}, commit sequence {record.control.commit_sequence}"
         return Evidence(at(partition, offset), what)
+    if record.control is not None and record.control.is_mode_record:
+        return Evidence(
+            at(partition, offset), f"mode record of a switch that began at {record.txid}"
+        )
     standing = view.standing.get(offset)
     note = "" if standing is None else f", {standing.name.lower()}"
     by = "" if record.op is None else f", written by {record.op}"

@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
     offset: int
     value: int
-    """Number of its value in the history; `NO_VALUE` for a marker."""
+    """Number of its value in the history; `NO_VALUE` for a marker or mode record."""
     op: str | None = None
     """The operation that wrote it, from its value; None for a plain record."""
     txid: TxId | None = None
@@ -42,6 +42,8 @@ class Standing(Enum):
     TORN = auto()
     """Its transaction's beginning was trimmed: a reader may or may not have had it."""
     MARKER = auto()
+    MODE = auto()
+    """It says that the topic's mode turned, and is of no transaction."""
 
 
 class Marker(NamedTuple):
@@ -151,6 +153,9 @@ def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Rec
     for record in records:
         offset, txid, control = record.offset, record.txid, record.control
         view.records[offset] = record
+        if control is not None and control.is_mode_record:
+            view.standing[offset] = Standing.MODE
+            continue
         if txid is not None and control is not None and control.is_marker:
             view.standing[offset] = Standing.MARKER
             marker = Marker(offset, control)

@@ -14,7 +14,7 @@ from ..errors import BrokenLogError
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
 VERSION: Final = 1
-DATA, COMMITTED, ABORTED = 0, 1, 2
+DATA, COMMITTED, ABORTED, PLACES, MARKERS = range(5)
 
 
 class TxId(NamedTuple):
@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A TxCtl header: of a marker, or of a data record of a branch."""
+    """A TxCtl header: of a marker, of a mode record, or of a data record of a branch."""
 
     kind: int
     branch: int = 0
@@ -61,7 +61,12 @@ class Control(NamedTuple):
     @property
     def is_marker(self) -> bool:
         """Whether it ends a transaction in its partition."""
-        return self.kind != DATA
+        return self.kind in (COMMITTED, ABORTED)
+
+    @property
+    def is_mode_record(self) -> bool:
+        """Whether its TxId names a MODE record of the journal, and no transaction."""
+        return self.kind in (PLACES, MARKERS)
 
     @property
     def committed(self) -> bool:

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE, EpochFilter, Fate, FateScan
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddPartitions,
+    AddWrites,
     Begin,
     Committed,
     DataPartition,
@@ -297,3 +299,78 @@ def test_a_scan_reads_one_journal_partition() -> None:
         FateScan([TxId(0, 1, 1), TxId(1, 1, 1)])
     with pytest.raises(AssertionError):
         FateScan([])
+
+
+P0, P1, P2 = (PartitionId(p.topic, p.partition, "id") for p in (D0, D1, D2))
+OWN = (BranchRange(0, 5, 6, 2),)
+
+
+def wrote(partition: PartitionId, branches: tuple[BranchRange, ...] = OWN) -> PartitionWrites:
+    return PartitionWrites(DataPartition(*partition), branches)
+
+
+def place(journal: Journal, epoch: int, begin: int, *writes: PartitionWrites) -> int:
+    placed = tuple(w.partition.key for w in writes)
+    record = PrepareCommit(begin=begin, writes=writes, decided_ms=0, placed=placed)
+    return journal.add(epoch, record)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_fate_says_where_a_commit_is_placed(writes: bool) -> None:
+    """The first PLACED that covers it counts, whatever else is placed there later (R6)."""
+    journal = Journal()
+    epoch = journal.owner(NO_EPOCH)
+    begin = journal.begin(epoch)
+    journal.add(epoch, AddWrites(begin=begin, part=0, writes=(wrote(P2),)))
+    nothing = wrote(P1, ())
+    decision = journal.add(
+        epoch,
+        PrepareCommit(
+            begin=begin,
+            writes=(wrote(P0), nothing, PartitionWrites(DataPartition("m", 0), OWN)),
+            decided_ms=0,
+            added=(DataPartition(*P2),),
+            placed=(P0.key, P1.key, P2.key),
+        ),
+    )
+
+    def fate() -> Fate:
+        scan = FateScan([journal.txid(begin)], writes=writes)
+        for offset in range(begin, len(journal.entries)):
+            scan.feed(offset, journal.entries[offset])
+        return scan.fates()[journal.txid(begin)]
+
+    assert fate().placed == {P0.key, P1.key, P2.key}
+    assert fate().places == {P0: None, P2: None}, "what has no records needs no place"
+    other = P0._replace(topic_id="of a topic that was created anew")
+    journal.add(epoch, Placed(decision - 1, {P0: 3}))
+    journal.add(epoch, Placed(decision, {other: 4, P1: 5}))
+    assert fate().places == {P0: None, P2: None}
+    journal.add(epoch, Placed(decision, {P0: 7}))
+    journal.add(epoch, Placed(decision + 9, {P0: 8, P2: GONE}))
+    assert fate().places == {P0: 7, P2: GONE}
+
+
+def test_places_of_a_replaced_owner_are_void() -> None:
+    journal = Journal()
+    first = journal.owner(NO_EPOCH)
+    begin = journal.begin(first)
+    decision = place(journal, first, begin, wrote(P0))
+    second = journal.owner(first)
+    journal.add(first, Placed(decision, {P0: 3}))
+    assert journal.fate(begin).places == {P0: None}
+    journal.owner(second)
+    third = len(journal.entries) - 1
+    journal.add(third, Placed(decision, {P0: 5}))
+    assert journal.fate(begin).places == {P0: 5}
+
+
+def test_each_of_several_transactions_has_its_own_place() -> None:
+    journal = Journal()
+    epoch = journal.owner(NO_EPOCH)
+    begins = [journal.begin(epoch) for _ in range(3)]
+    decisions = [place(journal, epoch, begin, wrote(P0)) for begin in begins]
+    journal.add(epoch, Placed(decisions[1], {P0: 10}))
+    journal.add(epoch, Placed(decisions[2], {P0: 12}))
+    fates = journal.scan(*begins).fates()
+    assert [fates[journal.txid(b)].places for b in begins] == [{P0: 10}, {P0: 10}, {P0: 12}]

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from logtx.journal.control import BranchRange
-from logtx.journal.records.snapshots import SnapshotScan
+from logtx.journal.errors import CorruptRecordError
+from logtx.journal.modes import Phase
+from logtx.journal.places import GONE, PartitionId
+from logtx.journal.records.snapshots import SnapshotScan, Unfinished
 from logtx.journal.records.types import (
     Begin,
     DataPartition,
@@ -12,6 +19,8 @@ from logtx.journal.records.types import (
     Owner,
     PartitionWrites,
     Snapshot,
+    SnapshotMode,
+    SnapshotPlaces,
     SnapshotTransaction,
 )
 from logtx.journal.state import State
@@ -51,6 +60,7 @@ class Feeder:
         index: int,
         *rows: SnapshotTransaction,
         last: bool = True,
+        **more: Any,
     ) -> int:
         record = Snapshot(
             first=first,
@@ -62,6 +72,7 @@ class Feeder:
             partition_count=1,
             past_epochs=(),
             transactions=rows,
+            **more,
         )
         return self.put(record, epoch)
 
@@ -128,3 +139,49 @@ def test_a_newer_valid_one_replaces_an_older() -> None:
     epoch = journal.owner(9)
     newer = journal.chunk(epoch, 102, 0)
     assert journal.found == newer
+
+
+P, Q = PartitionId("p", 0, "id"), PartitionId("q", 1, "id")
+MODE = SnapshotMode("p", "id", Phase.METADATA, 50, ((0, 7),))
+
+
+def test_a_reader_that_begins_there_learns_of_modes_and_places() -> None:
+    journal = Feeder()
+    open_one = row(60, State.OPEN, "p", None)
+    committing, aborting = row(70, State.COMMITTING, "p", 80), row(71, State.ABORTING, "p", 81)
+    more = row(70, State.COMMITTING, "q", 80)
+    rows = SnapshotPlaces(70, 80, ((P, 3, 9), (Q, 3, None)))
+    first = journal.chunk(9, 100, 0, committing, aborting, last=False, last_places=((P, 9),))
+    rest = SnapshotPlaces(70, 80, ((Q._replace(partition=2), 4, GONE),))
+    journal.chunk(9, 100, 1, more, open_one, modes=(MODE,), last=False, places=(rows,))
+    journal.chunk(9, 100, 2, last_places=((Q, 0),), places=(rest,))
+    found = journal.scan.found
+    assert found is not None
+    assert (found.first, found.modes, found.last_places) == (first, (MODE,), {P: 9, Q: 0})
+    assert found.unfinished == (
+        Unfinished(60, State.OPEN, None, open_one.writes),
+        Unfinished(
+            70,
+            State.COMMITTING,
+            80,
+            committing.writes + more.writes,
+            frozenset({P.key, Q.key, ("q", 2)}),
+            {P: 9, Q._replace(partition=2): GONE},
+        ),
+        Unfinished(71, State.ABORTING, 81, aborting.writes),
+    )
+    assert [c.begin for c in found.committing] == [70]
+
+
+def test_one_without_modes_names_no_unfinished_but_committing() -> None:
+    journal = Feeder()
+    journal.chunk(9, 100, 0, row(60, State.OPEN, "p", None), row(70, State.COMMITTING, "p", 80))
+    assert journal.scan.found is not None
+    assert journal.scan.found.unfinished == ()
+    assert [c.begin for c in journal.scan.found.committing] == [70]
+
+
+def test_one_that_places_what_it_does_not_list_is_corrupt() -> None:
+    rows = SnapshotPlaces(70, 80, ((P, 3, 9),))
+    with pytest.raises(CorruptRecordError, match="began at 70"):
+        Feeder().chunk(9, 100, 0, modes=(MODE,), places=(rows,))
