@@ -13,7 +13,7 @@ the epoch must be certain, or void records of a replaced owner would count. It i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
@@ -23,10 +23,12 @@ from ..journal.modes import ModeChange
 from ..journal.places import PartitionId
 from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
-from ..journal.records.fate import EpochFilter
+from ..journal.records.fate import EpochFilter, FateScan
 from ..journal.records.snapshots import SnapshotCollector, begins_at
 from ..journal.records.types import (
     NO_FENCE,
+    AddWrites,
+    Entry,
     PartitionWrites,
     PrepareCommit,
     Snapshot,
@@ -34,6 +36,7 @@ from ..journal.records.types import (
     joined,
 )
 from ..journal.state import State
+from ..journal.txid import TxId
 from ..journal.value import value
 from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
 
@@ -80,6 +83,8 @@ class _Known:
     listed: tuple[Listed, ...]
     last: Mapping[PartitionId, int]
     fence: int
+    parts: Mapping[int, tuple[PartitionWrites, ...]]
+    """BEGIN → what was said to be written by a transaction that is open."""
 
 
 class HomeStarts:
@@ -178,7 +183,52 @@ class HomeStarts:
             tuple(listed_in(chunks)),
             {partition: place for c in chunks for partition, place in c.last_places},
             chunks[0].fence,
+            parts_in(chunks),
         )
+
+    def writes(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
+        """Reads again what a very large transaction wrote, whose decision does not name it all.
+
+        It is read from its BEGIN on, or, if that was trimmed, from the snapshot to which the
+        journal was: that has what was said of it below.
+
+        Args:
+            home: its journal.
+            begin: offset of its BEGIN.
+            decided: offset of the decision.
+
+        Raises:
+            BrokerError: no answer in time.
+            JournalError: a record on the way does not decode.
+            TornTransactionError: nothing has what was said of it.
+        """
+        txid = TxId(*home, begin)
+        scan = FateScan([txid])
+        try:
+            for offset, entry in self._between(home, begin, decided + 1):
+                scan.feed(offset, entry)
+        except RecordsTrimmedError:
+            return self._writes_since(home, begin, decided)
+        return scan.fates()[txid].writes
+
+    def _writes_since(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
+        start = self._log.start_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
+        known = [s for s in self._snapshots(home, start) if begin in s.parts and s.first < decided]
+        if not known:
+            raise _trimmed(home, f"nothing tells what the transaction begun at {begin} wrote")
+        first = min(known, key=lambda s: s.first)
+        epochs, writes = EpochFilter(first.epoch, home[1]), list(first.parts[begin])
+        for offset, entry in self._between(home, first.first, decided + 1):
+            record = entry.record
+            counts = epochs.accept(offset, entry)
+            if counts and isinstance(record, AddWrites | PrepareCommit) and record.begin == begin:
+                writes += record.writes
+        return joined(writes)
+
+    def _between(self, home: Journal, start: int, end: int) -> Iterator[tuple[int, Entry]]:
+        entries = read_entries(self._log, home[0], start, end, timeout_s=REQUEST_TIMEOUT_S)
+        with closing(entries):
+            yield from entries
 
     # ---- epochs ---------------------------------------------------------------------------------
 
@@ -237,6 +287,16 @@ def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
         f"{where} was trimmed, and {what}: a reader that stood still for so long can't tell what it"
         " lost. To read on from what is there, seek to the partition's start or end"
     )
+
+
+def parts_in(chunks: list[Snapshot]) -> dict[int, tuple[PartitionWrites, ...]]:
+    """Returns what open transactions wrote so far, by BEGIN, of those that said so in parts."""
+    found: dict[int, list[PartitionWrites]] = {}
+    for chunk in chunks:
+        for row in chunk.transactions:
+            if row.state is State.OPEN and (row.parts or row.begin in found):
+                found.setdefault(row.begin, []).extend(row.writes)
+    return {begin: joined(writes) for begin, writes in found.items()}
 
 
 def listed_in(chunks: list[Snapshot]) -> list[Listed]:

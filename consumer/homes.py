@@ -13,7 +13,6 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -31,8 +30,7 @@ from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
 from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
-from ..journal.reader import read_entries
-from ..journal.records.fate import EpochFilter, FateScan
+from ..journal.records.fate import EpochFilter
 from ..journal.records.types import (
     Begin,
     Entry,
@@ -58,9 +56,6 @@ is placed, and of plain records; a shorter one costs CPU on an idle consumer."""
 BEGIN_RETRY_S: Final = 0.5
 """Pause before a home whose journal could not be read is tried again. Longer ones delay delivery
 when it is back, shorter ones ask a broker that is away more often."""
-WRITES_TIMEOUT_S: Final = 10.0
-"""Time-out of reading again what a very large transaction wrote. It blocks the application's call
-for that long at most, and is tried again."""
 
 
 class ModeEnd:
@@ -493,16 +488,7 @@ class Homes:
         self, view: HomeView, offset: int, record: PrepareCommit
     ) -> tuple[PartitionWrites, ...]:
         """Reads again what a very large transaction wrote: its decision does not name it all."""
-        number, incarnation = view.journal
-        txid = TxId(number, incarnation, record.begin)
-        scan = FateScan([txid])
-        entries = read_entries(
-            self._log, number, record.begin, offset + 1, timeout_s=WRITES_TIMEOUT_S
-        )
-        with closing(entries):
-            for at, entry in entries:
-                scan.feed(at, entry)
-        return scan.fates()[txid].writes
+        return self._starts.writes(view.journal, record.begin, offset)
 
     # ---- told -----------------------------------------------------------------------------------
 

@@ -1,0 +1,336 @@
+"""The shells of metadata mode one by one: modes that are known, gates, lanes of a home, the IOV."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.core import home_view
+from logtx.consumer.core.known_modes import KnownModes
+from logtx.consumer.gates import Frontier, Gates
+from logtx.journal.errors import BrokerError, UnknownRecordError
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.mode_registry import TopicModeRecord
+from logtx.journal.modes import MODES_TOPIC, Phase
+from logtx.journal.position import Passed, Position
+from logtx.journal.reader import RecordsTrimmedError
+
+from .conftest import MakeConsumer
+from .logs import Transactions, nothing_more, read, wait_for
+from .places import HOME, Places, expected, read_upto
+from .test_offset_steps import FakeQueries
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """A log in memory, so that each test has a journal of its own."""
+    memory_log.create_topic("t", partitions=3)
+    return memory_log
+
+
+@pytest.fixture
+def home(log: MemoryLog) -> Places:
+    written = Transactions(log)
+    written.with_journal()
+    return Places(written, "t", partitions=3)
+
+
+# ---- modes that are known -----------------------------------------------------------------------
+
+
+def published(phase: Phase, mode_offset: int, since: dict[int, int]) -> TopicModeRecord:
+    return TopicModeRecord(
+        topic="t",
+        topic_id="id",
+        phase=phase,
+        transaction_group="g",
+        home=HOME,
+        mode_offset=mode_offset,
+        offset=mode_offset,
+        since=since,
+    )
+
+
+def followed(modes: KnownModes, offsets: Iterable[int]) -> list[tuple[int, int | None] | None]:
+    """Returns for a start at each offset (MODE record, what is passed), or None for markers."""
+    found = [modes.follows(Position.at(offset)) for offset in offsets]
+    return [f and (f.mode_offset, f.passed and f.passed.sequence) for f in found]
+
+
+def test_a_topic_of_which_nothing_is_known_is_marked() -> None:
+    assert followed(KnownModes(), [0, 9]) == [None, None]
+    assert KnownModes().latest(9) == -1
+
+
+def test_below_its_mode_record_a_partition_is_marked() -> None:
+    modes = KnownModes()
+    modes.publish(0, published(Phase.METADATA, 7, {0: 5}))
+    assert followed(modes, [4, 5, 6, 7]) == [None, (7, 7), (7, 7), (7, None)]
+    assert [modes.latest(o) for o in (4, 5)] == [-1, 7]
+
+
+def test_a_partition_that_came_later_is_in_the_mode_from_its_start() -> None:
+    modes = KnownModes()
+    modes.publish(1, published(Phase.METADATA, 7, {0: 5}))
+    assert followed(modes, [0, 1, 2]) == [(7, 7), (7, 7), (7, None)]
+
+
+def test_a_topic_that_was_switched_back_is_followed_up_to_the_mode_record() -> None:
+    modes = KnownModes()
+    modes.publish(0, published(Phase.MARKERS, 9, {0: 5}))
+    assert followed(modes, [0, 5, 6]) == [(-1, None), (-1, None), None]
+    assert [modes.latest(o) for o in (5, 6)] == [-1, 9]
+
+
+@pytest.mark.parametrize("phase", [Phase.TO_METADATA, Phase.TO_MARKERS])
+def test_a_topic_that_is_being_switched_is_followed(phase: Phase) -> None:
+    modes = KnownModes()
+    modes.publish(0, published(phase, 9, {}))
+    mode_offset = 9 if phase is Phase.TO_METADATA else -1
+    assert followed(modes, [4]) == [(mode_offset, None)]
+    assert modes.latest(4) == mode_offset
+
+
+def test_a_position_that_passed_something_is_followed_where_nothing_is_published() -> None:
+    start = Position(o1=3, o2=4, passed=Passed(HOME, 8))
+    found = KnownModes().follows(start)
+    assert found is not None
+    assert (found.home, found.passed) == (HOME, start.passed)
+    modes = KnownModes()
+    modes.meet(2, 9, HOME, "id", places=False)
+    assert modes.follows(start) is None
+
+
+def test_what_is_published_of_a_newer_version_stops_an_assignment(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    home.log.create_topic(MODES_TOPIC, partitions=1)
+    home.written.append(MODES_TOPIC, [b"\x63"], key=b"\x63")
+    consumer = make_consumer()
+    with pytest.raises(UnknownRecordError, match="upgrade"):
+        consumer.assign([TopicPartition("t", 0)])
+
+
+def test_a_topic_that_was_created_anew_begins_with_markers(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.consumer.topic_ids.CONFIRM_S", 0.2)
+    home.switch(Phase.METADATA)
+    log.delete_topic("t")
+    log.create_topic("t", partitions=3)
+    home.written.transaction("t", [b"a"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 1) == [b"a"]
+    assert not consumer._reading.following.homes.follows
+
+
+# ---- gates --------------------------------------------------------------------------------------
+
+
+class Ends:
+    """A log that tells ends, or does not."""
+
+    def __init__(self, *told: int | BrokerError) -> None:
+        self.told = list(told)
+        self.asked: list[list[tuple[str, int]]] = []
+
+    def each_end_offset(self, partitions: Any, *, timeout_s: float) -> dict[Any, Any]:
+        assert 0 < timeout_s <= 5
+        self.asked.append(list(partitions))
+        told = self.told.pop(0)
+        return dict.fromkeys(partitions, told)
+
+
+def answered(gates: Gates[str]) -> list[tuple[str, int, int]]:
+    until = time.monotonic() + 5
+    while not gates.is_free:
+        found = gates.answers()
+        if gates.is_free:
+            return [(p.frontier.who, p.frontier.offset, p.end) for p in found]
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    raise AssertionError("nothing was asked")
+
+
+def test_one_question_serves_all_homes_and_no_second_one_is_on_its_way() -> None:
+    log: Any = Ends(7, 8)
+    gates: Gates[str] = Gates(log)
+    assert gates.ask([Frontier("a", 1, 5), Frontier("b", 2, 6), Frontier("c", 1, 9)])
+    assert not gates.ask([Frontier("a", 1, 5)])
+    assert answered(gates) == [("a", 5, 7), ("b", 6, 7), ("c", 9, 7)]
+    assert [sorted(p for _, p in asked) for asked in log.asked] == [[1, 2]]
+    assert gates.last_ms > 0
+    assert gates.ask([Frontier("a", 1, 6)])
+    assert answered(gates) == [("a", 6, 8)]
+    gates.close()
+
+
+def test_a_home_that_does_not_answer_is_asked_again_after_a_pause() -> None:
+    log: Any = Ends(BrokerError("away"), 3)
+    now = [100.0]
+    gates: Gates[str] = Gates(log, lambda: now[0])
+    assert gates.ask([Frontier("a", 1, 5)])
+    assert answered(gates) == []
+    assert not gates.ask([Frontier("a", 1, 5)])
+    now[0] += 1
+    assert gates.ask([Frontier("a", 1, 5)])
+    assert answered(gates) == [("a", 5, 3)]
+    gates.close()
+
+
+def test_an_end_below_what_was_told_before_counts_for_the_higher_one(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    home.transaction([b"a"])
+    home.written.append("t", [b"p1"])
+    assert read(consumer, 2) == [b"a", b"p1"]
+    wait_for(lambda: consumer.stats()["gate_ms"] > 0, consumer)
+    txid = home.written.begin()
+    home.written.write(txid, "t", [b"b"])
+    home.decide(txid)
+    followed_one = consumer._reading.assigned["t", 0].home
+    assert followed_one is not None
+    wait_for(followed_one.placing, consumer)
+    monkeypatch.setattr(log, "each_end_offset", lambda keys, **_: dict.fromkeys(keys, 1))
+    at = home.end()
+    home.written.append("t", [b"p2"])
+    assert nothing_more(consumer)  # it was read that a transaction is decided and not placed
+    home.place(at=at)
+    assert read(consumer, 2) == [b"b", b"p2"]
+
+
+# ---- homes --------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_begins_later_joins_the_others(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    for number in (0, 1, 2, 0, 1, 2):
+        home.transaction([b"t%d" % number], number)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    wanted = expected(home.log, "t", 0)
+    assert read_upto(consumer, wanted) == wanted
+    consumer.incremental_assign([TopicPartition("t", 1), TopicPartition("t", 2)])
+    wanted = [*expected(home.log, "t", 1), *expected(home.log, "t", 2)]
+    assert sorted(map(str, read_upto(consumer, wanted))) == sorted(map(str, wanted))
+    for number in range(3):
+        home.transaction([b"more"], number)
+    assert read(consumer, 3) == [b"more"] * 3
+    [lanes] = consumer._reading.following.homes._lanes.values()
+    assert len(lanes) == 1
+    consumer.incremental_unassign([TopicPartition("t", 0)])
+    home.transaction([b"last"], 1)
+    assert read(consumer, 1) == [b"last"]
+    consumer.unassign()
+    assert not consumer._reading.following.homes.follows
+
+
+def test_partitions_turn_one_by_one(home: Places, make_consumer: MakeConsumer) -> None:
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", n) for n in range(3)])
+    assert nothing_more(consumer, 0.1)
+    home.switch(Phase.METADATA)
+    txid = home.written.begin()
+    for number in range(3):
+        home.written.write(txid, "t", [b"a%d" % number], number)
+    home.decide(txid)
+    home.place(0)
+    assert read(consumer, 1) == [b"a0"]
+    home.place(1, 2)
+    assert sorted(map(str, read(consumer, 2))) == ["b'a1'", "b'a2'"]
+    home.switch(Phase.MARKERS)
+    for number in range(3):
+        home.written.transaction("t", [b"m"], number)
+    assert read(consumer, 3) == [b"m"] * 3
+
+
+def test_reading_the_journal_pauses_while_many_places_wait_for_data(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_view, "KEPT_MAX", 5)
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    values = [b"%d" % n for n in range(40)]
+    for value in values:
+        home.transaction([value])
+    assert read(consumer, 40) == values
+
+
+def test_a_journal_that_was_trimmed_under_a_reader_is_read_again(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    home.transaction([b"a"])
+    assert read(consumer, 1) == [b"a"]
+    following = consumer._reading.following.homes
+    real, raised = following._follower.poll, []  # type: ignore[union-attr]
+
+    def poll(timeout_s: float = 0) -> Any:
+        if not raised:
+            raised.append(1)
+            raise RecordsTrimmedError("trimmed")
+        return real(timeout_s)
+
+    monkeypatch.setattr(following._follower, "poll", poll)
+    home.transaction([b"b"])
+    home.written.append("t", [b"p"])
+    assert read(consumer, 2) == [b"b", b"p"]
+    assert raised == [1]
+
+
+# ---- the IOV ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
+    fake = FakeQueries()
+    monkeypatch.setattr(
+        "logtx.coordinator.client.queries.CoordinatorQueries", lambda *_, **__: fake
+    )
+    return fake
+
+
+def test_a_step_says_what_was_passed_and_a_restart_goes_on_from_it(
+    home: Places, queries: FakeQueries, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    first, second = home.written.begin(), home.written.begin()
+    home.written.write(first, "t", [b"a1", b"a2"])
+    home.written.write(second, "t", [b"b1", b"b2"])
+    home.decide(first)
+    home.decide(second)
+    home.place()
+    wanted = [b"a1", b"a2", b"b1", b"b2"]
+
+    def opened() -> Consumer:
+        consumer = make_consumer(group_id="g", offsets_storage="transactions")
+        consumer.assign([TopicPartition("t", 0)])
+        return consumer
+
+    for value in wanted:
+        consumer = opened()
+        assert read(consumer, 1) == [value]
+        assert queries.commit(consumer.offset_steps())
+        consumer.close()
+    passed = queries.committed["t", 0].passed
+    assert passed == Passed(HOME, home.written.sequences[second])
+    home.transaction([b"c"])
+    consumer = opened()
+    assert read(consumer, 1) == [b"c"]
+    consumer.rewind()
+    assert read(consumer, 1) == [b"c"]
+    assert queries.commit(consumer.offset_steps())
