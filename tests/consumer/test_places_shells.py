@@ -58,7 +58,6 @@ def published(phase: Phase, mode_offset: int, since: dict[int, int]) -> TopicMod
         topic="t",
         topic_id="id",
         phase=phase,
-        transaction_group="g",
         home=HOME,
         mode_offset=mode_offset,
         offset=mode_offset,

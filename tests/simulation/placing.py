@@ -17,7 +17,6 @@ from logtx.coordinator.core.placing import Question
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import Existence
 from logtx.journal.mode_registry import ModeKey, TopicModeRecord
-from logtx.journal.modes import binding_of
 from logtx.journal.places import GONE, PartitionId
 
 from .history import ModesRecord
@@ -136,7 +135,6 @@ class Modes:
             topic=topic,
             topic_id=mode.topic_id,
             phase=mode.phase,
-            transaction_group=shard.bindings.get(binding_of(topic), ""),
             home=key.home,
             mode_offset=mode.offset,
             offset=mode.offset,
