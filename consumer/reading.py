@@ -117,7 +117,7 @@ class Reading:
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
         self.following = Following(
-            log, config, counters, self.pending_map, self.shared, self.topic_ids
+            *(log, config, counters, self.pending_map, self.shared, self.topic_ids, self._high_of)
         )
         self._make_buffer: MakeBuffer = self.following.make_buffer
         self._turning: set[TopicPartition] = set()
@@ -426,6 +426,11 @@ class Reading:
         elif assigned.buffer.blocked:
             self._blocked.add(assigned.key)
 
+    def wake_all(self) -> None:
+        """Looks which partitions have something to deliver or to read again."""
+        for assigned in self.assigned.values():
+            self._wake(assigned)
+
     def _note_ends(self) -> None:
         for event in self._ends:
             assigned = self._owner(event)
@@ -633,6 +638,9 @@ class Reading:
             self._look_up(now)
             self._ask_doubted(now)
         return waiting
+
+    def _high_of(self, key: TopicPartition) -> int:
+        return self._inner.get_watermark_offsets(KafkaPartition(*key), cached=True)[1]
 
     @property
     def _watches(self) -> bool:
