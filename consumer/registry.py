@@ -32,6 +32,9 @@ class Registry:
         self._log = log
         self._topic_ids = topic_ids
         self._modes: dict[TopicPartition, KnownModes] = {}
+        self._read_to = 0
+        """The end up to which `_all` was read."""
+        self._all: Mapping[str, TopicModeRecord] = {}
 
     def modes(self, key: TopicPartition) -> KnownModes:
         """Returns what is known of a partition's modes."""
@@ -51,17 +54,30 @@ class Registry:
                 self.modes((topic, partition)).publish(partition, found)
 
     def _published(self, topics: Collection[str]) -> Mapping[str, TopicModeRecord]:
+        mine = {topic: mode for topic, mode in self.published().items() if topic in topics}
+        return {t: mode for t, mode in mine.items() if not self.is_another(t, mode.topic_id)}
+
+    def published(self) -> Mapping[str, TopicModeRecord]:
+        """Returns what homes publish of topics, by name. Reads it only if there is more of it.
+
+        A name may belong to another topic by now: see `is_another`.
+
+        Raises:
+            BrokerError: no answer in time.
+            UnknownRecordError: a newer version published a mode: upgrade this program.
+        """
         try:
             self._log.partition_count(MODES_TOPIC, timeout_s=READ_TIMEOUT_S)
             start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
         except UnknownTopicError:
             return {}
-        records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
-        with closing(records):
-            told = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
-        mine = {topic: mode for topic, mode in told.items() if topic in topics}
-        return {t: mode for t, mode in mine.items() if not self.is_another(t, mode.topic_id)}
+        if end != self._read_to:
+            records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
+            with closing(records):
+                self._all = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
+            self._read_to = end
+        return self._all
 
     def is_another(self, topic: str, topic_id: str) -> bool:
         """Returns whether the name belongs to another topic by now: one created anew begins with

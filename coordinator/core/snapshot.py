@@ -253,9 +253,11 @@ def _writes_rows(t: TransactionMetadata) -> Iterator[PartitionWrites]:
         yield PartitionWrites(t.partitions[key], branches[:])  # type: ignore[arg-type]
 
 
-def _to(step: StepIdentity) -> tuple[str, int, int, int]:
+def _to(step: StepIdentity) -> tuple[str, int, int, int, int, int]:
     topic, partition, _, place = step
-    return topic, partition, place.o2, place.o3
+    passed = place.passed
+    sequence, taken = (-1, 0) if passed is None else (passed.sequence, passed.taken)
+    return topic, partition, place.o2, place.o3, sequence, taken
 
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:

@@ -533,7 +533,7 @@ class Branch(_message.Message):
     def __init__(self, branch: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Position(_message.Message):
-    __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered", "topic_id")
+    __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered", "topic_id", "passed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     O1_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +542,7 @@ class Position(_message.Message):
     MET_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     o1: int
@@ -550,7 +551,20 @@ class Position(_message.Message):
     met: _containers.RepeatedCompositeFieldContainer[Sequence]
     delivered: _containers.RepeatedCompositeFieldContainer[Sequence]
     topic_id: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., o1: _Optional[int] = ..., o2: _Optional[int] = ..., o3: _Optional[int] = ..., met: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., topic_id: _Optional[str] = ...) -> None: ...
+    passed: Passed
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., o1: _Optional[int] = ..., o2: _Optional[int] = ..., o3: _Optional[int] = ..., met: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., topic_id: _Optional[str] = ..., passed: _Optional[_Union[Passed, _Mapping]] = ...) -> None: ...
+
+class Passed(_message.Message):
+    __slots__ = ("partition", "incarnation", "sequence", "taken")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    incarnation: int
+    sequence: int
+    taken: int
+    def __init__(self, partition: _Optional[int] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Sequence(_message.Message):
     __slots__ = ("partition", "incarnation", "sequence")
@@ -565,12 +579,14 @@ class Sequence(_message.Message):
 class OffsetStep(_message.Message):
     __slots__ = ("to", "claim")
     class Place(_message.Message):
-        __slots__ = ("o2", "o3")
+        __slots__ = ("o2", "o3", "passed")
         O2_FIELD_NUMBER: _ClassVar[int]
         O3_FIELD_NUMBER: _ClassVar[int]
+        PASSED_FIELD_NUMBER: _ClassVar[int]
         o2: int
         o3: int
-        def __init__(self, o2: _Optional[int] = ..., o3: _Optional[int] = ...) -> None: ...
+        passed: Passed
+        def __init__(self, o2: _Optional[int] = ..., o3: _Optional[int] = ..., passed: _Optional[_Union[Passed, _Mapping]] = ...) -> None: ...
     FROM_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]

@@ -13,7 +13,7 @@ from unicodedata import category
 from ...journal.control import BranchRange, TopicPartition, group_by_topic
 from ...journal.errors import ConfigError, NotSupportedError
 from ...journal.modes import Mode, Phase
-from ...journal.position import Journal, Place, Position
+from ...journal.position import Journal, Passed, Place, Position
 from ...journal.records.types import UNKNOWN_OFFSET, OffsetStep
 from ...journal.state import State
 from . import coordinator_pb2 as pb
@@ -232,6 +232,7 @@ def position_to_wire(partition: TopicPartition, position: Position) -> pb.Positi
         met=_sequences_to_wire(position.met),
         delivered=_sequences_to_wire(position.delivered),
         topic_id=position.topic_id,
+        passed=_passed_to_wire(position.passed),
     )
 
 
@@ -244,7 +245,24 @@ def position_from_wire(wire: pb.Position) -> Position:
         met=_sequences_from_wire(wire.met),
         delivered=_sequences_from_wire(wire.delivered),
         topic_id=wire.topic_id,
+        passed=_passed_from_wire(wire),
     )
+
+
+def _passed_to_wire(passed: Passed | None) -> pb.Passed | None:
+    if passed is None:
+        return None
+    (partition, incarnation), sequence = passed.home, passed.sequence
+    return pb.Passed(
+        partition=partition, incarnation=incarnation, sequence=sequence, taken=passed.taken
+    )
+
+
+def _passed_from_wire(holder: pb.Position | pb.OffsetStep.Place) -> Passed | None:
+    if not holder.HasField("passed"):
+        return None
+    wire = holder.passed
+    return Passed((wire.partition, wire.incarnation), wire.sequence, wire.taken)
 
 
 def step_to_wire(step: OffsetStep) -> pb.OffsetStep:
@@ -254,7 +272,8 @@ def step_to_wire(step: OffsetStep) -> pb.OffsetStep:
     wire = pb.OffsetStep(to=to, claim=step.claim)
     if place is not None:
         # `from` is a keyword of Python, so it can't be an argument's name.
-        getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3))
+        passed = _passed_to_wire(place.passed)
+        getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3, passed=passed))
     return wire
 
 
@@ -265,7 +284,9 @@ def step_from_wire(wire: pb.OffsetStep) -> OffsetStep:
         ConfigError: its topic's name is too long.
     """
     place = getattr(wire, "from")
-    from_place = Place(place.o2, place.o3) if wire.HasField("from") else None
+    from_place = None
+    if wire.HasField("from"):
+        from_place = Place(place.o2, place.o3, _passed_from_wire(place))
     claim = wire.claim if wire.HasField("claim") else None
     to = position_from_wire(wire.to)
     return OffsetStep(check_topic(wire.to.topic), wire.to.partition, from_place, to, claim)

@@ -25,6 +25,7 @@ from ...journal.control import (
     decode_control,
 )
 from ...journal.errors import MalformedHeaderError
+from ...journal.places import GONE, PartitionId
 from ...journal.position import Place
 from ...journal.records.scan import JournalPart, SeenTransaction
 from ...journal.records.types import Forget
@@ -211,6 +212,7 @@ class Audit:
         self._check_order()
         self._check_finished(partitions)
         self._check_placed(partitions)
+        self._check_places(partitions)
         self._check_data()
         self._markers.clear()
         self._data.clear()
@@ -328,6 +330,62 @@ class Audit:
                     key = *named.key, txid.to_bytes()
                     self._check_counts(key, written.branches, self._data.get(key, []))
                     self._check_missing(key, written.branches)
+
+    def _check_places(self, partitions: Collection[TopicPartition]) -> None:
+        """Checks where transactions are placed (decision 0024).
+
+        No place may lie below the records that it places (R3). What one journal ends in a
+        partition, by places or markers, must keep its commit-sequence order (R4). What is placed at
+        an offset comes before the marker there.
+        """
+        fed = set(partitions)
+        lanes: dict[tuple[PartitionId, bytes], list[tuple[int, bool, int, Key]]] = defaultdict(list)
+        for txid, seen in self._seen.items():
+            for named, place in seen.places.items():
+                if place is None or place == GONE or named.key not in fed:
+                    continue
+                key = *named.key, txid.to_bytes()
+                lanes[named, key[2][:8]].append((place, False, seen.commit_sequence or 0, key))
+                self._check_above(key, place, seen)
+        for key, markers in self._markers.items():
+            offset, marker = markers[0]
+            lane = PartitionId(*key[:2], marker.topic_id), key[2][:8]
+            if marker.committed and lane in lanes:
+                lanes[lane].append((offset, True, marker.commit_sequence, key))
+        for ends in lanes.values():
+            self._check_ends(sorted(ends))
+
+    def _check_above(self, key: Key, place: int, seen: SeenTransaction) -> None:
+        lasts = [
+            branch.last_offset
+            for written in seen.writes
+            if written.partition.key == key[:2]
+            for branch in written.branches
+        ]
+        if lasts and place <= max(lasts):
+            self._find(
+                Severity.VIOLATION,
+                "place_records",
+                key,
+                f"placed at {place}, and its last record lies at {max(lasts)}",
+            )
+
+    def _check_ends(self, ends: list[tuple[int, bool, int, Key]]) -> None:
+        """Checks the order of one journal's ends in a partition: (offset, is a marker, commit
+        sequence, key)."""
+        highest, by_marker = -1, False
+        for offset, is_marker, sequence, key in ends:
+            # `_check_order` tells of two markers.
+            if sequence <= highest and not (is_marker and by_marker):
+                word = "the marker" if is_marker else "the place"
+                self._find(
+                    Severity.VIOLATION,
+                    "place_order",
+                    key,
+                    f"{word} at {offset} of commit {sequence} stands behind {highest}",
+                )
+            if sequence > highest:
+                highest, by_marker = sequence, is_marker
 
     def _check_data(self) -> None:
         for key, groups in self._data.items():

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -40,10 +40,13 @@ from ...journal.errors import (
 )
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.logs.open import open_log
-from ...journal.position import Position
+from ...journal.position import Passed, Position
+from .due import Reach
 from .errors import DataLossError
 from .options import kafka_only
-from .reading import Range, RangeReader, ReadConfig
+from .places import PLACE_S, PlacesAhead, require_complete
+from .reading import CONSUMER, Range, RangeReader, ReadConfig
+from .vector import Spot, passed_from_json, passed_to_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +79,13 @@ class _Place:
     """o2: what ends below it is written."""
     records: int = 0
     """Number of records, in delivery order, that are written of what ends behind it."""
+    passed: Passed | None = None
+    """What is written of the transactions that a home places: see `Spot.passed`."""
+
+    @property
+    def spot(self) -> Spot:
+        """The same place, but for the records."""
+        return Spot(self.offset, passed=self.passed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,9 +220,13 @@ class _Run:
             # From here on a former run can't write any more, and its places don't change.
             self._producer.init_transactions(ANSWER_S)
             self._at = self._starts(restart=restart)
-        for key, end in self._log.end_offsets(list(self._at)).items():
+        ends = self._log.end_offsets(list(self._at))
+        reach = self._reach(ends)
+        for key, end in ends.items():
             while self._at[key].offset < end:
-                self._portion(key, min(self._at[key].offset + PORTION_OFFSETS, end))
+                self._portion(key, min(self._at[key].offset + PORTION_OFFSETS, end), reach.get(key))
+            if key in reach and reach[key].behind(self._at[key].spot).dues:
+                self._portion(key, end, reach[key])  # of a partition that takes no writes any more
         # Also without records: the brokers forget places that they are not told again.
         self._write()
         offsets = {partition: place.offset for (_, partition), place in self._at.items()}
@@ -222,6 +236,17 @@ class _Run:
             records=self._records,
             offsets=offsets,
         )
+
+    def _reach(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Reach]:
+        """Returns what is placed up to the ends, in partitions that have a home."""
+        source = self._source
+        topic_ids = {source.topic: source.topic_id} if source.topic_id else {}
+        with closing(PlacesAhead(self._log, {**CONSUMER, **self._kafka})) as ahead:
+            starts = {key: at.spot for key, at in self._at.items()}
+            asked = {key: Spot(end) for key, end in ends.items()}
+            reach = ahead.reach(starts, asked, topic_ids, wait_s=PLACE_S)
+        require_complete(reach)
+        return reach
 
     def _starts(self, *, restart: bool) -> dict[TopicPartition, _Place]:
         """Returns where each partition goes on."""
@@ -254,7 +279,8 @@ class _Run:
                     f"{topic}[{key[1]}] begins at {first[key]} now, and offset {offset} was to be"
                     " exported: retention deleted it; restart to go on without it"
                 )
-            starts[key] = _Place(offset, before.get("records", 0))
+            passed = passed_from_json(before.get("passed"))
+            starts[key] = _Place(offset, before.get("records", 0), passed)
         return starts
 
     def _ends(
@@ -281,10 +307,14 @@ class _Run:
                 " to write all of it again"
             )
 
-    def _portion(self, key: TopicPartition, end: int) -> None:
+    def _portion(self, key: TopicPartition, end: int, reach: Reach | None) -> None:
         """Takes what ends in a range, and writes it whenever there is enough."""
         at, count = self._at[key], 0
-        part = Range(*key, Position.at(at.offset), end)
+        part, passed = Range(*key, Position.at(at.offset), end), None
+        if reach is not None:
+            passed = reach.passed(end, at.spot)
+            left = reach.behind(at.spot)
+            part = replace(part, places=left.until(Spot(end, passed=passed)))
         reader = RangeReader(ReadConfig(kafka=self._kafka), part, self._log)
         with closing(reader), _told(f"export {key[0]}[{key[1]}]"):
             for share in reader.shares():
@@ -292,10 +322,10 @@ class _Run:
                     count += 1
                     if count > at.records:
                         self._take(record, key[1])
-                        self._at[key] = _Place(at.offset, count)
+                        self._at[key] = replace(at, records=count)
                         if self._is_enough:
                             self._write()
-        self._at[key] = _Place(end)
+        self._at[key] = _Place(end, passed=passed)
 
     def _take(self, record: Message, partition: int) -> None:
         key, value = record.key(), record.value()
@@ -332,7 +362,9 @@ class _Run:
         topic_ids = {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
         return [
             KafkaPartition(
-                *key, at.offset, metadata=json.dumps({**topic_ids, "records": at.records})
+                *key,
+                at.offset,
+                metadata=json.dumps({**topic_ids, "records": at.records, **_passed(at)}),
             )
             for key, at in self._at.items()
         ]
@@ -361,6 +393,11 @@ class _Run:
                 self._producer.poll(0.1)
             else:
                 return
+
+
+def _passed(at: _Place) -> dict[str, Any]:
+    # Where no home places, the text stays what it was.
+    return {} if at.passed is None else {"passed": passed_to_json(at.passed)}
 
 
 @contextmanager

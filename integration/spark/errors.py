@@ -41,3 +41,7 @@ class ReplayDiffersError(SparkError):
 
 class DataLossError(SparkError):
     """Records that were to be read are gone: by retention, or with their topic."""
+
+
+class SwitchedError(SparkError):
+    """A topic's mode was switched when a range of it was planned: run the job or query again."""

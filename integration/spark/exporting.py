@@ -14,6 +14,9 @@ A run takes whole transactions, each in the run of its decision:
    including this S.
 5. The next run begins at *next*: the markers of commits after S lie at or behind it.
 
+What a home places has no marker. Its place was asked for before it was finished, so the place of a
+commit up to S is at most *end*; and that of a commit after S is at least *next*.
+
 Where partitions have replicas, steps 2 and 3 ask twice, seconds apart: a broker that does not know
 yet that another leads a partition tells an end of before. With the journal's, a decision whose
 marker lies below *next* would come after S. With the data's, a marker up to S would lie behind
@@ -110,17 +113,18 @@ def export(
         )
     log = open_log(parsed.read.kafka)
     try:
-        planner = Planner(log, parsed)
-        following = planner.latest()
-        above = -1 if last is None else int(last.state["sequence"])
-        up_to = _decided(log, transaction_group)
-        end = planner.latest_surely()
-        start = (
-            planner.start("earliest").places
-            if last is None
-            else planner.still_there(from_offsets(last.state["places"]), end)
-        )
-        topic_ids = planner.topic_ids
+        with closing(Planner(log, parsed)) as planner:
+            following = planner.latest()
+            above = -1 if last is None else int(last.state["sequence"])
+            up_to = _decided(log, transaction_group)
+            ends = planner.latest_surely()
+            start = (
+                planner.start("earliest").places
+                if last is None
+                else planner.still_there(from_offsets(last.state["places"]), ends)
+            )
+            end = planner.settle(start, ends)
+            topic_ids = planner.topic_ids
     finally:
         log.close()
     if last is not None and up_to <= above:
@@ -128,7 +132,7 @@ def export(
     reader: Any = spark.read.format("logtx").options(
         **named,
         startingPlaces=_text(start),
-        endingPlaces=_text({key: Spot(offset) for key, offset in end.items()}),
+        endingPlaces=_text(end),
         startingCommitSequence=str(above + 1),
         endingCommitSequence=str(up_to),
     )

@@ -17,10 +17,12 @@ from itertools import groupby
 from typing import Final
 
 from ...consumer.core.headers import control_of, txid_of
+from ...consumer.core.home_view import Due
 from ...consumer.core.pending import RawTxId, Record
 from ...consumer.core.ranges import ControlCache
 from ...journal.control import BranchRange, Marker, decode_control
 from ...journal.errors import IntegrityError, MalformedHeaderError
+from ...journal.position import Journal
 from ...journal.txid import TxId
 
 PART_RECORDS: Final = 50_000
@@ -35,6 +37,8 @@ class Large:
     commit_sequence: int
     branches: tuple[BranchRange, ...]
     """The records, which lie between the first and the last offset of these, and nothing else."""
+    is_placed: bool = False
+    """Whether a home places it, so that it has no marker."""
 
     @property
     def first(self) -> int:
@@ -43,8 +47,21 @@ class Large:
 
     @property
     def marker(self) -> int:
-        """Offset of its marker."""
+        """Offset behind its last record, where its marker stands if it has one."""
         return max(b.last_offset for b in self.branches) + 1
+
+    @property
+    def behind(self) -> int:
+        """Offset behind all that is its own."""
+        return self.marker + (not self.is_placed)
+
+    @classmethod
+    def placed(cls, home: Journal, due: Due) -> Large | None:
+        """Returns what is placed; None if its records do not stand together."""
+        txid = TxId(*home, due.begin).to_bytes()
+        found = cls(txid, due.sequence, due.branches, is_placed=True)
+        stated = sum(b.count for b in due.branches)
+        return found if stated == found.marker - found.first else None
 
     @classmethod
     def of(cls, txid: RawTxId, marker: Marker, offset: int) -> Large | None:

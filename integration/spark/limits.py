@@ -73,18 +73,26 @@ class Limits:
             if is_set
         ]
 
-    def waits(self, start: Vector, ends: Mapping[TopicPartition, int], since_s: float) -> bool:
+    def waits(
+        self,
+        start: Vector,
+        ends: Mapping[TopicPartition, int],
+        since_s: float,
+        placed: int = 0,
+    ) -> bool:
         """Returns whether the next micro-batch waits for more records.
 
         Args:
             start: where reading stands.
             ends: where it could go.
             since_s: seconds since the last micro-batch was planned.
+            placed: number of transactions placed there: each counts like the marker that it does
+                without.
         """
         if not self.least or since_s >= self.delay_max_s:
             return False
         rooms = (end - start[key].o2 if key in start else end for key, end in ends.items())
-        return sum(room for room in rooms if room > 0) < self.least
+        return placed + sum(room for room in rooms if room > 0) < self.least
 
 
 def _seconds(option: str, text: str) -> float:

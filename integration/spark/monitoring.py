@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from ...journal.control import TopicPartition
 from ...journal.logs.open import open_log
 from .application import source_options
 from .commits import Commit
+from .places import WAIT_S
 from .planning import Planner, SourceOptions
 from .session import running_keeper
-from .vector import SourceOffset, from_offsets
+from .vector import SourceOffset, Spot, from_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -33,7 +35,8 @@ class Progress:
     """Number of its rows, from all sources."""
     lag: Mapping[TopicPartition, int] | None
     """(topic, partition) → offsets behind the log's end, of all sources of the format "logtx". Ends
-    of transactions take an offset, too. None if Spark does not tell the sources' options."""
+    of transactions take an offset, too; where a home places them, each is counted like one. None if
+    Spark does not tell the sources' options."""
     committed: Commit | None
     """What the format's sink committed last; None if nothing, in this application."""
 
@@ -112,13 +115,24 @@ def _lag(query: StreamingQuery, sources: list[Any]) -> Mapping[TopicPartition, i
         parsed = SourceOptions.parse(given)
         log = open_log(parsed.read.kafka)
         try:
-            planner = Planner(log, parsed, {topic for topic, _ in offset.places})
-            for key, end in planner.latest().items():
-                spot = offset.places.get(key)
-                lag[key] = max(end - (0 if spot is None else spot.o2), 0)
+            topics = {topic for topic, _ in offset.places}
+            with closing(Planner(log, parsed, topics)) as planner:
+                lag |= _behind(planner, offset)
         finally:
             log.close()
     return lag
+
+
+def _behind(planner: Planner, offset: SourceOffset) -> dict[TopicPartition, int]:
+    latest = planner.latest()
+    ends = {key: Spot(end) for key, end in latest.items()}
+    reach = planner.reach(offset.places, ends, wait_s=WAIT_S)
+    found = {}
+    for key, end in latest.items():
+        spot = offset.places.get(key)
+        placed = len(reach[key].dues) if key in reach else 0
+        found[key] = max(end - (0 if spot is None else spot.o2), 0) + placed
+    return found
 
 
 def _offset(source: Any) -> SourceOffset | None:

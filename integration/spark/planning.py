@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError
@@ -23,19 +24,22 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from ...journal.logs.interface import Log, TopicInfo
-from ...journal.position import Place, Position
+from ...journal.position import Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, RESERVED, journal_partition_of
 from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
+from .due import RangePlaces, Reach, settled
 from .errors import DataLossError
 from .large import PART_RECORDS, Large, Search
 from .limits import Limits
 from .options import refuse_rest, take_kafka
-from .reading import Range, ReadConfig
+from .parts import divided, parts, placed_parts
+from .places import PLACE_S, PlacesAhead, require_complete
+from .reading import CONSUMER, Range, ReadConfig
 from .searching import run
 from .subscription import Subscription
-from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
+from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, moved, parse_offsets
 
 _LOG = logging.getLogger(__name__)
 
@@ -168,7 +172,13 @@ class SourceOptions:
 class Planner:
     """Finds where reading begins and ends."""
 
-    def __init__(self, log: Log, options: SourceOptions, known: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        log: Log,
+        options: SourceOptions,
+        known: Collection[str] = (),
+        ahead: PlacesAhead | None = None,
+    ) -> None:
         """Uses this log, which the caller closes. Looks the topics up once.
 
         Args:
@@ -176,10 +186,19 @@ class Planner:
             options: what to read.
             known: topics that were read so far: a list of topics may come from a broker that is
                 behind, so those are asked for by name.
+            ahead: follows homes, for several planners in turn; the caller closes it. None: `close`
+                must be called.
         """
         self._log = log
         self._options = options
         self._known = set(known)
+        self._own = PlacesAhead(log, journal_settings(options)) if ahead is None else None
+        self._ahead = ahead or self._own
+
+    def close(self) -> None:
+        """Stops following homes, if nobody else does with what it was given."""
+        if self._own is not None:
+            self._own.close()
 
     def earliest(self) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition.
@@ -315,7 +334,7 @@ class Planner:
             anew.append(key)
         for key, start in self._log.start_offsets(anew).items():
             spot = places[key]
-            stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
+            stood = spot.stood or (None if spot.fresh else spot.place)
             places[key] = Spot(start, fresh=spot.fresh, stood=stood)
         return places
 
@@ -378,10 +397,12 @@ class Planner:
         Raises:
             ConfigError: an option names an offset beyond the log's end; else as `start`.
         """
+        return {key: spot.o2 for key, spot in self._end().items()}
+
+    def _end(self) -> Vector:
         bound = self._options.end
         if bound.places is not None:
-            places = from_offsets(json.loads(bound.places)).places
-            return {k: spot.o2 for k, spot in places.items()}
+            return from_offsets(json.loads(bound.places)).places
         if bound.iov is not None:
             found = self.iov(bound.iov)
             if anew := made_anew(_ids_of(found), self.topic_ids):
@@ -392,8 +413,78 @@ class Planner:
             ends = {k: found[k].o2 if k in found else 0 for k in self._partitions}
             mend = "the log lost records; give endingOffsets"
             self._check_inside("endingIov", ends, self.latest(), mend)
-            return ends
-        return self._offsets(bound, "latest")
+            passed = {key: at.passed for key, at in found.items()}
+            return {key: Spot(end, passed=passed.get(key)) for key, end in ends.items()}
+        return {key: Spot(offset) for key, offset in self._offsets(bound, "latest").items()}
+
+    def settled_end(self, start: Vector, most: int | None = None) -> Vector:
+        """Returns where a batch ends, with what is passed there of homes.
+
+        What is placed exactly at the end belongs to it, if the end is that of the log. With an
+        offset that an option names, it belongs to the batch that begins there.
+
+        Args:
+            start: where it begins.
+            most: how many offsets to read at most; a limit.
+
+        Raises:
+            RequestTimedOutError: what is committed is not placed in time.
+            ConfigError: as `end`.
+        """
+        told = self._end()
+        ends = {key: spot.o2 for key, spot in told.items()}
+        asked = moved(start, ends, most)
+        if self._options.end.places is not None or not self._options.read.committed:
+            return told if most is None else asked
+        reach = self.reach(start, {key: Spot(end) for key, end in ends.items()}, wait_s=PLACE_S)
+        require_complete(reach)
+        named = self._named_ends(told)
+        mine = {k: r for k, r in reach.items() if asked[k].o2 < ends[k] or k not in named}
+        found = dict(settled(mine, start, asked))
+        for key in reach.keys() - mine.keys():
+            if told[key].passed is not None:
+                found[key] = told[key]
+        return found
+
+    def settle(self, start: Vector, ends: Mapping[TopicPartition, int]) -> Vector:
+        """Returns the log's ends, with what is passed there of homes.
+
+        Raises:
+            RequestTimedOutError: what is committed is not placed in time.
+        """
+        asked = {key: Spot(end) for key, end in ends.items()}
+        reach = self.reach(start, asked, wait_s=PLACE_S)
+        require_complete(reach)
+        return settled(reach, start, asked)
+
+    def _named_ends(self, told: Vector) -> set[TopicPartition]:
+        """Returns the partitions of whose end an option names the offset."""
+        bound = self._options.end
+        if bound.iov is not None or bound.timestamp_ms is not None or bound.timestamps is not None:
+            return set(told)
+        if bound.offsets in (None, "earliest", "latest"):
+            return set()
+        given = parse_offsets("endingOffsets", bound.offsets)
+        return {key for key, offset in given.items() if offset != LATEST}
+
+    def reach(
+        self, start: Vector, ends: Vector, *, wait_s: float, is_bounded: bool = False
+    ) -> Mapping[TopicPartition, Reach]:
+        """Returns how far partitions can be read that have a home: see `PlacesAhead.reach`."""
+        if not self._options.read.committed or self._ahead is None:
+            return {}
+        return self._ahead.reach(start, ends, self.topic_ids, wait_s=wait_s, is_bounded=is_bounded)
+
+    def placed(self, start: Vector, ends: Vector) -> dict[TopicPartition, RangePlaces]:
+        """Returns what homes place between two vectors, of which the second was told before.
+
+        Raises:
+            RequestTimedOutError: what is committed is not placed in time.
+        """
+        moves = {key: end for key, end in ends.items() if start.get(key) != end}
+        reach = self.reach(start, moves, wait_s=PLACE_S)
+        require_complete(reach)
+        return {key: found.until(ends[key]) for key, found in reach.items()}
 
     def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
         if bound.timestamp_ms is not None:
@@ -505,23 +596,44 @@ class Planner:
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
 
-    def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
+    def ranges(
+        self,
+        start: Vector,
+        ends: Mapping[TopicPartition, int],
+        placed: Mapping[TopicPartition, RangePlaces] = MappingProxyType({}),
+    ) -> list[Range]:
         """Returns the ranges that tasks read, cut into at least `min_partitions` parts.
+
+        Args:
+            start: where they begin.
+            ends: where they end.
+            placed: what homes place in them, as `placed` returns it.
 
         Raises:
             DataLossError: retention deleted records that are to be read.
         """
-        spans = {k: e for k, e in sorted(ends.items()) if e > start.get(k, Spot(0)).o2}
+        spans = {
+            key: end
+            for key, end in sorted(ends.items())
+            if end > start.get(key, Spot(0)).o2 or (key in placed and placed[key].dues)
+        }
         self._check_retained(start, spans)
         spots = {key: start.get(key, Spot(0)) for key in spans}
         total = sum(e - spots[k].o2 for k, e in spans.items())
+        total += sum(placed[k].records_below(spots[k].o2) for k in spans if k in placed)
         part = max(1, -(-total // max(self._options.min_partitions, 1)))
         if self._options.records_per_partition is not None:
             part = min(part, self._options.records_per_partition)
         found = self._large({k: (spots[k].o2, e) for k, e in spans.items()}, part)
+        first = self._log.start_offsets([key for key in spans if key in placed])
         ranges: list[Range] = []
         for key, end in spans.items():
-            ranges += _parts(key, spots[key], end, part, found.get(key, ()))
+            larges = found.get(key, ())
+            if key in placed:
+                places = placed[key]
+                ranges += placed_parts(key, spots[key], end, part, larges, places, first[key])
+            else:
+                ranges += divided(list(parts(key, spots[key], end, part, larges)))
         return ranges
 
     def _large(
@@ -555,37 +667,11 @@ class Planner:
                 )
 
 
+def journal_settings(options: SourceOptions) -> dict[str, Any]:
+    """Returns librdkafka's settings of the consumer that reads homes."""
+    return {**CONSUMER, **options.read.kafka}
+
+
 def _ids_of(iov: Mapping[TopicPartition, Position]) -> dict[str, str]:
     """Returns topic → the id that a group's IOV names; topics without one are left out."""
     return {topic: at.topic_id for (topic, _), at in iov.items() if at.topic_id}
-
-
-def _parts(
-    key: TopicPartition, spot: Spot, end: int, part: int, found: Sequence[Large]
-) -> Iterator[Range]:
-    """Cuts a partition's range into parts, in the order of what they deliver.
-
-    Each part finds what began before it by side reads, so only the first must know how much was
-    read of the transaction at its start.
-    """
-    start = spot.o2
-    for large in found:
-        if spot.o3 and large.marker == spot.o2:
-            continue  # a part of it is read
-        if start < large.first:
-            yield from _plain_parts(key, spot, start, large.first, part)
-        for first, last in split(
-            large.first, large.marker, -(-(large.marker - large.first) // part)
-        ):
-            yield Range(*key, Position.at(first), last, large)
-        start = large.marker + 1
-    if start < end:
-        yield from _plain_parts(key, spot, start, end, part)
-
-
-def _plain_parts(
-    key: TopicPartition, spot: Spot, start: int, end: int, part: int
-) -> Iterator[Range]:
-    for first, last in split(start, end, -(-(end - start) // part)):
-        position = spot.position if first == spot.o2 else Position.at(first)
-        yield Range(*key, position, last)

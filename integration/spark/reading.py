@@ -4,6 +4,11 @@ A range [start, end) delivers its plain records, and all of each transaction who
 A side read fetches such a transaction's records below `start`. So ranges need no state from each
 other, and can be read again, anywhere, with one result. There is no look-up: a transaction without
 a marker in the range belongs to a later one.
+
+Where a home places transactions, the range carries what is placed in it. A range that carries
+nothing may come to a mode record: its topic was switched when it was planned, and that was not
+published yet. Then the reader waits until it is published, so that the next range is planned with
+it, and reads the home itself.
 """
 
 from __future__ import annotations
@@ -12,24 +17,31 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...consumer.core.buffer import PartitionBuffer
+from ...consumer.core.entries import ModeMet
 from ...consumer.core.pending import PendingTransactionMap, RawTxId, Record
+from ...consumer.core.placed_buffer import PlacedBuffer
 from ...consumer.core.uncommitted import UncommittedBuffer
 from ...consumer.malformed import malformed_event
 from ...consumer.side_read import SideReader
 from ...consumer.spill.store import RocksSpillStore
+from ...consumer.topic_ids import TopicIds
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
 from ...journal.logs.interface import Log, LogConsumer
-from ...journal.position import Position
-from .errors import DataLossError
+from ...journal.position import Passed, Position
+from .due import PlacedRangeInput, RangePlaces
+from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
+from .places import PLACE_S, PlacesAhead, require_complete
+from .vector import Spot
 
 FETCH_RECORDS: Final = 10_000
 """Most records of one fetch: a larger value takes more memory, a smaller one more time."""
@@ -98,6 +110,10 @@ class Range:
     """Offset to stop before."""
     large: Large | None = None
     """The transaction whose records these are; None delivers what ends in the range."""
+    places: RangePlaces | None = None
+    """What the partition's home places in the range; None: transactions end by markers."""
+    is_part: bool = False
+    """Whether other tasks read the rest of what was planned of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +151,35 @@ class RangeReader:
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._settings = {**CONSUMER, **config.kafka}
         self._side_reader = SideReader(self._log, self._settings, self._pending)
-        kind = PartitionBuffer if config.committed else UncommittedBuffer
-        self._buffer = kind(
-            (part.topic, part.partition),
-            part.start,
-            self._pending,
-            malformed=malformed_event,
-            torn_skip_below=2**63 if config.torn_skip else 0,
-        )
+        self._placed: PlacedRangeInput | None = None
+        """Ends what the home places; None without a home, and when all of it is ended."""
+        self._buffer = self._make_buffer(part.start, part.places)
         self._large = None if part.large is None else LargePart(part.large, part.start.o2)
         self._consumer: LogConsumer = self._log.consumer(self._settings)
         self._reached = part.start.o2 >= part.end
+
+    def _make_buffer(self, start: Position, places: RangePlaces | None) -> PartitionBuffer:
+        key, options = (self._part.topic, self._part.partition), self._options()
+        if not self._config.committed:
+            return UncommittedBuffer(key, start, self._pending, **options)
+        if places is None:
+            buffer = PartitionBuffer(key, start, self._pending, **options)
+            buffer.known_mode = -1
+            return buffer
+        home, ended = places.home, set(places.elsewhere)
+        if start.passed is None or start.passed.home != home:
+            start = replace(start, passed=Passed(home, -1))  # all that is due is carried along
+        placing = PlacedBuffer(
+            key, start, self._pending, home=home, has_ended=ended.__contains__, **options
+        )
+        self._placed = PlacedRangeInput(placing, places.dues, ended)
+        return placing
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "malformed": malformed_event,
+            "torn_skip_below": 2**63 if self._config.torn_skip else 0,
+        }
 
     def shares(self) -> Iterator[Share]:
         """Yields everything that ends in the range, in delivery order.
@@ -154,6 +188,7 @@ class RangeReader:
             DataLossError: retention deleted records that are to be read.
             TornTransactionError, IntegrityError: a committed transaction is not whole.
             MalformedHeaderError: a record's TxId or TxCtl header does not decode.
+            SwitchedError: the topic was switched when the range was planned.
             BrokerError: no progress in `STALL_S`.
         """
         part, buffer = self._part, self._buffer
@@ -166,6 +201,14 @@ class RangeReader:
             if buffer.blocked:
                 self._side_reader.step(buffer, _POLL_S)
                 progress_s = time.monotonic()
+                continue
+            if buffer.mode_met is not None:
+                self._follow(buffer.mode_met)
+                buffer = self._buffer
+                continue
+            if self._reached and self._placed is not None:
+                self._placed.finish(part.end)
+                self._placed = None
                 continue
             if self._reached:
                 return
@@ -197,7 +240,9 @@ class RangeReader:
             if records and cast(int, records[-1].offset()) >= end - 1:
                 self._reached = True
                 records = [m for m in records if cast(int, m.offset()) < end]
-            if self._large is None:
+            if self._placed is not None:
+                self._placed.feed(cast(Sequence[Record], records))
+            elif self._large is None:
                 self._buffer.feed(cast(Sequence[Record], records))
             else:
                 self._large.feed(cast(Sequence[Record], records))
@@ -240,6 +285,55 @@ class RangeReader:
         else:
             self._buffer.next_offset = max(start, self._buffer.next_offset)
             self._assign(self._buffer.next_offset)
+
+    def _follow(self, met: ModeMet) -> None:
+        """Goes on behind a mode record, with what its home places in the rest of the range."""
+        part, key = self._part, (self._part.topic, self._part.partition)
+        if TopicIds(self._log).is_another(part.topic, met.topic_id):
+            # It was meant for a topic of this name that was deleted.
+            self._go_on(Position.at(met.offset), None)
+            self._buffer.known_mode = met.mode_offset
+            return
+        # Each place lies behind the mode record.
+        start = Spot(met.offset, passed=Passed(met.home, met.mode_offset))
+        end = Spot(part.end)
+        with closing(PlacesAhead(self._log, self._settings)) as ahead:
+            self._await_published(ahead, met)
+            reach = ahead.reach(
+                {key: start}, {key: end}, {part.topic: met.topic_id}, wait_s=PLACE_S
+            )
+            require_complete(reach)
+        # One that has markers again at the mode record places nothing behind it.
+        places = reach[key].until(end) if key in reach else RangePlaces(met.home)
+        self._go_on(start.position, places)
+
+    def _await_published(self, ahead: PlacesAhead, met: ModeMet) -> None:
+        topic, deadline_s = self._part.topic, time.monotonic() + PLACE_S
+        while True:
+            told = ahead.published(topic)
+            if (
+                told is not None
+                and told.topic_id == met.topic_id
+                and told.mode_offset >= met.mode_offset
+            ):
+                break
+            if time.monotonic() > deadline_s:
+                raise SwitchedError(
+                    f"{topic} is being switched, and its home has not published that within"
+                    f" {PLACE_S:g} s: is a coordinator running? Run the job or query again"
+                )
+            time.sleep(_POLL_S)
+        if self._part.is_part:
+            # The tasks of the other parts do not meet the mode record.
+            raise SwitchedError(
+                f"{topic} was switched while this was planned: run the job or query again"
+            )
+
+    def _go_on(self, start: Position, places: RangePlaces | None) -> None:
+        self._buffer.close()
+        self._buffer = self._make_buffer(start, places)
+        self._reached = start.o2 >= self._part.end
+        self._assign(start.o2)
 
     def _taken(self) -> Iterator[Share]:
         buffer = self._buffer

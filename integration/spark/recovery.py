@@ -16,7 +16,7 @@ from ..inspect.rows import IOV_SCHEMA, STEP_SCHEMA
 from .options import kafka_only
 from .planning import Planner, SourceOptions
 from .session import keeper_of
-from .vector import SourceOffset, moved, steps_between, to_offsets
+from .vector import SourceOffset, steps_between, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,12 +94,12 @@ def resume(
     reader: Any = spark.readStream if stream else spark.read
     log = open_log(parsed.read.kafka)
     try:
-        planner = Planner(log, parsed)
-        if not create:
-            planner.require_group()
-        if not stream:
-            start = planner.start("earliest")
-            end = moved(start.places, planner.end(), parsed.limits.most)
+        with closing(Planner(log, parsed)) as planner:
+            if not create:
+                planner.require_group()
+            if not stream:
+                start = planner.start("earliest")
+                end = planner.settled_end(start.places, parsed.limits.most)
     finally:
         log.close()
     if not stream:

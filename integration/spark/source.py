@@ -18,8 +18,10 @@ from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from .clients import lend_log
+from .due import Reach, settled
 from .keeper_client import KeeperAddress
-from .planning import Bound, Planner, SourceOptions
+from .places import WAIT_S, PlacesAhead
+from .planning import Bound, Planner, SourceOptions, journal_settings
 from .reading import Range, RangeReader, ReadConfig
 from .shipping import Shipped
 from .steps import steps_to_json
@@ -72,10 +74,14 @@ class BatchSource(Shipped, DataSourceReader):
         Raises:
             LogtxError: a topic does not exist, a bound is bad, or retention deleted records.
         """
-        with lend_log(self._options.read.kafka) as log:
-            planner = Planner(log, self._options)
-            ends = planner.end()
-            ranges = planner.ranges(planner.start("earliest").places, ends)
+        with (
+            lend_log(self._options.read.kafka) as log,
+            closing(Planner(log, self._options)) as planner,
+        ):
+            start = planner.start("earliest").places
+            end = planner.settled_end(start)
+            ends = {key: spot.o2 for key, spot in end.items()}
+            ranges = planner.ranges(start, ends, planner.placed(start, end))
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
 
@@ -111,6 +117,7 @@ class StreamSource(Shipped, DataSourceStreamReader):
         self._keeper = keeper
         self._named = {name.lower(): value for name, value in (named or {}).items()}
         self._log: Log | None = None
+        self._ahead: PlacesAhead | None = None
         self._place: SourceOffset | None = None
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
         self._is_first = False
@@ -169,9 +176,17 @@ class StreamSource(Shipped, DataSourceStreamReader):
         if target is not None:
             latest = {k: min(end, target[k]) for k, end in latest.items() if k in target}
         most = self._most(limit)
-        end = moved(place, latest, most)
+        reach = planner.reach(
+            place,
+            {key: Spot(end) for key, end in latest.items()},
+            wait_s=WAIT_S,
+            is_bounded=most is not None,
+        )
+        _warn_held_back(reach)
+        end = settled(reach, place, moved(place, latest, most))
         now_s = self._clock()
-        waits = target is None and limits.waits(place, latest, now_s - self._planned_s)
+        since_s, placed = now_s - self._planned_s, sum(len(r.dues) for r in reach.values())
+        waits = target is None and limits.waits(place, latest, since_s, placed)
         began = place if self._is_first else None
         found = planner.offset(end, offset, began)
         same = found.gone == offset.gone and not made_anew(offset.topic_ids, found.topic_ids)
@@ -238,7 +253,8 @@ class StreamSource(Shipped, DataSourceStreamReader):
         }
         read = replace(self._options.read, sequences=planner.sequences())
         headers = self._options.include_headers
-        return [Part(r, read, headers) for r in planner.ranges(begins, there)]
+        placed = planner.placed(begins, {key: stop.places[key] for key in there})
+        return [Part(r, read, headers) for r in planner.ranges(begins, there, placed)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """On an executor: yields a task's records."""
@@ -247,6 +263,9 @@ class StreamSource(Shipped, DataSourceStreamReader):
 
     def stop(self) -> None:
         """Closes the log; called when the query ends."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
         log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -269,8 +288,10 @@ class StreamSource(Shipped, DataSourceStreamReader):
     def _planner(self, *more: SourceOffset) -> Planner:
         if self._log is None:
             self._log = open_log(self._options.read.kafka)
+        if self._ahead is None:
+            self._ahead = PlacesAhead(self._log, journal_settings(self._options))
         known = {t for o in (self._place, *more) if o is not None for t, _ in o.places}
-        return Planner(self._log, self._options, known)
+        return Planner(self._log, self._options, known, self._ahead)
 
     def _planner_of(self, topics: Set[str], begin: SourceOffset) -> Planner:
         """Returns a planner that knows these topics, unless they stay unknown."""
@@ -283,4 +304,13 @@ class StreamSource(Shipped, DataSourceStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the open log: executors open their own."""
-        return {**self.__dict__, "_log": None}
+        return {**self.__dict__, "_log": None, "_ahead": None}
+
+
+def _warn_held_back(reach: Mapping[TopicPartition, Reach]) -> None:
+    for (topic, partition), found in reach.items():
+        if not found.is_complete and found.holds is not None:
+            _LOG.warning(
+                "held_back topic=%s partition=%d offset=%d not_placed=%d",
+                *(topic, partition, found.horizon, found.holds),
+            )

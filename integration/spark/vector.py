@@ -2,6 +2,10 @@
 
 A place is (o2, o3), as for every consumer. A transaction belongs to the offset of its marker, so a
 range of offsets holds each transaction's records in a partition whole or not at all.
+
+Where a home places transactions, several may be delivered at one offset. So a place says up to
+which commit sequence they are read, too. A place that does not say it has all of them below its
+offset, and none at it.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ from typing import Any, Final
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
-from ...journal.position import Place, Position
+from ...journal.position import Passed, Place, Position
 from ...journal.records.types import OffsetStep
 from ..inspect.rows import offsets_of_json
 
 _VERSION: Final = 2
 """Format version of the offsets in Spark's checkpoint. Version 1 had no topic ids."""
+_VERSION_PASSED: Final = 3
+"""Format version of offsets that say what was passed of a home. Others are written as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +42,25 @@ class Spot:
     """Whether the group's IOV has no entry for this partition yet."""
     stood: Place | None = None
     """Where the group's IOV stands, if the records there are gone and reading begins elsewhere."""
+    passed: Passed | None = None
+    """What is read of the transactions that a home places here; None: those placed below `o2`."""
 
     @property
     def position(self) -> Position:
         """The same place in the form that the consumer's cores take."""
-        return Position(o1=self.o2 if self.o1 < 0 else self.o1, o2=self.o2, o3=self.o3)
+        o1 = self.o2 if self.o1 < 0 else self.o1
+        return Position(o1=o1, o2=self.o2, o3=self.o3, passed=self.passed)
+
+    @property
+    def place(self) -> Place:
+        """The part of it by which two are compared."""
+        return Place(self.o2, self.o3, self.passed)
 
     @classmethod
     def of(cls, position: Position) -> Spot:
         """Makes a spot of a position; drops what else the position holds."""
-        return cls(position.o2, position.o3, -1 if position.o1 == position.o2 else position.o1)
+        o1 = -1 if position.o1 == position.o2 else position.o1
+        return cls(position.o2, position.o3, o1, passed=position.passed)
 
 
 Vector = Mapping[TopicPartition, Spot]
@@ -69,7 +84,9 @@ class SourceOffset:
 
 def to_offsets(offset: SourceOffset) -> dict[str, Any]:
     """Returns the offset for Spark, which compares it as JSON: equal ones give equal texts."""
-    told: dict[str, Any] = {"version": _VERSION, "places": _places(offset.places)}
+    spots = [*offset.places.values(), *(offset.began or {}).values()]
+    version = _VERSION_PASSED if any(map(_says_passed, spots)) else _VERSION
+    told: dict[str, Any] = {"version": version, "places": _places(offset.places)}
     if offset.topic_ids:
         told["topics"] = dict(sorted(offset.topic_ids.items()))
     if offset.began is not None:
@@ -86,11 +103,33 @@ def _places(vector: Vector) -> dict[str, dict[str, Any]]:
     return places
 
 
-def _value(spot: Spot) -> int | list[int]:
+def _says_passed(spot: Spot) -> bool:
+    return spot.passed is not None or (spot.stood is not None and spot.stood.passed is not None)
+
+
+def _value(spot: Spot) -> int | list[Any]:
     if spot == Spot(spot.o2):
         return spot.o2
-    value = [spot.o2, spot.o3, spot.o1, int(spot.fresh)]
-    return value if spot.stood is None else [*value, spot.stood.o2, spot.stood.o3]
+    value: list[Any] = [spot.o2, spot.o3, spot.o1, int(spot.fresh)]
+    stood: list[Any] = [] if spot.stood is None else [spot.stood.o2, spot.stood.o3]
+    if not _says_passed(spot):
+        return [*value, *stood]
+    if spot.stood is not None:
+        stood.append(passed_to_json(spot.stood.passed))
+    return [*value, passed_to_json(spot.passed), *stood]
+
+
+def passed_to_json(passed: Passed | None) -> list[int] | None:
+    """Returns what was passed in types for JSON."""
+    return None if passed is None else [*passed.home, passed.sequence, passed.taken]
+
+
+def passed_from_json(told: list[int] | None) -> Passed | None:
+    """Restores the result of `passed_to_json`."""
+    if told is None:
+        return None
+    partition, incarnation, sequence, taken = told
+    return Passed((partition, incarnation), sequence, taken)
 
 
 def from_offsets(offsets: Mapping[str, Any]) -> SourceOffset:
@@ -99,10 +138,10 @@ def from_offsets(offsets: Mapping[str, Any]) -> SourceOffset:
     Raises:
         ConfigError: the offsets are of another source, or of a newer version.
     """
-    if offsets.get("version") not in (1, _VERSION):
+    if offsets.get("version") not in (1, _VERSION, _VERSION_PASSED):
         raise ConfigError(
-            f"the checkpoint's offsets are not of version {_VERSION} of the format logtx, or of an "
-            "earlier one: it was written by another source or a newer logtx"
+            f"the checkpoint's offsets are not of version {_VERSION} or {_VERSION_PASSED} of the"
+            " format logtx, or of an earlier one: it was written by another source or a newer logtx"
         )
     began = offsets.get("began")
     return SourceOffset(
@@ -129,8 +168,12 @@ def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
 def _spot(value: Any) -> Spot:
     if isinstance(value, int):
         return Spot(value)
-    o2, o3, o1, fresh, *stood = value
-    return Spot(o2, o3, o1, bool(fresh), Place(*stood) if stood else None)
+    o2, o3, o1, fresh, *rest = value
+    if not rest or isinstance(rest[0], int):
+        return Spot(o2, o3, o1, bool(fresh), Place(*rest) if rest else None)
+    passed, *stood = rest
+    at = Place(stood[0], stood[1], passed_from_json(stood[2])) if stood else None
+    return Spot(o2, o3, o1, bool(fresh), at, passed_from_json(passed))
 
 
 def parse_offsets(option: str, text: str, *, times: bool = False) -> dict[TopicPartition, int]:
@@ -162,8 +205,8 @@ def steps_between(
     steps = []
     for (topic, partition), to in sorted(end.items()):
         begin = start.get((topic, partition), Spot(0, fresh=True))
-        if to.o2 != begin.o2 or to.o3 != begin.o3:
-            place = None if begin.fresh else begin.stood or Place(begin.o2, begin.o3)
+        if to.place != begin.place:
+            place = None if begin.fresh else begin.stood or begin.place
             position = replace(to.position, topic_id=topic_ids.get(topic, ""))
             steps.append(OffsetStep(topic, partition, place, position))
     return steps

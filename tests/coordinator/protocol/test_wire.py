@@ -19,7 +19,7 @@ from logtx.journal import errors
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ConfigError, LogtxError, NotSupportedError, error_from_code
 from logtx.journal.modes import Mode, Phase
-from logtx.journal.position import Place, Position
+from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
@@ -37,12 +37,17 @@ PARTITIONS: Final = st.lists(PARTITION, unique=True, max_size=5).map(sorted).map
 JOURNALS: Final = st.dictionaries(
     st.tuples(st.integers(0, 65_535), st.integers(0, 2**48 - 1)), LONG, max_size=3
 )
-POSITION: Final = st.builds(Position, o1=LONG, o2=LONG, o3=LONG, met=JOURNALS, delivered=JOURNALS)
+PASSED: Final = st.none() | st.builds(
+    Passed, st.tuples(st.integers(0, MAX_PARTITION), st.integers(0, 2**48 - 1)), LONG, LONG
+)
+POSITION: Final = st.builds(
+    Position, o1=LONG, o2=LONG, o3=LONG, met=JOURNALS, delivered=JOURNALS, passed=PASSED
+)
 STEP: Final = st.builds(
     OffsetStep,
     NAME,
     st.integers(0, 2**31 - 1),
-    st.none() | st.builds(Place, LONG, LONG),
+    st.none() | st.builds(Place, LONG, LONG, PASSED),
     POSITION,
     st.none() | LONG,
 )

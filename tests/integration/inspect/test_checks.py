@@ -6,8 +6,14 @@ import pytest
 
 from logtx.integration.inspect.checks import Audit, Report
 from logtx.integration.inspect.groups import Group
-from logtx.journal.control import BranchRange, ModeRecord, encode_mode_record
-from logtx.journal.places import PartitionId
+from logtx.journal.control import (
+    BranchRange,
+    Marker,
+    ModeRecord,
+    encode_marker,
+    encode_mode_record,
+)
+from logtx.journal.places import GONE, PartitionId
 from logtx.journal.records.scan import JournalPart, SeenTransaction
 from logtx.journal.records.types import DataPartition, PartitionWrites
 from logtx.journal.state import State
@@ -62,6 +68,75 @@ def test_records_behind_the_range_are_counted_again() -> None:
     report = audited(committed(placed=True), group(4, last=30))
     assert report.clean
     assert [suspect.stated for suspect in report.suspects] == list(WRITES[0].branches)
+
+
+def ended(number: int, sequence: int, place: int | None) -> SeenTransaction:
+    """A commit that wrote one record, at offset `number`, and is placed, or marked."""
+    branches = (BranchRange(0, number, number, 1),)
+    return SeenTransaction(
+        txid=TxId(0, 1, number),
+        state=State.COMMITTED,
+        partitions={P.key},
+        commit_sequence=sequence,
+        writes=(PartitionWrites(DataPartition(*P), branches),),
+        placed=frozenset() if place is None else frozenset({P.key}),
+        places={} if place is None else {P: place},
+    )
+
+
+def marker_at(offset: int, seen: SeenTransaction, topic_id: str = P.topic_id) -> Group:
+    assert seen.commit_sequence is not None
+    marker = Marker(
+        committed=True,
+        commit_sequence=seen.commit_sequence,
+        hw=0,
+        epoch=0,
+        branches=seen.writes[0].branches,
+        topic_id=topic_id,
+    )
+    return Group(*P.key, seen.txid.to_bytes(), encode_marker(marker), 1, offset, offset, 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        ([(1, 20, 9), (2, 21, 9), (3, 22, 11)], set()),
+        ([(1, 20, 9), (2, 21, 8)], {"place_order"}),
+        ([(1, 20, 1)], {"place_records"}),
+        ([(1, 20, 2)], set()),
+        ([(1, 20, GONE), (2, 21, 8)], set()),
+        # Markers (-offset) and places: what is placed at an offset comes before the marker there.
+        ([(1, 20, -7), (2, 21, 8)], set()),
+        ([(1, 20, 9), (2, 21, -9)], set()),
+        ([(1, 21, -9), (2, 20, 10)], {"place_order"}),
+        ([(1, 21, 9), (2, 20, -9)], {"place_order"}),
+    ],
+)
+def test_markers_and_places_of_a_journal_keep_one_order(
+    ends: list[tuple[int, int, int]], found: set[str]
+) -> None:
+    seen, groups = {}, []
+    for number, sequence, place in ends:
+        is_marked = place < GONE
+        each = seen[number] = ended(number, sequence, None if is_marked else place)
+        groups.append(Group(*P.key, each.txid.to_bytes(), b"", 1, number, number, 0))
+        if is_marked:
+            groups.append(marker_at(-place, each))
+    part = JournalPart(0, 0, seen)
+    finished = {each.txid: each for each in seen.values()}
+    audit = Audit(finished_before=finished, parts=[part], starts={P.key: 0}, now_ms=0)
+    audit.feed(groups)
+    audit.check([P.key])
+    assert {check for _, check in audit.finish({}).counts} == found
+
+
+def test_a_marker_of_a_deleted_topic_of_that_name_keeps_no_order_with_places() -> None:
+    former, now = ended(1, 21, None), ended(2, 20, 10)
+    part = JournalPart(0, 0, {1: former, 2: now})
+    audit = Audit(finished_before={}, parts=[part], starts={P.key: 0}, now_ms=0)
+    audit.feed([marker_at(9, former, topic_id="another")])
+    audit.check([P.key])
+    assert "place_order" not in {check for _, check in audit.finish({}).counts}
 
 
 @pytest.mark.parametrize("placed", [True, False])
