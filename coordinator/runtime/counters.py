@@ -11,7 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...journal.errors import LogtxError
+from ...journal.errors import (
+    LogtxError,
+    RetriableError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
 from ...journal.records.types import AbortReason
 from ..core.transactions import TransactionMetadata
 from ..protocol.commands import Reply
@@ -56,6 +61,9 @@ class CoordinatorCounters:
     """Why → streams that did not become a session."""
     requests_refused: Counter[int] = field(default_factory=Counter)
     """Code of the error → requests answered by it."""
+    header_cas: Counter[str] = field(default_factory=Counter)
+    """What came of a request to end a transaction → how often: ``ok`` (it is decided so),
+    ``conflict`` (it was decided otherwise before), ``reject`` (fenced, or not allowed)."""
     commit_latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     """Time from a commit's arrival to the answer that it is decided."""
 
@@ -77,6 +85,15 @@ class CoordinatorCounters:
         """Counts a request's answer if that is a refusal."""
         if isinstance(reply, LogtxError):
             self.requests_refused[reply.code] += 1
+
+    def ended(self, reply: Reply) -> None:
+        """Counts the answer to a request to end a transaction."""
+        if not isinstance(reply, LogtxError):
+            self.header_cas["ok"] += 1
+        elif isinstance(reply, TransactionAbortedError | TransactionCommittedError):
+            self.header_cas["conflict"] += 1
+        elif not isinstance(reply, RetriableError):
+            self.header_cas["reject"] += 1
 
     def connection_refused(self, error: LogtxError) -> None:
         """Counts a stream that was refused with an error."""

@@ -152,8 +152,12 @@ class _Answering:
     size: int
     came_s: float
     counters: CoordinatorCounters
+    ends: bool
+    """Whether it asks for the end of a transaction."""
 
     def __call__(self, reply: commands.Reply) -> None:
+        if self.ends:
+            self.counters.ended(reply)
         if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
             self.counters.commit_latency.observe(time.monotonic() - self.came_s)
         self.counters.answered(reply)
@@ -262,6 +266,8 @@ class Streams(pb_grpc.CoordinatorServicer):
         except (LogtxError, ValueError) as error:
             reply = _as_logtx(error)
         self._counters.answered(reply)
+        if request.request.WhichOneof("command") == "abort_transaction":
+            self._counters.ended(reply)
         return encode_reply(request_id, reply)
 
     @asynccontextmanager
@@ -398,7 +404,8 @@ class Streams(pb_grpc.CoordinatorServicer):
     async def _serve(self, stream: _Stream, request: pb.Request) -> None:
         size, came_s = _size(request), time.monotonic()
         await stream.out.window.enter(size)
-        answer = _Answering(stream, request.request_id, size, came_s, self._counters)
+        ends = request.WhichOneof("command") == "end"
+        answer = _Answering(stream, request.request_id, size, came_s, self._counters, ends)
         runtime = self._runtimes[stream.partition]
         try:
             command = decode_request(request, stream.session)
