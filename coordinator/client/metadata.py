@@ -53,6 +53,11 @@ from .discovery import Discovery
 
 TIMEOUT_S: Final = 10.0
 """How long a question may take by default."""
+LATE_S: Final = 2.0
+"""How much later than asked for an answer may come: the coordinator's own is better than none."""
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.5
+"""Pauses before coordinators are looked for again: longer ones find a new one later."""
 
 T = TypeVar("T")
 
@@ -276,12 +281,31 @@ class MetadataClient:
             if self._closed:
                 raise SessionClosedError("the client was closed")
             known = self._stub
-        failure: LogtxError | None = None
         if known is not None:
             try:
                 return self._try(ask, known, deadline_s)
-            except (CoordinatorNotAvailableError, MetadataNotServedError) as error:
-                failure = error
+            except (CoordinatorNotAvailableError, MetadataNotServedError):
+                self._forget(known)
+        pause_s = PAUSE_MIN_S
+        while True:
+            try:
+                return self._anyone(ask, deadline_s)
+            except CoordinatorNotAvailableError:
+                # One that is starting, or was just replaced, is not published yet.
+                if time.monotonic() + pause_s > deadline_s or self._closed:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, PAUSE_MAX_S)
+
+    def _anyone(self, ask: Callable[[Any, float], T], deadline_s: float) -> T:
+        """Asks each coordinator, until one has a store.
+
+        Raises:
+            CoordinatorNotAvailableError: none was reached.
+            MetadataNotServedError: of those reached none has a store.
+            LogtxError: the answer of the first that has one.
+        """
+        failure: LogtxError | None = None
         for address in self._addresses(deadline_s):
             channel = open_channel(address)
             stub = pb_grpc.MetadataStub(channel)  # type: ignore[no-untyped-call]
@@ -299,6 +323,13 @@ class MetadataClient:
             self._keep(channel, stub)
             return answer
         raise failure or CoordinatorNotAvailableError("no coordinator has published itself")
+
+    def _forget(self, stub: Any) -> None:
+        with self._lock:
+            if self._stub is not stub:
+                return
+            channel, self._channel, self._stub = self._channel, None, None
+        channel.close()
 
     def _keep(self, channel: Any, stub: Any) -> None:
         with self._lock:
@@ -325,7 +356,8 @@ class MetadataClient:
 
     @staticmethod
     def _try(ask: Callable[[Any, float], T], stub: Any, deadline_s: float) -> T:
-        left_s = max(0.05, deadline_s - time.monotonic())
+        # The coordinator waits for its store as long as it was told, and then says why in vain.
+        left_s = max(0.05, deadline_s - time.monotonic()) + LATE_S
         try:
             return ask(stub, left_s)
         except (grpc.RpcError, ValueError) as error:

@@ -187,7 +187,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("error", "back_end", "shared", "operations", "partitions", "swept_ms", "swept_operations", "swept_headers", "problem")
+    __slots__ = ("error", "back_end", "shared", "operations", "partitions", "swept_ms", "swept_operations", "swept_headers", "problem", "history_ms")
     class Partition(_message.Message):
         __slots__ = ("partition", "next_offset", "lag_records", "problem")
         PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +208,7 @@ class StatusReply(_message.Message):
     SWEPT_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     SWEPT_HEADERS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_MS_FIELD_NUMBER: _ClassVar[int]
     error: _coordinator_pb2.Error
     back_end: str
     shared: bool
@@ -217,4 +218,5 @@ class StatusReply(_message.Message):
     swept_operations: int
     swept_headers: int
     problem: str
-    def __init__(self, error: _Optional[_Union[_coordinator_pb2.Error, _Mapping]] = ..., back_end: _Optional[str] = ..., shared: _Optional[bool] = ..., operations: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[StatusReply.Partition, _Mapping]]] = ..., swept_ms: _Optional[int] = ..., swept_operations: _Optional[int] = ..., swept_headers: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    history_ms: int
+    def __init__(self, error: _Optional[_Union[_coordinator_pb2.Error, _Mapping]] = ..., back_end: _Optional[str] = ..., shared: _Optional[bool] = ..., operations: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[StatusReply.Partition, _Mapping]]] = ..., swept_ms: _Optional[int] = ..., swept_operations: _Optional[int] = ..., swept_headers: _Optional[int] = ..., problem: _Optional[str] = ..., history_ms: _Optional[int] = ...) -> None: ...

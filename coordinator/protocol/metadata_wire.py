@@ -320,6 +320,7 @@ def status_to_wire(status: StoreStatus) -> pb.StatusReply:
         swept_operations=status.swept_operations,
         swept_headers=status.swept_headers,
         problem=status.problem,
+        history_ms=status.history_ms,
     )
 
 
@@ -348,4 +349,5 @@ def status_from_wire(wire: pb.StatusReply) -> StoreStatus:
         swept_operations=wire.swept_operations,
         swept_headers=wire.swept_headers,
         problem=wire.problem,
+        history_ms=wire.history_ms,
     )

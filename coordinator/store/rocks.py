@@ -49,7 +49,8 @@ READERS: Final = 2
 """Ranges read at one time; more take processor time from the clients of the coordinator."""
 CLOSE_S: Final = 10.0
 """How long `close` waits for a write that is under way."""
-_DAMAGED: Final = "Corruption"
+_DAMAGED: Final = ("Corruption", "MANIFEST")
+"""Words in RocksDB's messages of files that are missing or wrong."""
 _LOCKED: Final = ("lock hold", "While lock file", "LOCK")
 
 T = TypeVar("T")
@@ -167,12 +168,12 @@ class RocksStore(KeyedStore):
             with suppress(Exception):
                 former.close()
             del former
-        if _DAMAGED in self._broken:
+        if _is_damaged(self._broken):
             self._move_aside()
         try:
             self._database = _Database(self._path)
         except Exception as error:
-            if _DAMAGED not in str(error):
+            if not _is_damaged(str(error)):
                 raise
             self._move_aside()
             self._database = _Database(self._path)
@@ -220,7 +221,7 @@ class RocksStore(KeyedStore):
             # or says that the store was closed.
             if not isinstance(error, OSError | RuntimeError) and type(error) is not Exception:
                 raise
-            if pool is self._writer or _DAMAGED in str(error):
+            if pool is self._writer or _is_damaged(str(error)):
                 self._broken = str(error) or repr(error)
             raise self._told(error) from error
 
@@ -229,7 +230,7 @@ class RocksStore(KeyedStore):
         advice = "free space, or make the directory writable, or name another one"
         if any(word in text for word in _LOCKED):
             advice = "another process has it open: give each coordinator a directory of its own"
-        elif _DAMAGED in text:
+        elif _is_damaged(text):
             advice = "it is moved aside, and made again from the journal"
         return MetadataStoreError(
             f"the metadata store in {self._path.parent} fails: {text}. Transactions go on without"
@@ -295,3 +296,7 @@ class RocksStore(KeyedStore):
         except (MetadataStoreError, TimeoutError) as error:
             _LOG.warning("metadata_store_not_closed path=%s error=%s", self._path, error)
         self._writer.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_damaged(text: str) -> bool:
+    return any(word in text for word in _DAMAGED)

@@ -70,7 +70,7 @@ class MetadataRuntime:
             history_ms=self._config.kept_ms,
             header_retention_ms=self._config.header_retention_ms,
         )
-        self.service.serve(store, projector, self.counters)
+        self.service.serve(store, projector, self.counters, self._config.kept_ms)
         self._closing = [projector.close, store.close]
         self._run(projector.run(), "projector")
         self._run(sweep_for_ever(self._sweeper, self._config.sweep_interval_ms / 1_000), "sweeper")

@@ -59,13 +59,21 @@ class MetadataService:
         self._store: MetadataStore | None = None
         self._projector: Projector | None = None
         self._counters = StoreCounters()
+        self._history_ms: int | None = None
         self._busy = asyncio.Semaphore(QUERIES_MAX)
         self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="metadata-ask")
         self._ends: Mapping[int, int] = {}
 
-    def serve(self, store: MetadataStore, projector: Projector, counters: StoreCounters) -> None:
+    def serve(
+        self,
+        store: MetadataStore,
+        projector: Projector,
+        counters: StoreCounters,
+        history_ms: int | None,
+    ) -> None:
         """Answers from a store from now on."""
         self._store, self._projector, self._counters = store, projector, counters
+        self._history_ms = history_ms
 
     def close(self) -> None:
         """Lets go of the threads."""
@@ -171,6 +179,7 @@ class MetadataService:
             swept_ms=self._counters.swept_ms,
             swept_operations=self._counters.swept_operations,
             swept_headers=self._counters.swept_headers,
+            history_ms=self._history_ms or 0,
             problem=problem,
         )
 
