@@ -1,6 +1,6 @@
 """Asks coordinators what their metadata store knows: of transactions that are finished, too.
 
-Source: PIP-471, "MetadataTransactionBuffer" (`getMaxReadPosition`, `isTxnAborted`).
+Source: PIP-471, "MetadataTransactionBuffer".
 """
 
 from __future__ import annotations

@@ -425,7 +425,7 @@ def _key_series(reading: Reading) -> Iterator[Metric]:
 
 def _store_series(store: StoreSample) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "logtx_metadata_op_writes", "Operations written to the store.", value=store.op_writes
+        "logtx_metadata_op_writes_total", "Operations written to the store.", value=store.op_writes
     )
     text = "Operations in the store."
     yield _gauge("metadata_outstanding_op_records", text, [((), store.operations)], ())

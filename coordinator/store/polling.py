@@ -3,7 +3,7 @@
 For any back end that has ranges, and no watches of them. Changes that follow each other within one
 pause come as one, and a reader of a large range costs the store all of it at each look.
 
-Source: PIP-471, "A note on metadata-store backends" (periodic re-list in lieu of range-watch).
+Source: PIP-471, "A note on metadata-store backends".
 """
 
 from __future__ import annotations

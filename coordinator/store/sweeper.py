@@ -5,7 +5,7 @@ start passed it, or its topic is gone. Then the header goes, when it is old enou
 operations left. A store with little room keeps a window of time instead.
 
 Source: PIP-471, "Garbage collection". What is placed outlives the transaction, for a header that
-went while data is there would make a new reader take what is committed for an orphan (trap 48).
+went while data is there would make a new reader take what is committed for an orphan.
 """
 
 from __future__ import annotations
