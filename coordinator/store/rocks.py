@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
@@ -24,7 +23,6 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
-    Snapshot,
     WriteBatch,
     WriteOptions,
 )
@@ -110,14 +108,16 @@ class _Database:
         self.count += added
         return mutations
 
-    def snapshot(self) -> Snapshot:
-        return self._table.snapshot()
-
-    def page(self, span: Span, limit: int, at: Snapshot | None = None) -> list[Item]:
+    def items(self, span: Span) -> Iterator[Item]:
+        """Yields a range as it is now: RocksDB's iterator does not see what is written later."""
+        # Not an iterator of a snapshot: rocksdict 0.3.29 gives one that sees later writes.
         options = ReadOptions()
         options.set_iterate_upper_bound(span.high)
-        source: Any = self._table if at is None else at
-        return [Item(*item) for item in islice(source.items(False, span.low, options), limit)]
+        found: Any = self._table.items(False, span.low, options)
+        return (Item(*item) for item in found)
+
+    def page(self, span: Span, limit: int) -> list[Item]:
+        return list(islice(self.items(span), limit))
 
     def flush(self) -> None:
         self._table.flush()
@@ -127,15 +127,14 @@ class _Database:
 
 
 class _Content(NamedTuple):
-    """What a database has at one moment."""
+    """What a range has at one moment."""
 
-    database: _Database
-    at: Snapshot
+    items: Iterator[Item]
     behind: int
     """Number of the last write that is in it."""
 
-    def page(self, span: Span) -> list[Item]:
-        return self.database.page(span, PAGE, self.at)
+    def page(self) -> list[Item]:
+        return list(islice(self.items, PAGE))
 
 
 class RocksStore(KeyedStore):
@@ -196,9 +195,8 @@ class RocksStore(KeyedStore):
             self._loop.call_soon_threadsafe(self._watches.tell, self._number, mutations)
         return True
 
-    def _snapshot_here(self) -> _Content:
-        database = self._open()
-        return _Content(database, database.snapshot(), self._number)
+    def _content_here(self, span: Span) -> _Content:
+        return _Content(self._open().items(span), self._number)
 
     def _flush_here(self) -> None:
         self._open().flush()
@@ -257,10 +255,10 @@ class RocksStore(KeyedStore):
         """Watches a range: see `MetadataStore`."""
         watch = self._watches.begin(span)
         try:
-            # The writer's thread takes the snapshot, between two writes: the number says which
-            # changes are in it. Those that come before it is taken wait in the watch.
-            content = await self._run(self._writer, self._snapshot_here)
-            async for page in self._pages(content, span):
+            # The writer's thread makes the iterator, between two writes: the number says which
+            # changes it sees. Those that come before it is made wait in the watch.
+            content = await self._run(self._writer, lambda: self._content_here(span))
+            while page := await self._run(self._readers, content.page):
                 watch.check()
                 yield [Event(*item) for item in page]
             behind = content.behind
@@ -270,13 +268,6 @@ class RocksStore(KeyedStore):
                 yield await watch.take(behind)
         finally:
             self._watches.end(watch)
-
-    async def _pages(self, content: _Content, span: Span) -> AsyncIterator[list[Item]]:
-        page = await self._run(self._readers, lambda: content.page(span))
-        while page:
-            yield page
-            rest = Span(page[-1].key + b"\0", span.high)
-            page = await self._run(self._readers, partial(content.page, rest))
 
     async def outstanding(self) -> int:
         """Returns the number of operations."""
