@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from rocksdict import (
     BlockBasedOptions,
@@ -77,6 +77,12 @@ def _options() -> Options:
     return options
 
 
+def _below(high: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(high)
+    return options
+
+
 class _Database:
     """The open database. One thread at a time writes; any thread reads."""
 
@@ -111,13 +117,20 @@ class _Database:
     def items(self, span: Span) -> Iterator[Item]:
         """Yields a range as it is now: RocksDB's iterator does not see what is written later."""
         # Not an iterator of a snapshot: rocksdict 0.3.29 gives one that sees later writes.
-        options = ReadOptions()
-        options.set_iterate_upper_bound(span.high)
-        found: Any = self._table.items(False, span.low, options)
+        found: Any = self._table.items(False, span.low, _below(span.high))
         return (Item(*item) for item in found)
 
     def page(self, span: Span, limit: int) -> list[Item]:
-        return list(islice(self.items(span), limit))
+        page = list(islice(self.items(span), limit))
+        if len(page) < limit:
+            self.check_end(span, page[-1] if page else None)
+        return page
+
+    def check_end(self, span: Span, last: Item | None) -> None:
+        """Raises if a range ends where it does because a file is damaged: `items` hides that."""
+        rest = self._table.iter(_below(span.high))
+        rest.seek(span.low if last is None else last.key + b"\0")
+        rest.status()
 
     def flush(self) -> None:
         self._table.flush()
@@ -126,15 +139,25 @@ class _Database:
         self._table.close()
 
 
-class _Content(NamedTuple):
+class _Content:
     """What a range has at one moment."""
 
-    items: Iterator[Item]
-    behind: int
-    """Number of the last write that is in it."""
+    def __init__(self, database: _Database, span: Span, behind: int) -> None:
+        self._database = database
+        self._span = span
+        self._items = database.items(span)
+        self._last: Item | None = None
+        self.behind = behind
+        """Number of the last write that is in it."""
 
     def page(self) -> list[Item]:
-        return list(islice(self.items, PAGE))
+        """Returns what follows; nothing at its end."""
+        page = list(islice(self._items, PAGE))
+        if page:
+            self._last = page[-1]
+        else:
+            self._database.check_end(self._span, self._last)
+        return page
 
 
 class RocksStore(KeyedStore):
@@ -196,7 +219,7 @@ class RocksStore(KeyedStore):
         return True
 
     def _content_here(self, span: Span) -> _Content:
-        return _Content(self._open().items(span), self._number)
+        return _Content(self._open(), span, self._number)
 
     def _flush_here(self) -> None:
         self._open().flush()
