@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
-.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -64,6 +64,9 @@ bench-recovery: $(READY) ## Measure how long loading a long journal takes (ARGS=
 
 bench-spill: $(READY) ## Measure memory and time of a 5 GB transaction (ARGS="--gigabytes 2")
 	$(BIN)/python -m benchmarks.spill $(ARGS)
+
+bench-metadata: $(READY) ## Measure topics in metadata mode beside markers (ARGS="--part many --rounds 1")
+	$(BIN)/python -m benchmarks.metadata $(ARGS)
 
 bench-spark: $(READY) ## Measure Spark's sink, sources and audit (ARGS="--only sink --rounds 1")
 	$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
+    from .coordinator.client.metadata import MetadataClient
     from .integration import spark as spark
     from .integration.blocks import Block, process
     from .journal.errors import (
@@ -98,6 +99,7 @@ __all__ = [
     "JournalTruncatedError",
     "LogtxError",
     "MalformedHeaderError",
+    "MetadataClient",
     "MetadataNotServedError",
     "MetadataStoreError",
     "NotAllowedError",
@@ -140,6 +142,7 @@ _HOMES = {
     "Branch": ".producer.branch",
     "BranchSummary": ".producer.core.summary",
     "Consumer": ".consumer.consumer",
+    "MetadataClient": ".coordinator.client.metadata",
     "Producer": ".producer.producer",
     "Transaction": ".producer.transaction",
     "TxId": ".journal.txid",

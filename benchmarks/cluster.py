@@ -76,6 +76,8 @@ class Cluster:
     coordinator: ProfiledCoordinator
     pids: dict[str, int]
     """Process ids by name; without the broker's if it ran before."""
+    data_dir: Path | None = None
+    """Where the broker has its logs; None if it ran before."""
 
 
 @contextmanager
@@ -110,7 +112,9 @@ def started(existing: str | None = None) -> Iterator[Cluster]:
             try:
                 coordinator.await_ready()
                 pids["coordinator"] = coordinator.pid
-                yield Cluster(existing, coordinator, pids)
+                yield Cluster(
+                    existing, coordinator, pids, None if kafka is None else kafka.data_dir
+                )
             finally:
                 coordinator.stop()
         finally:

@@ -5,6 +5,7 @@
     client/      how producers, consumers and operators find and ask the owner of a partition
     membership/  which coordinators there are, who is presumed dead, who serves what
     runtime/     one journal partition served or followed: the core, the journal, the writers
+    store/       the metadata store: a projection of the journal, to be asked and watched
     server/      streams of clients, topic knowledge, metrics, the retention guard
     ownership    joins membership and runtimes: planned moves, and leaving
     service      the process; `embedded` runs one in a thread, `ready` says when one serves

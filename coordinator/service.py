@@ -26,7 +26,7 @@ from .core.shard import Shard
 from .core.tenure import RECORD_MAX_BYTES
 from .membership import peers_pb2_grpc
 from .ownership import Ownership
-from .protocol import commands
+from .protocol import commands, metadata_pb2_grpc
 from .protocol import coordinator_pb2_grpc as pb_grpc
 from .ready import READY
 from .runtime.appender import Appender
@@ -44,6 +44,8 @@ from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
 from .server.switching import Switching
+from .store.opening import MetadataConfig
+from .store.runtime import MetadataRuntime
 from .tasks import Failures, essential_task
 
 try:
@@ -93,6 +95,8 @@ class CoordinatorConfig:
     """When snapshots of the journal are taken and the journal is trimmed."""
     metrics_listen: str | None = None
     """host:port to serve `/metrics` at; port 0 takes a free one; None: no metrics."""
+    metadata: MetadataConfig = field(default_factory=MetadataConfig)
+    """Where headers and operations of transactions are kept, to be asked for."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """More librdkafka settings, such as ``security.protocol``."""
 
@@ -160,6 +164,7 @@ class Coordinator:
         self._server: Any = None
         self._services: Services | None = None
         self._ownership: Ownership | None = None
+        self._metadata: MetadataRuntime | None = None
         # As many threads as there are cores to decode with: a long read in one leaves the other.
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
         self._loading = ThreadPoolExecutor(READERS, thread_name_prefix="loading")
@@ -220,6 +225,13 @@ class Coordinator:
         self._switching.members = ownership.members
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
+        metadata = self._metadata = MetadataRuntime(
+            self._log,
+            self._config.metadata,
+            partition_count=journal.partition_count,
+            served=self._served_partitions,
+        )
+        metadata_pb2_grpc.add_MetadataServicer_to_server(metadata.service, self._server)  # type: ignore[no-untyped-call]
         # Before the server starts: a client that is told that the journal has 0 partitions would
         # not come back. No partition is served or followed before `ownership` starts.
         services = self._services = self._services_of(ownership, nonce, journal, offsets)
@@ -228,6 +240,7 @@ class Coordinator:
         if self._config.advertised is not None:
             await ownership.peers.check_own_address(self.address)
         ownership.start()
+        metadata.start()
         self._ticker = essential_task(self._tick(), "ticks")
         self._guarding = essential_task(self._guard.run(), "retention")
         if self._config.metrics_listen is not None:
@@ -301,6 +314,8 @@ class Coordinator:
         self._bindings.close()
         if self._ownership is not None:
             await self._ownership.stop()
+        if self._metadata is not None:
+            await self._metadata.stop()
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         if self._services is not None:
@@ -319,12 +334,18 @@ class Coordinator:
         await asyncio.to_thread(self._log.close)
 
     def _serve_metrics(self, listen: str, services: Services) -> MetricsServer:
-        reader = Reader(self._runtimes, self._streams, services.markers, self._counters)
+        assert self._metadata is not None, "it is started before"
+        reader = Reader(
+            self._runtimes, self._streams, services.markers, self._counters, self._metadata
+        )
         loop = asyncio.get_running_loop()
         return MetricsServer(listen, CoordinatorCollector(reader, self._log, loop))
 
     def _served(self) -> list[Shard]:
         return [r.shard for r in self._runtimes.values() if r.role is Role.SERVING]
+
+    def _served_partitions(self) -> set[int]:
+        return {p for p, r in self._runtimes.items() if r.role is Role.SERVING}
 
     def _abort(self, command: commands.AbortTransaction) -> None:
         self._runtimes[command.txid.partition].submit(command, _nobody_waits)

@@ -45,7 +45,6 @@ _VALUE: Final = fastavro.parse_schema(
         "fields": [
             {"name": "topic_id", "type": "string"},
             {"name": "phase", "type": "string"},
-            {"name": "transaction_group", "type": "string"},
             {"name": "mode_offset", "type": "long"},
             {"name": "offset", "type": "long"},
             {"name": "with_records", "type": "boolean"},
@@ -92,10 +91,8 @@ class TopicModeRecord:
     topic: str
     topic_id: str
     phase: Phase
-    transaction_group: str
-    """The transaction group that the topic is bound to."""
     home: Journal
-    """The journal partition of that group, and its incarnation."""
+    """The journal partition that places there, and its incarnation."""
     mode_offset: int
     """Journal offset of the MODE record with which the latest switch began."""
     offset: int
@@ -129,7 +126,6 @@ def encode_value(mode: TopicModeRecord) -> bytes:
         {
             "topic_id": mode.topic_id,
             "phase": mode.phase.value,
-            "transaction_group": mode.transaction_group,
             "mode_offset": mode.mode_offset,
             "offset": mode.offset,
             "with_records": mode.with_records,
@@ -166,7 +162,6 @@ def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
         topic=key.topic,
         topic_id=body["topic_id"],
         phase=phase,
-        transaction_group=body["transaction_group"],
         home=key.home,
         mode_offset=body["mode_offset"],
         offset=body["offset"],

@@ -10,7 +10,7 @@ compile() {
 }
 
 # Pins stay as they are, except with `make lock ARGS=--upgrade`.
-compile pyproject.toml make/build.in --extra local --extra spark --extra dev "$@" -o requirements.lock
+compile pyproject.toml make/build.in --extra local --extra etcd --extra spark --extra dev "$@" -o requirements.lock
 compile make/build.in --constraints requirements.lock -o make/build.lock
 # In a lock of its own: 35 MB that only a machine without Java needs.
 compile make/jdk.in "$@" -o make/jdk.lock

@@ -41,6 +41,10 @@ FOREIGN: Final = frozenset(
         *("rd_kafka_cgrp_op", "rd_kafka_handle_OffsetFetch", "bytes_per_sync", "preexec_fn"),
         *("__consumer_offsets", "__transaction_key", "pulsar_txn_transaction_key_count"),
         *("pulsar_txn_transaction_key_age", "pulsar_txn_transaction_key_epoch"),
+        "pulsar_txn_metadata_store_op_writes_total",
+        "pulsar_txn_metadata_store_header_cas_total",
+        "pulsar_txn_metadata_store_index_query_seconds",
+        "pulsar_txn_metadata_store_outstanding_op_records",
     }
 )
 """Names from others' code that the pages mention and our code does not use."""

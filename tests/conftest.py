@@ -30,6 +30,7 @@ LONGEST: Final = (
     "test_end_to_end.py",
     "consumer/test_commits.py",
     "simulation/test_mutations.py",
+    "test_places_kafka.py",
     "test_failover_kafka.py",
     "integration/demo/test_runs.py",
     "histories/test_producer.py",

@@ -36,7 +36,7 @@ EVERY_S: Final = 0.025
 """Time from one begin to the next. Less would measure a queue."""
 _NUMBER: Final = struct.Struct("<Q")
 _PADDING: Final = b"x" * (100 - _NUMBER.size)
-_HANGING: Final = 2**64 - 1
+HANGING: Final = 2**64 - 1
 """Number of the transaction that stays open; its delivery is not waited for."""
 _POLL_S: Final = 0.05
 """Longest poll of the consumer; a request waits this long at most."""
@@ -44,11 +44,14 @@ _PROBE_S: Final = 0.5
 """How long to wait for the delivery of a transaction before sending another."""
 
 
-def _value(number: int) -> bytes:
+def value_of(number: int) -> bytes:
+    """Returns a record's value."""
     return _NUMBER.pack(number) + _PADDING
 
 
-def _consume(connection: Connection, kind: str, servers: str, group: str, topic: str) -> None:
+def _consume(
+    connection: Connection, kind: str, servers: str, group: str, topic: str, partitions: int
+) -> None:
     """Runs in the consumer's process: notes when each transaction was delivered completely.
 
     Takes the requests "start", "stop" and "times", and answers each with {transaction: monotonic
@@ -65,14 +68,14 @@ def _consume(connection: Connection, kind: str, servers: str, group: str, topic:
             if message is not None and message.error() is None:
                 (number,) = _NUMBER.unpack_from(message.value())
                 counts[number] = counts.get(number, 0) + 1
-                if counts[number] == PARTITIONS:
+                if counts[number] == partitions:
                     times[number] = time.monotonic_ns()
             if not connection.poll():
                 continue
             request = connection.recv()
             if request == "start":
                 end = confluent_kafka.OFFSET_END
-                places = [confluent_kafka.TopicPartition(topic, p, end) for p in range(PARTITIONS)]
+                places = [confluent_kafka.TopicPartition(topic, p, end) for p in range(partitions)]
                 consumer.assign(places)
                 counts.clear()
                 times.clear()
@@ -83,7 +86,7 @@ def _consume(connection: Connection, kind: str, servers: str, group: str, topic:
         consumer.close()
 
 
-class _Latency:
+class Latency:
     """A producer here and a consumer in a process of its own.
 
     If `held_open` is set, another producer keeps a transaction open meanwhile.
@@ -91,6 +94,8 @@ class _Latency:
 
     kind = ""
     held_open = False
+    partitions = PARTITIONS
+    """Partitions of a transaction, with a record in each."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -107,7 +112,8 @@ class _Latency:
             self.other = self.make_producer(f"{self.name}-other")
         spawning = multiprocessing.get_context("spawn")
         self.connection, remote = spawning.Pipe()
-        arguments = (remote, self.kind, self.context.bootstrap_servers, self.name, self.topic)
+        servers = self.context.bootstrap_servers
+        arguments = (remote, self.kind, servers, self.name, self.topic, self.partitions)
         self.process = spawning.Process(target=_consume, args=arguments, daemon=True)
         self.process.start()
         remote.close()
@@ -131,8 +137,8 @@ class _Latency:
 
     def measure(self) -> Sample:
         """Runs one round."""
-        self._ask("start")
-        self._await_delivery()
+        self.ask("start")
+        self.await_delivery()
         full = OPEN_S if self.held_open else ALONE_S
         if self.held_open:
             self._begin_other()
@@ -141,12 +147,12 @@ class _Latency:
         until = started + self.context.sized(full, 0.3)
         while (now := time.monotonic()) < until:
             self.number += 1
-            committed[self.number] = self._transaction(self.number)
+            committed[self.number] = self.transaction(self.number)
             time.sleep(max(0.0, now + EVERY_S - time.monotonic()))
         if self.held_open:
             self.other.commit_transaction(CONNECT_TIMEOUT_S)
-        times = self._times_of(committed)
-        self._ask("stop")
+        times = self.times_of(committed)
+        self.ask("stop")
         latencies_ms = [(times[n] - committed[n]) / 1e6 for n in committed]
         notes = {
             "transactions": float(len(latencies_ms)),
@@ -155,50 +161,52 @@ class _Latency:
         }
         return Sample(percentile(latencies_ms, 50), notes)
 
-    def _transaction(self, number: int) -> int:
+    def transaction(self, number: int) -> int:
         """Commits a record in each partition; returns when commit was called, in monotonic ns."""
         producer = self.producer
         producer.begin_transaction()
-        for partition in range(PARTITIONS):
-            producer.produce(self.topic, _value(number), partition=partition)
+        for partition in range(self.partitions):
+            producer.produce(self.topic, value_of(number), partition=partition)
         called_ns = time.monotonic_ns()
         producer.commit_transaction(CONNECT_TIMEOUT_S)
         return called_ns
 
     def _begin_other(self) -> None:
         self.other.begin_transaction()
-        for partition in range(PARTITIONS):
-            self.other.produce(self.topic, _value(_HANGING), partition=partition)
+        for partition in range(self.partitions):
+            self.other.produce(self.topic, value_of(HANGING), partition=partition)
         if self.other.flush(CONNECT_TIMEOUT_S):
             raise TimeoutError("the open transaction's records were not acknowledged")
 
-    def _await_delivery(self) -> None:
+    def await_delivery(self) -> None:
         """Commits transactions until one is delivered: from then on the consumer reads."""
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             self.number += 1
-            self._transaction(self.number)
+            self.transaction(self.number)
             probe_s = time.monotonic() + _PROBE_S
             while time.monotonic() < probe_s:
-                if self.number in self._ask("times"):
+                if self.number in self.ask("times"):
                     return
         raise TimeoutError("the consumer does not read")
 
-    def _times_of(self, numbers: dict[int, int]) -> dict[int, int]:
+    def times_of(self, numbers: dict[int, int]) -> dict[int, int]:
+        """Returns when these transactions were delivered; waits for it. Raises TimeoutError."""
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         while time.monotonic() < deadline_s:
-            times = self._ask("times")
+            times = self.ask("times")
             if numbers.keys() <= times.keys():
                 return times
         raise TimeoutError("not every transaction was delivered")
 
-    def _ask(self, request: str) -> dict[int, int]:
+    def ask(self, request: str) -> dict[int, int]:
+        """Sends a request to the consumer's process. Returns transaction → time of delivery."""
         self.connection.send(request)
         times: dict[int, int] = self.connection.recv()
         return times
 
 
-class KafkaAlone(_Latency):
+class KafkaAlone(Latency):
     """Kafka's side, alone."""
 
     kind = "kafka"
@@ -214,7 +222,7 @@ class KafkaBesideOpen(KafkaAlone):
     held_open = True
 
 
-class LogtxAlone(_Latency):
+class LogtxAlone(Latency):
     """logtx's side, alone."""
 
     kind = "logtx"

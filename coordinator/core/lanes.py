@@ -448,7 +448,7 @@ class MarkerLanes:
             lane.until_empty = False
             self._turn(lane, LaneState.FLOWING)
         if isinstance(job.part_of, _Ending):
-            _count(job.part_of, job, gone=False)
+            _count(job, gone=False)
         else:
             self._mode_written(job.part_of, job, offset, now_ms)
         self._send(lane)
@@ -606,7 +606,7 @@ class MarkerLanes:
                 return existence is Existence.ALIVE
             job = lane.queue.popleft()
             if isinstance(job.part_of, _Ending):
-                _count(job.part_of, job, gone=True)
+                _count(job, gone=True)
             else:
                 self._modes.give_up(job.part_of)
         return True
@@ -687,7 +687,9 @@ def _headers(job: Job) -> Headers:
     return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
 
 
-def _count(ending: _Ending, job: Job, *, gone: bool) -> None:
+def _count(job: Job, *, gone: bool) -> None:
+    ending = job.part_of
+    assert isinstance(ending, _Ending), "mode records are counted elsewhere"
     ending.missing -= 1
     if gone:
         ending.gone.append(job.partition.key)

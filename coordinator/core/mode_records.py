@@ -7,9 +7,9 @@ record, as a marker goes at its commit sequence.
 - No marker of a later decision goes before the mode record. A marker may come for a partition of
   which no look-up has told: `before` gives it its mode record first.
 - The switch is told to be done only when look-ups found no further partition since the last
-  acknowledgement, for so long that no broker is behind. One that is added later still is in the
-  topic's new mode from its first offset on. A partition that was there, and got no mode record, has
-  readers that don't know of places.
+  acknowledgement, for so long that no broker is behind. A partition that was there before, and got
+  no mode record, would have readers that don't know of places. One that is added later, or while
+  the last look-up is answered, is in the topic's new mode from its first offset on.
 - Readers are told the offset of each mode record. One that begins at or behind it reads the journal
   at once, so what they are told may be too low, and never too high. It is the acknowledged offset.
   librdkafka can lose a batch's base offset. It then tells None, or the index in the batch, which is

@@ -426,6 +426,13 @@ class TopicKnowledge:
         pause_ms = 0 if known is not None and known.is_certain else CONFIRM_MS
         return self.is_told_since(topic, since_ms + pause_ms)
 
+    def is_agreed(self, topic: str) -> bool:
+        """Returns whether look-ups told for long enough of one and the same topic of this name."""
+        known = self._topics.get(topic)
+        if known is None or known.facts is None or known.missed_ms is not None:
+            return False
+        return known.is_certain or known.is_held
+
     def existence(self, topic: str, now_ms: int, topic_id: str = "") -> Existence:
         """Returns whether there is a topic of this name, by look-ups up to this time.
 

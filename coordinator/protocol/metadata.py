@@ -231,5 +231,7 @@ class StoreStatus:
     swept_operations: int = 0
     """Operations deleted by sweeps since the coordinator started."""
     swept_headers: int = 0
+    history_ms: int = 0
+    """How long a finished transaction is kept at most; 0: for as long as it is needed."""
     problem: str = ""
     """Why the store does not work; "" if it does."""

@@ -179,11 +179,13 @@ class Placing:
 
     async def _end_switch(self, effect: WriteModeRecords) -> None:
         tenure, topic, topic_id = self._tenure, effect.topic, effect.topic_id
+        since_ms, known = monotonic_ms(), self._look_ups.known
         while not (tenure.over or tenure.quiescing):
             existence = await self._look_ups.settle(topic, topic_id)
             if existence is Existence.GONE:
                 return  # Nobody reads it any more.
-            if existence is Existence.ALIVE:
+            # A broker that is behind tells fewer partitions, and `since` must name all.
+            if existence is Existence.ALIVE and known.is_confirmed_since(topic, since_ms):
                 ends = await self._ends_of(topic)
                 if ends is not None and tenure.mode_ends(topic, topic_id, ends):
                     return

@@ -25,7 +25,6 @@ from ...journal.errors import (
     UnknownTopicError,
 )
 from ...journal.mode_registry import ModeKey, TopicModeRecord
-from ...journal.modes import binding_of
 from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
 from ...journal.records.types import AbortReason
@@ -389,7 +388,6 @@ class Serving:
             topic=topic,
             topic_id=mode.topic_id,
             phase=mode.phase,
-            transaction_group=shard.bindings.get(binding_of(topic), ""),
             home=key.home,
             mode_offset=mode.offset,
             # A switch begins and ends with one record each, so their order is the same.

@@ -211,6 +211,21 @@ class TopicLookUps:
             await asyncio.sleep(AGAIN_MS / 1000)
         return Existence.DOUBTFUL
 
+    async def agree(self, topic: str) -> bool:
+        """Looks a topic up until look-ups agree on which one has the name, for a bounded time.
+
+        Returns:
+            Whether they do.
+        """
+        since_ms = monotonic_ms()
+        while monotonic_ms() - since_ms < SETTLE_MAX_MS and not self._closed:
+            self.look_up(topic)
+            await self._next_answer()
+            if self.known.is_told_since(topic, since_ms) and self.known.is_agreed(topic):
+                return True
+            await asyncio.sleep(AGAIN_MS / 1000)
+        return False
+
     async def _next_answer(self) -> None:
         """Waits for any answer, or until a look-up may be repeated."""
         try:

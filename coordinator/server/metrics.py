@@ -46,6 +46,8 @@ from ..runtime.alarm import monotonic_ms
 from ..runtime.counters import LATENCY_BOUNDS_S, CoordinatorCounters
 from ..runtime.markers import MarkerWriter
 from ..runtime.partition import PartitionRuntime, Role
+from ..store.counters import QUERY_BOUNDS_S
+from ..store.runtime import MetadataRuntime
 from .streams import Streams
 
 _LOG = logging.getLogger(__name__)
@@ -124,6 +126,19 @@ class Reading:
     latency_sum_s: float
     place_counts: tuple[int, ...]
     place_sum_s: float
+    store: StoreSample | None
+    """None if there is no metadata store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSample:
+    """The metadata store at one moment."""
+
+    op_writes: int
+    operations: int
+    lags: tuple[tuple[tuple[str, ...], float], ...]
+    queries: Mapping[str, tuple[tuple[int, ...], float]]
+    """Index → how many queries took how long, by bucket, and how long together, in seconds."""
 
 
 class Reader:
@@ -135,7 +150,9 @@ class Reader:
         streams: Streams,
         markers: MarkerWriter,
         counters: CoordinatorCounters,
+        metadata: MetadataRuntime | None = None,
     ) -> None:
+        self._metadata = metadata
         self._runtimes = runtimes
         self._streams = streams
         self._markers = markers
@@ -173,6 +190,27 @@ class Reader:
             latency_sum_s=counters.commit_latency.sum_s,
             place_counts=tuple(counters.place_seconds.counts),
             place_sum_s=counters.place_seconds.sum_s,
+            store=self._store(),
+        )
+
+    def _store(self) -> StoreSample | None:
+        metadata = self._metadata
+        if metadata is None or metadata.projector is None:
+            return None
+        counters = metadata.counters
+        ends = {p: r.known_end for p, r in self._runtimes.items()}
+        return StoreSample(
+            op_writes=counters.op_writes,
+            operations=counters.operations,
+            lags=tuple(
+                ((str(p.partition),), float(p.lag_records))
+                for p in metadata.projector.describe(ends)
+                if p.lag_records is not None
+            ),
+            queries={
+                index.value: (tuple(times.counts), times.sum_s)
+                for index, times in counters.queries.items()
+            },
         )
 
     @staticmethod
@@ -260,6 +298,8 @@ class CoordinatorCollector(Collector):
         yield from _states(reading)
         yield from _totals(reading)
         yield from _key_series(reading)
+        if reading.store is not None:
+            yield from _store_series(reading.store)
         yield from self._ends(reading)
 
     async def _read(self) -> Reading:
@@ -419,6 +459,26 @@ def _key_series(reading: Reading) -> Iterator[Metric]:
         if sample.connected_ms
     ]
     yield _gauge("transaction_key_age_seconds", "Since its connection was made.", ages, labels)
+
+
+def _store_series(store: StoreSample) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "logtx_metadata_op_writes_total", "Operations written to the store.", value=store.op_writes
+    )
+    text = "Operations in the store."
+    yield _gauge("metadata_outstanding_op_records", text, [((), store.operations)], ())
+    text = "Journal records that the store has not."
+    yield _gauge("metadata_projection_lag_records", text, store.lags)
+    times = HistogramMetricFamily(
+        "logtx_metadata_index_query_seconds",
+        "Time that the store took for a query of an index.",
+        labels=("index",),
+    )
+    bounds = [*map(str, QUERY_BOUNDS_S), "+Inf"]
+    for index, (counts, sum_s) in store.queries.items():
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        times.add_metric([index], buckets, sum_s)
+    yield times
 
 
 # ---- the server ---------------------------------------------------------------------------------

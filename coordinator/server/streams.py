@@ -29,6 +29,7 @@ from ...journal.errors import (
     NotCoordinatorError,
     NotSupportedError,
     SessionClosedError,
+    UnsupportedTopicError,
 )
 from ...journal.keys import is_key_name
 from ...journal.modes import is_topic_binding
@@ -510,7 +511,14 @@ class Streams(pb_grpc.CoordinatorServicer):
                     f"{partition[0]}[{partition[1]}] has {PLACES_WAITING_MAX} transactions that"
                     " wait for its end: see what the coordinator's log says of it"
                 )
-        return await self._topics.learn(partitions, unwritten)
+        refusal = await self._topics.learn(partitions, unwritten)
+        if isinstance(refusal, UnsupportedTopicError):
+            # An owner that has just taken over knows the modes, and not yet which topic has the
+            # name: it would refuse what it found prepared in a topic that was sealed meanwhile.
+            known = runtime.unwritten(partitions)
+            if known and known != unwritten:
+                refusal = await self._topics.learn(partitions, known)
+        return refusal
 
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
         if is_topic_binding(group):

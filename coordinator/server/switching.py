@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from ...journal.errors import LogtxError, TopicModeError
+from ...journal.errors import CoordinatorBusyError, LogtxError, TopicModeError
 from ...journal.modes import Mode, binding_of, topic_of_binding
 from ...journal.reader import journal_partition_of
 from ...journal.records.codec import FORMAT_VERSION
@@ -79,7 +79,13 @@ class Switching:
             self._check_builds()
         # Nothing is written to a topic that is switched without mode records: it may be sealed.
         unwritten = (command.topic,) if command.without_records else ()
-        return await self._topics.learn(((command.topic, 0),), unwritten)
+        refusal = await self._topics.learn(((command.topic, 0),), unwritten)
+        if refusal is None and not await self._topics.agree(command.topic):
+            # A mode with the id of the topic's predecessor would be no news to readers.
+            return CoordinatorBusyError(
+                f"brokers do not agree yet on which topic {command.topic} is: ask again"
+            )
+        return refusal
 
     async def check_bindable(self, name: str) -> None:
         """Checks that a topic may be bound to a transaction group.

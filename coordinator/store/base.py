@@ -9,7 +9,7 @@ Source: PIP-471, "A note on metadata-store backends".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from ...journal.txid import TxId
 from ..protocol.metadata import Header, Operation
@@ -42,9 +42,9 @@ READY: Final = Event(b"", None)
 class MetadataStore(Protocol):
     """Headers and operations of transactions, with their indexes, and the projectors' cursors."""
 
-    name: str
+    name: ClassVar[str]
     """Of the back end."""
-    shared: bool
+    shared: ClassVar[bool]
     """Whether all coordinators use one store: then a journal partition's owner alone projects."""
     mutations_max: int
     """Most keys that one write may have, besides the cursor: see `writes_of`."""

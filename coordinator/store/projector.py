@@ -360,8 +360,7 @@ class Projector:
                 *(partition, cursor.offset, start),
             )
             return await self._begin_anew(partition, cursor)
-        projection = Projection(partition, cursor)
-        await load(self._store, projection)
+        projection = await resume(self._store, partition, cursor)
         return _Following(projection, cursor, cursor.offset)
 
     def _is_usable(self, partition: int, cursor: Cursor) -> tuple[int, bool]:
@@ -426,23 +425,32 @@ def _fence_of(log: Log, partition: int, first: int) -> int | None:
     return None
 
 
-async def load(store: MetadataStore, projection: Projection) -> None:
-    """Gives a projection what the store has unfinished of its journal partition."""
-    spans = [
-        deadlines(),
-        *(
-            final(state, finished=False, from_ms=0, to_ms=MAX_OFFSET)
-            for state in (HeaderState.COMMITTED, HeaderState.ABORTED)
-        ),
-    ]
-    for span in spans:
+async def resume(store: MetadataStore, partition: int, cursor: Cursor) -> Projection:
+    """Returns the projection that goes on where the store's cursor stands.
+
+    Raises:
+        MetadataStoreError: the store fails, or another projector moves the cursor meanwhile: then
+            what was read is of several moments.
+    """
+    projection = Projection(partition, cursor)
+    for span in (deadlines(), *(_unfinished(state) for state in _DECIDED)):
         async for page in store.scan(span):
             for item in page:
                 header = decode(*item)
                 assert isinstance(header, Header), "the index is one of headers"
-                if header.txid.journal == (projection.partition, projection.cursor.incarnation):
+                if header.txid.journal == (partition, cursor.incarnation):
                     projection.restore(header, await store.operations(header.txid))
     projection.restored()
+    if await store.cursor(partition) != cursor:
+        raise MetadataStoreError(f"journal partition {partition} is projected elsewhere meanwhile")
+    return projection
+
+
+_DECIDED: Final = (HeaderState.COMMITTED, HeaderState.ABORTED)
+
+
+def _unfinished(state: HeaderState) -> Span:
+    return final(state, finished=False, from_ms=0, to_ms=MAX_OFFSET)
 
 
 async def clear(store: MetadataStore, partition: int, cursor: Cursor | None) -> None:

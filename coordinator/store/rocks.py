@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from rocksdict import (
     BlockBasedOptions,
@@ -24,7 +23,6 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
-    Snapshot,
     WriteBatch,
     WriteOptions,
 )
@@ -49,7 +47,8 @@ READERS: Final = 2
 """Ranges read at one time; more take processor time from the clients of the coordinator."""
 CLOSE_S: Final = 10.0
 """How long `close` waits for a write that is under way."""
-_DAMAGED: Final = "Corruption"
+_DAMAGED: Final = ("Corruption", "MANIFEST")
+"""Words in RocksDB's messages of files that are missing or wrong."""
 _LOCKED: Final = ("lock hold", "While lock file", "LOCK")
 
 T = TypeVar("T")
@@ -75,6 +74,12 @@ def _options() -> Options:
     table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, block_based=False)
     options.set_block_based_table_factory(table)
+    return options
+
+
+def _below(high: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(high)
     return options
 
 
@@ -109,14 +114,23 @@ class _Database:
         self.count += added
         return mutations
 
-    def snapshot(self) -> Snapshot:
-        return self._table.snapshot()
+    def items(self, span: Span) -> Iterator[Item]:
+        """Yields a range as it is now: RocksDB's iterator does not see what is written later."""
+        # Not an iterator of a snapshot: rocksdict 0.3.29 gives one that sees later writes.
+        found: Any = self._table.items(False, span.low, _below(span.high))
+        return (Item(*item) for item in found)
 
-    def page(self, span: Span, limit: int, at: Snapshot | None = None) -> list[Item]:
-        options = ReadOptions()
-        options.set_iterate_upper_bound(span.high)
-        source: Any = self._table if at is None else at
-        return [Item(*item) for item in islice(source.items(False, span.low, options), limit)]
+    def page(self, span: Span, limit: int) -> list[Item]:
+        page = list(islice(self.items(span), limit))
+        if len(page) < limit:
+            self.check_end(span, page[-1] if page else None)
+        return page
+
+    def check_end(self, span: Span, last: Item | None) -> None:
+        """Raises if a range ends where it does because a file is damaged: `items` hides that."""
+        rest = self._table.iter(_below(span.high))
+        rest.seek(span.low if last is None else last.key + b"\0")
+        rest.status()
 
     def flush(self) -> None:
         self._table.flush()
@@ -125,16 +139,25 @@ class _Database:
         self._table.close()
 
 
-class _Content(NamedTuple):
-    """What a database has at one moment."""
+class _Content:
+    """What a range has at one moment."""
 
-    database: _Database
-    at: Snapshot
-    behind: int
-    """Number of the last write that is in it."""
+    def __init__(self, database: _Database, span: Span, behind: int) -> None:
+        self._database = database
+        self._span = span
+        self._items = database.items(span)
+        self._last: Item | None = None
+        self.behind = behind
+        """Number of the last write that is in it."""
 
-    def page(self, span: Span) -> list[Item]:
-        return self.database.page(span, PAGE, self.at)
+    def page(self) -> list[Item]:
+        """Returns what follows; nothing at its end."""
+        page = list(islice(self._items, PAGE))
+        if page:
+            self._last = page[-1]
+        else:
+            self._database.check_end(self._span, self._last)
+        return page
 
 
 class RocksStore(KeyedStore):
@@ -167,12 +190,12 @@ class RocksStore(KeyedStore):
             with suppress(Exception):
                 former.close()
             del former
-        if _DAMAGED in self._broken:
+        if _is_damaged(self._broken):
             self._move_aside()
         try:
             self._database = _Database(self._path)
         except Exception as error:
-            if _DAMAGED not in str(error):
+            if not _is_damaged(str(error)):
                 raise
             self._move_aside()
             self._database = _Database(self._path)
@@ -195,9 +218,8 @@ class RocksStore(KeyedStore):
             self._loop.call_soon_threadsafe(self._watches.tell, self._number, mutations)
         return True
 
-    def _snapshot_here(self) -> _Content:
-        database = self._open()
-        return _Content(database, database.snapshot(), self._number)
+    def _content_here(self, span: Span) -> _Content:
+        return _Content(self._open(), span, self._number)
 
     def _flush_here(self) -> None:
         self._open().flush()
@@ -220,7 +242,7 @@ class RocksStore(KeyedStore):
             # or says that the store was closed.
             if not isinstance(error, OSError | RuntimeError) and type(error) is not Exception:
                 raise
-            if pool is self._writer or _DAMAGED in str(error):
+            if pool is self._writer or _is_damaged(str(error)):
                 self._broken = str(error) or repr(error)
             raise self._told(error) from error
 
@@ -229,7 +251,7 @@ class RocksStore(KeyedStore):
         advice = "free space, or make the directory writable, or name another one"
         if any(word in text for word in _LOCKED):
             advice = "another process has it open: give each coordinator a directory of its own"
-        elif _DAMAGED in text:
+        elif _is_damaged(text):
             advice = "it is moved aside, and made again from the journal"
         return MetadataStoreError(
             f"the metadata store in {self._path.parent} fails: {text}. Transactions go on without"
@@ -256,10 +278,10 @@ class RocksStore(KeyedStore):
         """Watches a range: see `MetadataStore`."""
         watch = self._watches.begin(span)
         try:
-            # The writer's thread takes the snapshot, between two writes: the number says which
-            # changes are in it. Those that come before it is taken wait in the watch.
-            content = await self._run(self._writer, self._snapshot_here)
-            async for page in self._pages(content, span):
+            # The writer's thread makes the iterator, between two writes: the number says which
+            # changes it sees. Those that come before it is made wait in the watch.
+            content = await self._run(self._writer, lambda: self._content_here(span))
+            while page := await self._run(self._readers, content.page):
                 watch.check()
                 yield [Event(*item) for item in page]
             behind = content.behind
@@ -269,13 +291,6 @@ class RocksStore(KeyedStore):
                 yield await watch.take(behind)
         finally:
             self._watches.end(watch)
-
-    async def _pages(self, content: _Content, span: Span) -> AsyncIterator[list[Item]]:
-        page = await self._run(self._readers, lambda: content.page(span))
-        while page:
-            yield page
-            rest = Span(page[-1].key + b"\0", span.high)
-            page = await self._run(self._readers, partial(content.page, rest))
 
     async def outstanding(self) -> int:
         """Returns the number of operations."""
@@ -295,3 +310,7 @@ class RocksStore(KeyedStore):
         except (MetadataStoreError, TimeoutError) as error:
             _LOG.warning("metadata_store_not_closed path=%s error=%s", self._path, error)
         self._writer.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_damaged(text: str) -> bool:
+    return any(word in text for word in _DAMAGED)

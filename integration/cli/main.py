@@ -24,6 +24,7 @@ from . import checkout as cli_checkout
 from . import group as cli_group
 from . import journal as cli_journal
 from . import logs as cli_logs
+from . import metadata as cli_metadata
 from . import topics as cli_topics
 from .cluster import no_kafka
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
@@ -51,6 +52,8 @@ app.add_typer(cli_admin.keys, name="keys")
 app.add_typer(cli_topics.topics, name="topics")
 app.add_typer(cli_group.group, name="group")
 app.add_typer(cli_journal.journal, name="journal")
+app.add_typer(cli_metadata.metadata, name="metadata")
+cli_metadata.add_commands(cli_admin.txn)
 cli_logs.add_commands(app)
 cli_checkout.add_commands(app)
 
@@ -118,6 +121,14 @@ def up(
     no_coordinator: Annotated[
         bool, typer.Option("--no-coordinator", help="Start Kafka only.")
     ] = False,
+    metadata_store: Annotated[
+        str,
+        typer.Option(
+            metavar="none|rocksdb|etcd",
+            help="Where coordinators keep what became of transactions: rocksdb in the data "
+            "directory, or etcd, which is started if none is named (etcd:HOST:PORT).",
+        ),
+    ] = "none",
 ) -> None:
     """Run a local Kafka and a coordinator, or several of each, until Ctrl-C.
 
@@ -134,6 +145,7 @@ def up(
     logtx up
     logtx up --topic orders:6 --topic payments:6
     logtx up --coordinators 3
+    logtx up --metadata-store rocksdb
     logtx up --brokers 3 --data-dir /tmp/three
     logtx up --data-dir /tmp/try --port 19092 --coordinator-port 19095
     ```
@@ -156,6 +168,7 @@ def up(
             port=port,
             coordinator_ports=tuple(coordinator_ports),
             topics=tuple(parse_topic(text) for text in topic or ()),
+            metadata_store=metadata_store,
         ),
         console=Console(),
     )
@@ -302,6 +315,36 @@ def coordinator(
             "deletion by the topic's retention. \\[default: 0.8]",
         ),
     ] = None,
+    metadata_store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|rocksdb:DIR|etcd:HOST:PORT,…",
+            help="Where to keep what became of each transaction, so that it can be asked for: a "
+            "directory of this coordinator's own, or an etcd for all. \\[default: none]",
+        ),
+    ] = None,
+    metadata_history_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How long after its decision a finished transaction is kept there at most. "
+            "\\[default: in a directory, as long as its data may be read; in etcd 600000]",
+        ),
+    ] = None,
+    metadata_header_retention_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How long after its decision a finished transaction is kept there at least. "
+            "\\[default: 60000]",
+        ),
+    ] = None,
+    metadata_sweep_interval_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=100, help="Pause between two searches for what can go there. \\[default: 60000]"
+        ),
+    ] = None,
 ) -> None:
     """Run one coordinator until Ctrl-C or SIGTERM.
 
@@ -324,6 +367,7 @@ def coordinator(
     from ...coordinator.runtime.housekeeping import HousekeepingConfig
     from ...coordinator.server.retention import RetentionConfig
     from ...coordinator.service import CoordinatorConfig, run
+    from ...coordinator.store.opening import MetadataConfig
 
     optional: dict[str, Any] = {
         "advertised": advertise,
@@ -348,6 +392,12 @@ def coordinator(
         "warn_share": retention_warn_share,
         "abort_share": retention_abort_share,
     }
+    metadata: dict[str, Any] = {
+        "store": metadata_store,
+        "history_ms": metadata_history_ms,
+        "header_retention_ms": metadata_header_retention_ms,
+        "sweep_interval_ms": metadata_sweep_interval_ms,
+    }
     name_unused(kafka)
     config = CoordinatorConfig(
         bootstrap_servers=kafka[BOOTSTRAP],
@@ -356,6 +406,7 @@ def coordinator(
         limits=ShardConfig(**_given(limits)),
         housekeeping=HousekeepingConfig(**_given(housekeeping)),
         retention=RetentionConfig(**_given(retention)),
+        metadata=MetadataConfig(**_given(metadata)),
         **_given(optional),
     )
     try:

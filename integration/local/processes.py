@@ -150,8 +150,10 @@ class Child:
         self._log_start = self._log.stat().st_size
         self.starts += 1
         env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-        command = [sys.executable, "-m", *self._command()]
-        self._process = spawn(command, output=self._log, env=env)
+        self._process = spawn(self._whole_command(), output=self._log, env=env)
+
+    def _whole_command(self) -> list[str]:
+        return [sys.executable, "-m", *self._command()]
 
     def _command(self) -> list[str]:
         return self._arguments

@@ -189,7 +189,7 @@ class PlacesAhead:
         self._registry = Registry(log, TopicIds(log))
         self._store = RocksSpillStore(None)
         self._pending = PendingTransactionMap(_NO_RECORDS, self._store)
-        self._homes = Homes(log, kafka)
+        self._homes = Homes(log, kafka, _no_fetch)
         self._followed: dict[TopicPartition, _Ahead] = {}
 
     def reach(
@@ -294,7 +294,7 @@ class PlacesAhead:
         """Stops following. It may be used again."""
         self._forget(self._followed)
         self._homes.close()
-        self._homes = Homes(self._log, self._settings)
+        self._homes = Homes(self._log, self._settings, _no_fetch)
         self._store.close()
         self._store = RocksSpillStore(None)
         self._pending = PendingTransactionMap(_NO_RECORDS, self._store)
@@ -328,3 +328,8 @@ def require_complete(reach: Mapping[TopicPartition, Reach]) -> None:
                 f"what is committed in {topic}[{partition}] is not placed within {PLACE_S:g} s"
                 f" (the first is commit {found.holds}): is a coordinator running?"
             )
+
+
+def _no_fetch(_: TopicPartition) -> int:
+    # A planner fetches no records, so no fetch tells where a partition ends.
+    return 0

@@ -31,6 +31,8 @@ _LOW: Final = tuple(
     bytes((n & 127 | 128, n >> 7)) if n > 127 else bytes((n,)) for n in range(2**14)
 )
 """The encoded bytes of each number below 2^14."""
+_MORE: Final = tuple(bytes((n & 127 | 128, n >> 7 | 128)) for n in range(2**14))
+"""The bytes of each 14 bits that further ones follow."""
 _CACHED: Final = 4_096
 """Entries per cache of encoded epochs, sessions and partitions.
 
@@ -55,17 +57,20 @@ def _long(value: int) -> bytes:
     rest = value << 1 ^ value >> 63
     if rest < 16_384:
         return _LOW[rest]
-    longer = bytearray()
-    while rest > 127:
-        longer.append(rest & 127 | 128)
-        rest >>= 7
-    longer.append(rest)
-    return bytes(longer)
+    longer = b""
+    while rest >= 16_384:
+        longer += _MORE[rest & 16_383]
+        rest >>= 14
+    return longer + _LOW[rest]
 
 
 def _string(text: str) -> bytes:
     raw = text.encode()
     return _long(len(raw)) + raw
+
+
+encode_long, encode_string = _long, _string
+"""For what is written beside the journal in the same form."""
 
 
 @lru_cache(maxsize=_CACHED)

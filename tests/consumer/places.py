@@ -93,7 +93,6 @@ class Places:
             topic=self.topic,
             topic_id=self.topic_id,
             phase=phase,
-            transaction_group="g",
             home=HOME,
             mode_offset=self.mode_offset,
             offset=self.log.end_offset(JOURNAL_TOPIC, 0),

@@ -33,7 +33,6 @@ MODE: Final = st.builds(
     topic=NAME,
     topic_id=NAME,
     phase=st.sampled_from(Phase),
-    transaction_group=NAME,
     home=st.tuples(INT, LONG),
     mode_offset=LONG,
     offset=LONG,
@@ -45,7 +44,6 @@ ORDERS: Final = TopicModeRecord(
     topic="orders",
     topic_id="W2ifJDqPQsqSLJHrGjYeEQ",
     phase=Phase.METADATA,
-    transaction_group="shop",
     home=HOME,
     mode_offset=900,
     offset=902,
@@ -71,11 +69,10 @@ def test_values_round_trip(mode: TopicModeRecord, epoch: int) -> None:
 
 KEY_BYTES: Final = "010c6f726465727306ee92979dd8ce4f80fa01"
 VALUE_BYTES: Final = (
-    "012c573269664a447150517371534c4a4872476a59654551106d657461646174610873686f70880e"
-    "8c0e010400d00f060000"
+    "012c573269664a447150517371534c4a4872476a59654551106d65746164617461880e8c0e010400d00f060000"
 )
 SWITCHING_BYTES: Final = (
-    "012c573269664a447150517371534c4a4872476a5965455114746f2d6d61726b6572730873686f70880e8c0e0000"
+    "012c573269664a447150517371534c4a4872476a5965455114746f2d6d61726b657273880e8c0e0000"
 )
 
 

@@ -17,7 +17,6 @@ from logtx.coordinator.core.placing import Question
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import Existence
 from logtx.journal.mode_registry import ModeKey, TopicModeRecord
-from logtx.journal.modes import binding_of
 from logtx.journal.places import GONE, PartitionId
 
 from .history import ModesRecord
@@ -26,7 +25,7 @@ from .logs import Pipe
 from .schedule import Party
 from .setting import Setting
 
-FAULTS_SHARE: Final = 0.1
+FAULTS_SHARE: Final = 0.2
 """Share of the questions that are answered late, and of the partitions that are left out."""
 MODE_PAUSE_MS: Final = 10
 """Pause between two attempts to end a switch without mode records."""
@@ -100,18 +99,20 @@ class Placing:
     def _look_up(self, topic: str) -> None:
         self._coordinator.later(0, lambda: self._markers.look_up(topic))
 
-    def end_switch(self, effect: WriteModeRecords) -> None:
+    def end_switch(self, effect: WriteModeRecords, since_ms: int | None = None) -> None:
         """Tells the tenure the ends of a topic's partitions, until that has ended the switch."""
-        setting, tenure = self._setting, self._tenure
-        facts = self._markers.known.facts.get(effect.topic)
+        setting, tenure, known = self._setting, self._tenure, self._markers.known
+        began_ms = self._now().monotonic_ms if since_ms is None else since_ms
+        facts = known.facts.get(effect.topic)
+        confirmed = known.is_confirmed_since(effect.topic, began_ms)
         if tenure.over or tenure.quiescing:
             return
-        if effect.topic in setting.broker.topics and facts is not None:
+        if effect.topic in setting.broker.topics and facts is not None and confirmed:
             ends = {n: setting.broker.end(effect.topic, n) for n in range(facts.partition_count)}
             if tenure.mode_ends(effect.topic, effect.topic_id, ends):
                 return
         self._look_up(effect.topic)
-        self._coordinator.later(MODE_PAUSE_MS, lambda: self.end_switch(effect))
+        self._coordinator.later(MODE_PAUSE_MS, lambda: self.end_switch(effect, began_ms))
 
 
 class Modes:
@@ -134,7 +135,6 @@ class Modes:
             topic=topic,
             topic_id=mode.topic_id,
             phase=mode.phase,
-            transaction_group=shard.bindings.get(binding_of(topic), ""),
             home=key.home,
             mode_offset=mode.offset,
             offset=mode.offset,

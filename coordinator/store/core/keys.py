@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from ....journal.txid import MAX_OFFSET, TXID_BYTES, TxId
@@ -107,11 +108,6 @@ def header_key(txid: TxId) -> bytes:
     return HEADER + txid.to_bytes()
 
 
-def operation_key(operation: Operation) -> bytes:
-    """Returns the key of an operation."""
-    return OPERATION + operation.txid.to_bytes() + _SEQ.pack(*operation.seq)
-
-
 def cursor_key(partition: int) -> bytes:
     """Returns the key of a journal partition's cursor."""
     return CURSOR + _JOURNAL.pack(partition)
@@ -125,22 +121,26 @@ def header_entry(header: Header) -> bytes:
     return FINAL + _FINAL.pack(2 * header.state + header.finished, header.finalized_ms) + txid
 
 
-def operation_entry(operation: Operation) -> bytes:
-    """Returns the key of an operation's entry in its index."""
-    name = operation.topic.encode() + _END
-    last = operation.txid.to_bytes() + _SEQ.pack(*operation.seq)
+def _entry_begin(operation: Operation) -> bytes:
+    """Returns how the key of an operation's entry in its index begins."""
     if operation.kind is OperationKind.ACK:
         group = operation.subscription.encode() + _END
-        return ACKS + name + _PARTITION.pack(operation.partition) + group + last
+        return _segment(ACKS, operation.topic, operation.partition) + group
     place = NO_PLACE if operation.place is None else operation.place
-    return WRITES + name + _SEGMENT.pack(operation.partition, place) + last
+    return _segment(WRITES, operation.topic, operation.partition) + _TIME.pack(place)
+
+
+@lru_cache(maxsize=4_096)
+def _segment(kind: bytes, topic: str, partition: int) -> bytes:
+    return kind + topic.encode() + _END + _PARTITION.pack(partition)
 
 
 def keys_of(record: Header | Operation) -> tuple[bytes, bytes]:
     """Returns the key of a record, and that of its entry in its index."""
     if isinstance(record, Header):
         return header_key(record.txid), header_entry(record)
-    return operation_key(record), operation_entry(record)
+    last = record.txid.to_bytes() + _SEQ.pack(*record.seq)
+    return OPERATION + last, _entry_begin(record) + last
 
 
 def mutations(change: Change, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
@@ -158,8 +158,14 @@ def mutations(change: Change, value: bytes | None) -> Iterator[tuple[bytes, byte
         return
     key, entry = keys_of(record)
     yield key, value
-    if before is not None and (old := keys_of(before)[1]) != entry:
-        yield old, None
+    if before is not None:
+        old = (
+            header_entry(before)
+            if isinstance(before, Header)
+            else _entry_begin(before) + key[len(OPERATION) :]
+        )
+        if old != entry:
+            yield old, None
     yield entry, value
 
 
@@ -183,7 +189,7 @@ def operations_of(txid: TxId) -> Span:
 
 def segment(topic: str, partition: int) -> bytes:
     """Returns how the entries of a partition's writes begin."""
-    return WRITES + topic.encode() + _END + _PARTITION.pack(partition)
+    return _segment(WRITES, topic, partition)
 
 
 def writes(topic: str, partition: int, from_place: int = 0, to_place: int = MAX_OFFSET) -> Span:
@@ -220,7 +226,7 @@ def spans_of(question: Question) -> list[Span]:
             begins, ends = question.from_place, question.to_place
             return [writes(question.topic, question.partition, begins, ends)]
         case OfAcks():
-            begin = ACKS + question.topic.encode() + _END + _PARTITION.pack(question.partition)
+            begin = _segment(ACKS, question.topic, question.partition)
             if question.subscription is not None:
                 begin += question.subscription.encode() + _END
             return [prefixed(begin)]

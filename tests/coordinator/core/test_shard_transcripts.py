@@ -111,7 +111,7 @@ def words(*parts: object) -> str:
     return " ".join(str(p) for p in parts if p not in ("", None))
 
 
-def show_record(record: JournalRecord) -> str:
+def show_record(record: JournalRecord) -> str:  # noqa: PLR0912
     """Returns a journal record as one line."""
     name = record.type.name
     match record:
@@ -132,7 +132,7 @@ def show_record(record: JournalRecord) -> str:
         case AddOffsets():
             return words(name, f"T{record.begin}", record.group, *map(show_step, record.steps))
         case PrepareCommit():
-            placed = {key: "=placed" for key in record.placed}
+            placed = dict.fromkeys(record.placed, "=placed")
             keys = [w.partition.key for w in record.writes]
             writes = [show_partition(key) + placed.get(key, "") for key in keys]
             return words(name, f"T{record.begin}", *writes)
@@ -196,7 +196,7 @@ def show_key(info: commands.KeyInfo) -> str:
     return words(info.name, f"epoch={info.epoch}", *map(show_txid, info.transactions))
 
 
-def show_reply(reply: commands.Reply | None) -> str:
+def show_reply(reply: commands.Reply | None) -> str:  # noqa: PLR0912
     """Returns a reply as one line."""
     match reply:
         case None:
@@ -229,7 +229,7 @@ def show_reply(reply: commands.Reply | None) -> str:
             return f"{type(reply).__name__}: {reply}"
 
 
-def show_event(event: Event) -> str:
+def show_event(event: Event) -> str:  # noqa: PLR0912
     """Returns an event as one line."""
     match event:
         case Appended():

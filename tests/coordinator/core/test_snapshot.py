@@ -141,7 +141,7 @@ def test_histories_hold_what_could_go_wrong() -> None:
 def forget_claims(patch: pytest.MonkeyPatch) -> None:
     """A snapshot leaves out the claims (trap 8)."""
     rows = snapshots._rows
-    patch.setattr(snapshots, "_rows", lambda shard: (*rows(shard)[:4], [], rows(shard)[5]))
+    patch.setattr(snapshots, "_rows", lambda shard: (*rows(shard)[:4], [], *rows(shard)[5:]))
 
 
 def forget_doomed(patch: pytest.MonkeyPatch) -> None:

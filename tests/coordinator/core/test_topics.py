@@ -431,3 +431,22 @@ def test_what_a_look_up_says_is_of_the_time_at_which_it_began() -> None:
     assert not known.is_told_since("d", 11)
     known.told("d", None, 30)
     assert not known.is_told_since("d", 10), "the latest answer found none"
+
+
+def test_which_topic_has_the_name_is_agreed_when_look_ups_told_of_one_for_long_enough() -> None:
+    known = TopicKnowledge()
+    assert not known.is_agreed("d")
+    known.told("d", facts("old"), 1_000)
+    now_ms = 2_000
+    while now_ms < 2_000 + topics.CONFIRM_MS:
+        known.told("d", facts("new"), now_ms)
+        assert not known.is_agreed("d")
+        now_ms += 500
+    known.told("d", facts("new"), now_ms)
+    assert known.is_agreed("d")
+    known.told("d", None, now_ms + 500)
+    assert not known.is_agreed("d"), "the latest answer found none"
+
+
+def test_which_topic_has_the_name_is_agreed_by_an_answer_that_cant_be_old() -> None:
+    assert Stage().known.is_agreed("t")

@@ -33,8 +33,9 @@ def _watched(monkeypatch: pytest.MonkeyPatch, watched: type, seen: dict[Any, set
 
         return call
 
-    for name, method in list(vars(watched).items()):
-        if isfunction(method) and name != "__init__":
+    methods = {n: m for c in reversed(watched.__mro__[:-1]) for n, m in vars(c).items()}
+    for name, method in methods.items():
+        if isfunction(method) and not name.startswith("__"):
             monkeypatch.setattr(watched, name, watch(method))
 
 

@@ -28,6 +28,7 @@ from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
 from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram, PlaceClock
 from logtx.coordinator.server import metrics, streams
 from logtx.coordinator.service import CoordinatorConfig
+from logtx.coordinator.store.opening import MetadataConfig
 from logtx.journal.errors import (
     ConfigError,
     CoordinatorBusyError,
@@ -63,14 +64,15 @@ def port() -> int:
 
 
 @pytest.fixture
-def coordinator(memory_log: MemoryLog, port: int) -> Iterator[EmbeddedCoordinator]:
-    """A coordinator of two journal partitions, with metrics."""
+def coordinator(memory_log: MemoryLog, port: int, tmp_path: Path) -> Iterator[EmbeddedCoordinator]:
+    """A coordinator of two journal partitions, with metrics and a metadata store."""
     memory_log.create_topic("out", partitions=1)
     config = CoordinatorConfig(
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=2,
         metrics_listen=f"127.0.0.1:{port}",
+        metadata=MetadataConfig(store=f"rocksdb:{tmp_path}"),
     )
     with EmbeddedCoordinator(config) as running:
         yield running
@@ -249,6 +251,29 @@ def test_a_standby_tells_its_lag(coordinator: EmbeddedCoordinator, memory_log: M
         ends = [v for (name, _), v in series.items() if name == "logtx_journal_end_offset"]
         assert len(ends) == 1
     assert coordinator.address
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_the_metadata_store_is_counted(memory_log: MemoryLog, port: int) -> None:
+    servers = {"bootstrap.servers": memory_log.bootstrap_servers}
+    with (
+        logtx.Producer({**servers, "transactional.id": "worker", **ASKED_FOR}) as producer,
+        logtx.MetadataClient(servers) as client,
+    ):
+        open_ = producer.begin_transaction(partitions=[("out", 0)])
+        with producer.begin_transaction() as txn:
+            txn.produce("out", b"1")
+        assert len(list(client.history("out", 0))) >= 1
+        client.status()
+        series = scrape(port)
+        assert value(series, "metadata_op_writes_total") >= 1
+        assert value(series, "metadata_outstanding_op_records") >= 1
+        assert value(series, "metadata_header_cas_total", result="ok") == 1
+        index = {"index": "writes-by-segment"}
+        assert value(series, "metadata_index_query_seconds_count", **index) == 1
+        lag = {"partition": str(txn.txid.partition)}
+        assert value(series, "metadata_projection_lag_records", **lag) >= 0
+        open_.abort()
 
 
 @pytest.mark.usefixtures("coordinator")

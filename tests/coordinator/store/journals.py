@@ -58,6 +58,7 @@ class Journal:
     sequences: dict[int, int] = field(default_factory=dict)
     data_end: int = 0
     input_end: int = 0
+    topic_ids: tuple[str, ...] = ("id-0", "id-1")
 
     def __post_init__(self) -> None:
         """Begins with an owner."""
@@ -67,6 +68,10 @@ class Journal:
     def end(self) -> int:
         """Offset of the next record."""
         return len(self.entries)
+
+    def data(self, topic: int, partition: int) -> DataPartition:
+        """Returns a data partition, with the id of its topic."""
+        return DataPartition(TOPICS[topic], partition, self.topic_ids[topic])
 
     def append(self, record: JournalRecord, *, predicted: int | None = None) -> int:
         """Appends a record of the current owner; void if another offset was predicted."""
@@ -189,7 +194,7 @@ class Journal:
         record = Placed(
             decided if upto is None else upto,
             {
-                PartitionId(TOPICS[1], n, "id-1"): GONE if gone else self.data_end + 5
+                PartitionId(TOPICS[1], n, self.topic_ids[1]): GONE if gone else self.data_end + 5
                 for n in numbers
             },
         )

@@ -10,8 +10,9 @@ from logtx.coordinator.store.core.changes import Cursor, Step, writes_of
 from logtx.coordinator.store.core.codec import decode
 from logtx.coordinator.store.core.keys import COUNT, CURSOR, HEADER, OPERATION, Span, keys_of
 from logtx.coordinator.store.core.projection import Projection
-from logtx.coordinator.store.projector import load
+from logtx.coordinator.store.projector import resume
 from logtx.integration.inspect.metadata import Expected
+from logtx.journal.errors import MetadataStoreError
 from logtx.journal.records.types import Entry
 from logtx.journal.txid import TxId
 
@@ -69,8 +70,10 @@ class Replaying:
             projection = Projection(PARTITION, Cursor(-1 if self._base else 0))
             first = self._base
         else:
-            projection = Projection(PARTITION, cursor)
-            await load(self._store, projection)
+            try:
+                projection = await resume(self._store, PARTITION, cursor)
+            except MetadataStoreError:
+                return 0  # another one moved the cursor meanwhile
             first = cursor.offset
         done, written = 0, cursor
         for at in range(first, len(self._entries), batch):

@@ -25,7 +25,8 @@ Started = Callable[..., Any]
 CONNECTED = [
     "audit", "coordinator", "demo", "export", "group delete", "group history", "group list",
     "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
-    "keys list", "txn abort", "txn describe", "txn list",
+    "keys list", "metadata check", "metadata horizon", "metadata status", "txn abort",
+    "txn describe", "txn list", "txn show",
 ]  # fmt: skip
 
 

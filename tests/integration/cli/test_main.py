@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
 from logtx.coordinator.server.retention import RetentionConfig
+from logtx.coordinator.store.opening import MetadataConfig
 from logtx.integration.cli import checkout
 from logtx.integration.cli import main as cli
 from logtx.integration.cli.up import UpOptions
@@ -167,6 +168,7 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
         "limits": ShardConfig(session_grace_ms=9),
         "housekeeping": HousekeepingConfig(),
         "retention": RetentionConfig(),
+        "metadata": MetadataConfig(),
     }
 
 

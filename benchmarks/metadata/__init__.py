@@ -1,0 +1,1 @@
+"""Measures topics in metadata mode beside topics with markers; see `__main__`."""

@@ -1,0 +1,149 @@
+"""`python -m benchmarks.metadata`: topics in metadata mode beside topics with markers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import KAFKA_VERSION
+
+from .. import document
+from ..cluster import CoordinatorFailedError, started
+from ..model import Better, Context, Json
+from ..report import (
+    circumstances,
+    number,
+    print_profiles,
+    print_table,
+    ratio_text,
+    spread,
+    target_text,
+    to_json,
+)
+from ..runner import Result, run
+from ..worker import SideFailedError
+from .parts import PARTS, PLAIN_GOAL_MS, TOPICS
+from .topics import make_topics
+
+ROUNDS: Final = 5
+"""Rounds of each side that count."""
+_COLUMNS: Final = ("what", "unit", "markers", "metadata", "ratio", "goal")
+_PLAIN_COLUMNS: Final = ("what", "markers ms", "metadata ms", "later by ms", "goal ms")
+_METHOD: Final = """\
+`make bench-metadata`: topics in [metadata mode](topics.md) beside topics with markers: one build,
+one broker, one coordinator, one run. Sides run in turn, there and back, after a round that does not
+count; shown are medians of {rounds} rounds, with the least and the most, and the ratio of the
+medians. Transactions have a record of 100 bytes in each of their partitions.
+
+*Decision to finished* is the time from the answered commit until a reader of the journal meets
+COMMITTED; *commit to finished* begins at the call of commit, when all records are acknowledged. One
+transaction at a time. *64 in flight* is one producer; the coordinator's CPU, and the bytes, are
+counted until all is finished. *Bytes beside the records* are what all logs of the broker grew by,
+the journal's and Kafka's own too, less the batches that hold records. *Commit to delivery* is as in
+the scenario `latency`. On the *sealed topic* (`max.message.bytes=1`) transactions were written
+before it was sealed; with markers they would wait until it takes records again. The *backlog* is
+{backlog} records in 4 partitions, in transactions of 1,000. *Plain records* come every 25 ms, with
+nothing beside them. The machine's load average of 15 minutes was {load:.0f} at the end: above the
+number of cores, others were at work too, and times tell little beside the CPU and the bytes."""
+
+
+def _measure(
+    names: Sequence[str], rounds: int, scale: float, console: Console, *, profile: bool
+) -> dict[str, Result]:
+    with started() as cluster:
+        assert cluster.data_dir is not None, "the broker is our own"
+        context = Context(
+            bootstrap_servers=cluster.bootstrap_servers, scale=scale, pids=cluster.pids
+        )
+        console.print("topics are made and switched", style="dim")
+        make_topics(cluster.bootstrap_servers, dict(TOPICS))
+        return {
+            name: run(
+                *(PARTS[name](cluster.data_dir), context, cluster.coordinator),
+                rounds=rounds,
+                profile=profile,
+                step=lambda what: console.print(what, style="dim"),
+            )
+            for name in names
+        }
+
+
+def rows(results: Sequence[Json]) -> list[list[str]]:
+    """Returns a row for each comparison of some parts' results, as `report.to_json` tells them."""
+    found = []
+    for line in (line for result in results for line in result["lines"]):
+        goal = target_text(line["target"], line["better"])
+        goal += {True: ", met", False: ", **missed**", None: ""}[line["met"]]
+        figures = (spread(line["kafka"]), spread(line["logtx"]), ratio_text(line["ratio"]))
+        found.append([line["title"], line["unit"], *figures, goal])
+    return found
+
+
+def plain_row(markers_ms: Sequence[float], metadata_ms: Sequence[float]) -> list[str]:
+    """Returns the row on plain records, whose goal is a difference."""
+    later_ms = median(metadata_ms) - median(markers_ms)
+    met = "met" if later_ms <= PLAIN_GOAL_MS else "**missed**"
+    return [
+        "plain record, produced to delivered, p50",
+        number(median(markers_ms)),
+        number(median(metadata_ms)),
+        number(later_ms),
+        f"{target_text(PLAIN_GOAL_MS, Better.LOWER)}, {met}",
+    ]
+
+
+def metadata(
+    *,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help=f"One of {', '.join(PARTS)}; may be repeated. [default: all]"),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
+    scale: Annotated[
+        float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
+    ] = 1.0,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the CPU of metadata mode goes.")
+    ] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
+    ] = False,
+) -> None:
+    """Measure topics in metadata mode beside topics with markers."""
+    console = Console(width=150)
+    unknown = [name for name in part or () if name not in PARTS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    if write_docs and (part or scale != 1.0):
+        raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
+    try:
+        found = _measure(part or list(PARTS), rounds, scale, console, profile=profile)
+    except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error
+    plain = found.pop("plain", None)
+    results = to_json(list(found.values()), rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
+    tables: list[Json] = []
+    if results:
+        tables.append({"columns": list(_COLUMNS), "rows": rows(results)})
+    if plain is not None:
+        row = plain_row(*(plain.values(side) for side in plain.samples))
+        tables.append({"columns": list(_PLAIN_COLUMNS), "rows": [row]})
+    for table in tables:
+        print_table(console, table["columns"], table["rows"])
+    if profile:
+        print_profiles(console, results)
+    if write_docs:
+        method = _METHOD.format(rounds=rounds, backlog="400,000", load=os.getloadavg()[2])
+        chapter = {"title": "Metadata mode", "method": method, "tables": tables}
+        document.write_chapter("metadata", {**circumstances(KAFKA_VERSION), **chapter})
+
+
+if __name__ == "__main__":
+    typer.run(metadata)

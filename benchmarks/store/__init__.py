@@ -1,0 +1,1 @@
+"""What the metadata store takes: projecting, ranges, from a write to its watcher."""

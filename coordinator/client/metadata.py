@@ -1,0 +1,396 @@
+"""Asks coordinators what their metadata store knows: of transactions that are finished, too.
+
+Source: PIP-471, "MetadataTransactionBuffer".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from ...journal.errors import (
+    CoordinatorNotAvailableError,
+    LogtxError,
+    MetadataNotServedError,
+    RequestTimedOutError,
+    SessionClosedError,
+    UnknownTransactionError,
+)
+from ...journal.logs.interface import Log
+from ...journal.logs.open import open_log
+from ...journal.txid import MAX_OFFSET, TxId
+from ..protocol import metadata_pb2 as pb
+from ..protocol import metadata_pb2_grpc as pb_grpc
+from ..protocol.metadata import (
+    READY,
+    Found,
+    Header,
+    HeaderState,
+    Horizon,
+    OfAcks,
+    OfDeadlines,
+    OfFinalState,
+    OfHeader,
+    OfOperations,
+    OfWrites,
+    Operation,
+    Question,
+    StoreStatus,
+)
+from ..protocol.metadata_wire import (
+    horizon_from_wire,
+    page_from_wire,
+    question_to_wire,
+    status_from_wire,
+)
+from .connection import open_channel, start_grpc
+from .discovery import Discovery
+
+TIMEOUT_S: Final = 10.0
+"""How long a question may take by default."""
+LATE_S: Final = 2.0
+"""How much later than asked for an answer may come: the coordinator's own is better than none."""
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.5
+"""Pauses before coordinators are looked for again: longer ones find a new one later."""
+
+T = TypeVar("T")
+
+
+class MetadataClient:
+    """Asks a coordinator that has a metadata store. Thread-safe; blocks, except in `watch`.
+
+    It asks the coordinators that own journal partitions, one after another, until one has a store.
+    Answers are as of the moment of the question: the coordinator waits until its store has all that
+    the journal had then. With `fresh=False` they are what the store has.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | Log, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Connects when it is first used.
+
+        Args:
+            config: librdkafka's settings, with ``bootstrap.servers``; or the log itself, which
+                stays open.
+            timeout_s: longest time for one question, in seconds.
+        """
+        start_grpc()
+        self._own = isinstance(config, Mapping)
+        self._log: Log = open_log(config) if isinstance(config, Mapping) else config
+        self._timeout_s = timeout_s
+        self._discovery = Discovery(self._log)
+        self._lock = threading.Lock()
+        self._channel: Any = None
+        self._stub: Any = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Closes it."""
+        self.close()
+
+    # ---- questions ------------------------------------------------------------------------------
+
+    def header(self, txid: TxId, *, fresh: bool = True) -> Header | None:
+        """Returns the header of a transaction; None: it was never begun, or is not kept any more.
+
+        Raises:
+            MetadataNotServedError: no coordinator has a metadata store.
+            MetadataStoreError: the store fails.
+            CoordinatorNotAvailableError, RequestTimedOutError: nobody answers in time.
+        """
+        found = next(self._query(OfHeader(txid), fresh=fresh), None)
+        record = None if found is None else found.record
+        return record if isinstance(record, Header) else None
+
+    def is_aborted(self, txid: TxId) -> bool:
+        """Returns whether a transaction is aborted; its records are then to be dropped.
+
+        Raises:
+            UnknownTransactionError: the store does not know it: it was never begun, or ended so
+                long ago that it is not kept. What is committed and placed is kept while its data
+                is there; so is nothing of what was aborted.
+            Errors as `header`.
+        """
+        header = self.header(txid)
+        if header is None:
+            raise UnknownTransactionError(
+                f"the metadata store does not know transaction {txid}: it was never begun, or is"
+                " not kept any more"
+            )
+        return header.state is HeaderState.ABORTED
+
+    def operations(self, txid: TxId, *, fresh: bool = True) -> list[Operation]:
+        """Returns what a transaction does in each partition. Raises as `header`."""
+        return list(self._operations(OfOperations(txid), fresh=fresh))
+
+    def history(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        from_place: int = 0,
+        to_place: int = MAX_OFFSET,
+        limit: int = 0,
+        fresh: bool = True,
+    ) -> Iterator[Operation]:
+        """Yields the writes in a data partition, by place; those without one come last.
+
+        Args:
+            topic: the data topic.
+            partition: number of its partition.
+            from_place: lowest place.
+            to_place: places at and above it are left out; by default none is.
+            limit: most writes; 0: all.
+            fresh: see the class.
+
+        Raises:
+            Errors as `header`.
+        """
+        question = OfWrites(
+            topic=topic, partition=partition, from_place=from_place, to_place=to_place
+        )
+        return self._operations(question, fresh=fresh, limit=limit)
+
+    def acks(
+        self, topic: str, partition: int, group: str | None = None, *, fresh: bool = True
+    ) -> Iterator[Operation]:
+        """Yields the steps of consumer groups in a partition. Raises as `header`."""
+        question = OfAcks(topic=topic, partition=partition, subscription=group)
+        return self._operations(question, fresh=fresh)
+
+    def open(self, *, before_ms: int = MAX_OFFSET, fresh: bool = True) -> Iterator[Header]:
+        """Yields the open transactions with deadlines before a time. Raises as `header`."""
+        return self._headers(OfDeadlines(before_ms=before_ms), fresh=fresh)
+
+    def decided(
+        self,
+        state: HeaderState,
+        *,
+        from_ms: int = 0,
+        to_ms: int = MAX_OFFSET,
+        limit: int = 0,
+        fresh: bool = True,
+    ) -> Iterator[Header]:
+        """Yields the committed or aborted transactions of a span of time. Raises as `header`."""
+        question = OfFinalState(state=state, from_ms=from_ms, to_ms=to_ms)
+        return self._headers(question, fresh=fresh, limit=limit)
+
+    def horizon(self, topic: str, partition: int) -> Horizon:
+        """Returns up to where a data partition is settled, for a reader that is not logtx's.
+
+        Raises:
+            UnknownTopicError: there is no such partition.
+            Errors as `header`.
+        """
+        request = pb.HorizonRequest(
+            topic=topic, partition=partition, timeout_ms=int(self._timeout_s * 1_000)
+        )
+        return self._single(
+            lambda stub, left_s: horizon_from_wire(stub.GetHorizon(request, timeout=left_s))
+        )
+
+    def status(self) -> StoreStatus:
+        """Returns how far a coordinator's store has the journal. Raises as `header`."""
+        return self._single(
+            lambda stub, left_s: status_from_wire(
+                stub.GetStatus(pb.StatusRequest(), timeout=left_s)
+            )
+        )
+
+    @contextmanager
+    def watch(self, question: Question, *, fresh: bool = False) -> Iterator[Iterator[Watched]]:
+        """Provides what is there, then `READY`, then each change, for as long as it is open.
+
+        Example::
+
+            with client.watch(OfHeader(txid)) as changes:
+                for change in changes:
+                    ...
+
+        Raises, while it is read:
+            WatchLaggedError: the caller did not keep up; watch again.
+            MetadataStoreError, SessionClosedError: the store or the coordinator is gone; watch
+                again.
+        """
+        wire = question_to_wire(question, fresh=fresh, timeout_ms=int(self._timeout_s * 1_000))
+        self._single(lambda stub, left_s: status_from_wire(_status(stub, left_s)))
+        with self._lock:
+            stub = self._stub
+        if stub is None:
+            raise SessionClosedError("the coordinator is gone: watch again")
+        call = stub.Watch(wire)
+        try:
+            yield _changes(call)
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        """Ends all watches, and closes the connection."""
+        with self._lock:
+            self._closed = True
+            channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            channel.close()
+        if self._own:
+            self._log.close()
+
+    # ---- asking ---------------------------------------------------------------------------------
+
+    def _headers(self, question: Question, *, fresh: bool, limit: int = 0) -> Iterator[Header]:
+        for found in self._query(question, fresh=fresh, limit=limit):
+            if isinstance(found.record, Header):
+                yield found.record
+
+    def _operations(
+        self, question: Question, *, fresh: bool, limit: int = 0
+    ) -> Iterator[Operation]:
+        for found in self._query(question, fresh=fresh, limit=limit):
+            if isinstance(found.record, Operation):
+                yield found.record
+
+    def _query(self, question: Question, *, fresh: bool, limit: int = 0) -> Iterator[Found]:
+        wire = question_to_wire(
+            question, limit=limit, fresh=fresh, timeout_ms=int(self._timeout_s * 1_000)
+        )
+
+        def ask(stub: Any, left_s: float) -> tuple[list[Found], Any]:
+            pages = stub.Query(wire, timeout=left_s)
+            first = next(pages, None)
+            return [] if first is None else page_from_wire(first), pages
+
+        found, pages = self._single(ask)
+        yield from found
+        try:
+            for page in pages:
+                yield from page_from_wire(page)
+        except grpc.RpcError as error:
+            raise SessionClosedError(f"the answer broke off: {_text(error)}; ask again") from error
+
+    def _single(self, ask: Callable[[Any, float], T]) -> T:
+        """Asks the coordinator that answered last, else each one, until one has a store."""
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._lock:
+            if self._closed:
+                raise SessionClosedError("the client was closed")
+            known = self._stub
+        if known is not None:
+            try:
+                return self._try(ask, known, deadline_s)
+            except (CoordinatorNotAvailableError, MetadataNotServedError):
+                self._forget(known)
+        pause_s = PAUSE_MIN_S
+        while True:
+            try:
+                return self._anyone(ask, deadline_s)
+            except CoordinatorNotAvailableError:
+                # One that is starting, or was just replaced, is not published yet.
+                if time.monotonic() + pause_s > deadline_s or self._closed:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, PAUSE_MAX_S)
+
+    def _anyone(self, ask: Callable[[Any, float], T], deadline_s: float) -> T:
+        """Asks each coordinator, until one has a store.
+
+        Raises:
+            CoordinatorNotAvailableError: none was reached.
+            MetadataNotServedError: of those reached none has a store.
+            LogtxError: the answer of the first that has one.
+        """
+        failure: LogtxError | None = None
+        for address in self._addresses(deadline_s):
+            channel = open_channel(address)
+            stub = pb_grpc.MetadataStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer = self._try(ask, stub, deadline_s)
+            except (CoordinatorNotAvailableError, MetadataNotServedError) as error:
+                channel.close()
+                # That one has no store says more than that another one is gone.
+                if not isinstance(failure, MetadataNotServedError):
+                    failure = error
+                continue
+            except LogtxError:
+                self._keep(channel, stub)
+                raise
+            self._keep(channel, stub)
+            return answer
+        raise failure or CoordinatorNotAvailableError("no coordinator has published itself")
+
+    def _forget(self, stub: Any) -> None:
+        with self._lock:
+            if self._stub is not stub:
+                return
+            channel, self._channel, self._stub = self._channel, None, None
+        channel.close()
+
+    def _keep(self, channel: Any, stub: Any) -> None:
+        with self._lock:
+            if self._closed:
+                channel.close()
+                return
+            former, self._channel, self._stub = self._channel, channel, stub
+        if former is not None:
+            former.close()
+
+    def _addresses(self, deadline_s: float) -> list[str]:
+        """Returns the addresses of the coordinators that own journal partitions."""
+        found: dict[str, None] = {}
+        failure: LogtxError | None = None
+        for partition in range(self._discovery.partition_count(deadline_s)):
+            try:
+                left_s = deadline_s - time.monotonic()
+                found[self._discovery.look_up(partition, left_s).address] = None
+            except CoordinatorNotAvailableError as error:
+                failure = error
+        if not found and failure is not None:
+            raise failure
+        return list(found)
+
+    @staticmethod
+    def _try(ask: Callable[[Any, float], T], stub: Any, deadline_s: float) -> T:
+        # The coordinator waits for its store as long as it was told, and then says why in vain.
+        left_s = max(0.05, deadline_s - time.monotonic()) + LATE_S
+        try:
+            return ask(stub, left_s)
+        except (grpc.RpcError, ValueError) as error:
+            code = getattr(error, "code", lambda: None)()
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                raise MetadataNotServedError(
+                    "this coordinator is of an older version, without a metadata store"
+                ) from error
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise RequestTimedOutError("the coordinator did not answer in time") from error
+            raise CoordinatorNotAvailableError(
+                f"the coordinator can't be reached: {_text(error)}"
+            ) from error
+
+
+Watched = Found | str
+"""What a watch tells: a record that is there, changed or went; or `READY`."""
+
+
+def _status(stub: Any, left_s: float) -> Any:
+    return stub.GetStatus(pb.StatusRequest(), timeout=left_s)
+
+
+def _changes(call: Any) -> Iterator[Watched]:
+    try:
+        for page in call:
+            yield from page_from_wire(page)
+            if page.ready:
+                yield READY
+    except grpc.RpcError as error:
+        raise SessionClosedError(f"the watch broke off: {_text(error)}; watch again") from error
+
+
+def _text(error: Exception) -> str:
+    details = getattr(error, "details", None)
+    return str(details() if details is not None else error)

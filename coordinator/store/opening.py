@@ -1,0 +1,95 @@
+"""Makes the store that a setting names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from ...journal.errors import ConfigError
+from .base import MetadataStore
+
+NONE: Final = "none"
+FORMS: Final = "none, rocksdb:DIRECTORY, or etcd:HOST:PORT,HOST:PORT"
+ETCD_HISTORY_MS: Final = 600_000
+"""How long etcd keeps a finished transaction at most: it has room for some gigabytes only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataConfig:
+    """Settings of a coordinator's metadata store."""
+
+    store: str = NONE
+    """``none``, ``rocksdb:DIRECTORY`` or ``etcd:HOST:PORT,HOST:PORT``."""
+    history_ms: int | None = None
+    """How long after its decision a finished transaction is kept at most; None: in RocksDB for as
+    long as it is needed, in etcd `ETCD_HISTORY_MS`."""
+    header_retention_ms: int = 60_000
+    """How long a header is kept at least after the decision."""
+    sweep_interval_ms: int = 60_000
+    """Pause between two sweeps."""
+
+    def __post_init__(self) -> None:
+        """Checks the name of the store.
+
+        Raises:
+            ConfigError: it names no store, or one whose client is not installed.
+        """
+        kind, place = _parts(self.store)
+        if kind == "etcd":
+            parse_endpoints(place)
+            if find_spec("aetcd") is None:
+                raise ConfigError(
+                    "--metadata-store etcd needs the package aetcd: pip install 'logtx[etcd]'"
+                )
+
+    @property
+    def served(self) -> bool:
+        """Whether there is a store."""
+        return self.store != NONE
+
+    @property
+    def kept_ms(self) -> int | None:
+        """How long a finished transaction is kept at most; None: no limit."""
+        is_etcd = _parts(self.store)[0] == "etcd"
+        return ETCD_HISTORY_MS if self.history_ms is None and is_etcd else self.history_ms
+
+
+def _parts(store: str) -> tuple[str, str]:
+    if store == NONE:
+        return NONE, ""
+    kind, _, place = store.partition(":")
+    if kind not in ("rocksdb", "etcd") or not place:
+        raise ConfigError(f"--metadata-store {store!r} is none of {FORMS}")
+    return kind, place
+
+
+def parse_endpoints(text: str) -> list[str]:
+    """Returns the addresses of an etcd, as host:port.
+
+    Raises:
+        ConfigError: one of them is not HOST:PORT.
+    """
+    found = [each.strip() for each in text.split(",")]
+    for each in found:
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"--metadata-store etcd: {each!r} is not HOST:PORT")
+    return found
+
+
+def make_store(config: MetadataConfig) -> MetadataStore:
+    """Returns the store that the settings name. Call it on the event loop that uses the store.
+
+    It is opened when it is first used, and again whenever it fails.
+    """
+    kind, place = _parts(config.store)
+    if kind == "etcd":
+        from .etcd import EtcdStore
+
+        return EtcdStore(parse_endpoints(place))
+    from .rocks import RocksStore
+
+    assert kind == "rocksdb", "there is a store"
+    return RocksStore(Path(place))

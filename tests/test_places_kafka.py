@@ -1,0 +1,648 @@
+"""Topics in metadata mode on a real broker: sealed ones, wide ones, and switches under load."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+from typer.testing import CliRunner
+
+from logtx.benchmarks.failover.fleet import Fleet
+from logtx.consumer.consumer import Consumer
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.integration.blocks import process
+from logtx.integration.cli import main as cli
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import TransactionAbortedError, UnknownOutcomeError
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.modes import Mode
+from logtx.journal.places import Placed
+from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from logtx.journal.reader import JOURNAL_TOPIC, find_fates, journal_partition_of, read_entries
+from logtx.journal.records.fate import EpochFilter
+from logtx.journal.records.types import PrepareCommit
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+from logtx.producer.transaction import Transaction
+
+from .consumer.logs import nothing_more
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+WAIT_S: Final = 60.0
+"""Bounds each wait; a busy machine needs some of it."""
+SOON_S: Final = 20.0
+"""A take-over and a good deal more: what is sealed in marker mode would wait for ever."""
+WIDE: Final = 256
+OPEN_TO_ALL: Final = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "",
+}
+"""Everybody may do everything until an ACL says less."""
+
+
+class Coordinators:
+    """A fleet, as `Cluster` wants it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def start(self) -> None:
+        """Starts those that don't run."""
+        started = [m for m in self.fleet.members if not m.is_running]
+        for member in started:
+            member.start()
+        for member in started:
+            member.await_ready()
+
+    def kill(self, address: str) -> None:
+        """Sends SIGKILL."""
+        next(m for m in self.fleet.members if m.is_running and m.address == address).kill()
+
+    def addresses(self) -> list[str]:
+        """Returns the addresses of those that run."""
+        return [m.address for m in self.fleet.members if m.is_running]
+
+    def stop(self) -> None:
+        """Kills all."""
+        for member in self.fleet.members:
+            member.kill()
+
+
+class World:
+    """A broker whose topics can be sealed, two coordinators, and switched topics."""
+
+    def __init__(self, kafka: LocalKafka, directory: Path) -> None:
+        self.kafka = kafka
+        self.log = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
+        self.fleet = Fleet(self.log, directory, 2, "--journal-partitions", "2")
+        self.cluster = Cluster(self.log, Coordinators(self.fleet), delete_topics=False)
+        self._prepared: dict[int, list[str]] = {}
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+    def prepare(self, partition_counts: Sequence[int]) -> None:
+        """Makes topics in metadata mode for `placed`. A switch waits until no broker can be behind
+        about the topic, so all are switched at the same time."""
+        topics = [self.cluster.topic(count) for count in partition_counts]
+        with ThreadPoolExecutor(len(topics)) as at_once:
+            list(at_once.map(self._switch, topics))
+        for topic, count in zip(topics, partition_counts, strict=True):
+            self._prepared.setdefault(count, []).append(topic)
+
+    def placed(self, partitions: int = 1) -> str:
+        """Returns an unused topic in metadata mode."""
+        if not self._prepared.get(partitions):
+            self.prepare([partitions])
+        return self._prepared[partitions].pop()
+
+    def _switch(self, topic: str) -> None:
+        admin = AdminQueries(self.log, timeout_s=WAIT_S)
+        group = DEFAULT_TRANSACTION_GROUP
+        try:
+            admin.set_topic_mode(topic, Mode.METADATA, transaction_group=group, timeout_s=WAIT_S)
+        finally:
+            admin.close()
+
+    def set_mode(self, topic: str, mode: Mode) -> None:
+        """Switches a topic by the command line."""
+        shown = self.command(
+            *("topics", "set-mode", topic, "--mode", mode, "--json"),
+            *("--transaction-group", DEFAULT_TRANSACTION_GROUP),
+        )
+        [found] = shown["topics"]
+        assert (found["mode"], found["published"]) == (mode, True)
+
+    def command(self, *arguments: str) -> Any:
+        """Runs `logtx`; returns what it printed as JSON."""
+        servers = ("--bootstrap-servers", self.log.bootstrap_servers)
+        result = CliRunner().invoke(cli.app, [*arguments, *servers])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def unfinished(self, topic: str) -> dict[str, str]:
+        """Returns TxId → state of `logtx txn list`, of transactions that write to a topic."""
+        found = self.command("txn", "list", "--json")["transactions"]
+        return {
+            t["txid"]: t["state"]
+            for t in found
+            if any(name.startswith(f"{topic}[") for name in t["partitions"])
+        }
+
+    # ---- seals ----------------------------------------------------------------------------------
+
+    def seal(self, topic: str, how: str) -> None:
+        """Makes a topic refuse writes, by an ACL or by a setting. Returns when it does."""
+        if how == "acl":
+            self._acls(topic, create=True)
+            wanted = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        else:
+            self._limit(topic, "1")
+            wanted = KafkaError.MSG_SIZE_TOO_LARGE
+        self._until(lambda: self._write_says(topic) == wanted)
+
+    def unseal(self, topic: str, how: str) -> None:
+        """Lets a topic take writes again."""
+        if how == "acl":
+            self._acls(topic, create=False)
+        else:
+            self._limit(topic, "1048588")
+        self._until(lambda: self._write_says(topic) is None)
+
+    def _acls(self, topic: str, *, create: bool) -> None:
+        rules = [
+            (
+                ResourceType.TOPIC,
+                topic,
+                ResourcePatternType.LITERAL,
+                "User:ANONYMOUS",
+                "*",
+                operation,
+                permission,
+            )
+            for operation, permission in (
+                (AclOperation.ALL, AclPermissionType.ALLOW),
+                (AclOperation.WRITE, AclPermissionType.DENY),
+            )
+        ]
+        futures: Iterable[Future[Any]] = (
+            self._admin.create_acls([AclBinding(*each) for each in rules]).values()
+            if create
+            else self._admin.delete_acls([AclBindingFilter(*each) for each in rules]).values()
+        )
+        for future in futures:
+            future.result(WAIT_S)
+
+    def _limit(self, topic: str, max_bytes: str) -> None:
+        entry = ConfigEntry(
+            "max.message.bytes", max_bytes, incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        for future in self._admin.incremental_alter_configs([resource]).values():
+            future.result(WAIT_S)
+
+    def _write_says(self, topic: str) -> int | None:
+        """Writes a probe, which readers here pass over. Returns the error's code, or None."""
+        told: list[KafkaError | None] = []
+        producer = self.log.producer({"enable.idempotence": True, "linger.ms": 0})
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            told.append(error)
+
+        producer.produce(topic, PROBE, None, 0, on_delivery=delivered)
+        assert producer.flush(WAIT_S) == 0
+        [error] = told
+        return None if error is None else error.code()
+
+    # ---- coordinators ---------------------------------------------------------------------------
+
+    def await_finished(self, txid: TxId, timeout_s: float = WAIT_S) -> None:
+        """Waits until the coordinator says that a transaction is committed and finished."""
+        asked = self.cluster.producer()
+        self._until(lambda: asked.outcome(txid).state is State.COMMITTED, timeout_s)
+
+    def kill_owner(self) -> None:
+        """Kills the owner of the home (SIGKILL)."""
+        self.cluster.kill_coordinator(DEFAULT_TRANSACTION_GROUP)
+
+    @staticmethod
+    def _until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Ends all that runs."""
+        self.cluster.close()
+
+
+PROBE: Final = b"probe"
+
+
+class Reader:
+    """A consumer, and what it delivered: (topic, partition) → values in order."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.found: dict[tuple[str, int], list[bytes]] = {}
+
+    @property
+    def values(self) -> list[bytes]:
+        """All values; their order over partitions tells nothing."""
+        return [value for values in self.found.values() for value in values]
+
+    def poll(self) -> None:
+        """Takes in what is there."""
+        for message in self.consumer.consume(1_000, 0.02):
+            assert message.error() is None, message.error()
+            topic, partition, value = message.topic(), message.partition(), message.value()
+            assert isinstance(topic, str)
+            assert isinstance(partition, int)
+            assert isinstance(value, bytes)
+            if value != PROBE:
+                self.found.setdefault((topic, partition), []).append(value)
+
+
+def read_until(readers: Sequence[Reader], wanted: Sequence[bytes], timeout_s: float) -> None:
+    """Polls readers until each has what is wanted; none may have anything else, or twice."""
+    deadline_s = time.monotonic() + timeout_s
+    while any(len(reader.values) < len(wanted) for reader in readers):
+        lacking = [sorted(set(wanted) - set(reader.values))[:5] for reader in readers]
+        assert time.monotonic() < deadline_s, lacking
+        for reader in readers:
+            reader.poll()
+    for reader in readers:
+        assert Counter(reader.values) == Counter(wanted)
+
+
+@pytest.fixture(scope="module")
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for all tests here but those that kill the broker."""
+    directory = tmp_path_factory.mktemp("places")
+    with LocalKafka(directory, settings=OPEN_TO_ALL, java_options=QUICK_TO_START) as kafka:
+        made = World(kafka, tmp_path_factory.mktemp("coordinators"))
+        made.prepare([2, 1, 1, 1, WIDE])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def world(shared_world: World) -> Iterator[World]:
+    """All coordinators run, and clients are closed in the end."""
+    yield shared_world
+    shared_world.cluster.reset()
+
+
+def begin(world: World, topics: Sequence[str], count: int, name: str) -> list[Transaction]:
+    """Begins transactions with two records in each topic, and waits until those are written."""
+    producer = world.cluster.producer()
+    begun = []
+    for number in range(count):
+        begun.append(producer.begin_transaction())
+        for topic in topics:
+            for partition in range(world.log.partition_count(topic)):
+                begun[-1].produce(
+                    topic, name_of(name, number, topic, partition), partition=partition
+                )
+    assert producer.flush(WAIT_S) == 0
+    return begun
+
+
+def name_of(name: str, number: int, topic: str, partition: int) -> bytes:
+    """Returns the value of a record of `begin`."""
+    return f"{name}-{number}-{topic}-{partition}".encode()
+
+
+def values_of(name: str, count: int, topic: str, partitions: int) -> list[bytes]:
+    """Returns the values of the records of `begin` in one topic."""
+    return [name_of(name, n, topic, p) for n in range(count) for p in range(partitions)]
+
+
+# ---- sealed topics ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["acl", pytest.param("setting", marks=pytest.mark.slow)])
+def test_transactions_of_a_sealed_topic_are_delivered_at_once_in_metadata_mode_alone(
+    world: World, how: str
+) -> None:
+    cluster = world.cluster
+    placed, marked = world.placed(2), cluster.topic(2)
+    readers = [Reader(cluster.consumer(placed))]
+    waiting = Reader(cluster.consumer(marked))
+    at_once = begin(world, [placed], 3, "a")
+    after_failover = begin(world, [placed], 2, "b")
+    held_up = begin(world, [marked], 1, "m")
+    for topic in (placed, marked):
+        world.seal(topic, how)
+
+    for transaction in (*at_once, *held_up):
+        assert transaction.commit(WAIT_S).state.commits
+    read_until(readers, values_of("a", 3, placed, 2), SOON_S)
+    for transaction in at_once:
+        world.await_finished(transaction.txid, SOON_S)
+    world.kill_owner()
+    for transaction in after_failover:
+        assert transaction.commit(WAIT_S).state.commits
+    wanted = [*values_of("a", 3, placed, 2), *values_of("b", 2, placed, 2)]
+    read_until(readers, wanted, SOON_S)
+    for transaction in after_failover:
+        world.await_finished(transaction.txid, SOON_S)
+    readers.append(Reader(cluster.consumer(placed)))
+    read_until(readers, wanted, SOON_S)
+    assert all(reader.found == readers[0].found for reader in readers)
+
+    waiting.poll()
+    assert waiting.values == []
+    assert nothing_more(waiting.consumer)
+    assert world.unfinished(placed) == {}
+    assert world.unfinished(marked) == {str(held_up[0].txid): "committing"}
+    # It is the seal that held it up.
+    world.unseal(marked, how)
+    read_until([waiting], values_of("m", 1, marked, 2), WAIT_S)
+
+
+def test_cut_over_a_transaction_spans_the_sealed_topic_and_its_successor(world: World) -> None:
+    old, new = world.placed(), world.placed()
+    reader = Reader(world.cluster.consumer(old, new))
+    spanning = begin(world, [old], 3, "s")
+    world.seal(old, "acl")
+    for number, transaction in enumerate(spanning):
+        transaction.produce(new, name_of("s", number, new, 0), partition=0)
+        assert transaction.commit(WAIT_S).state.commits
+    after = begin(world, [new], 2, "n")
+    for transaction in after:
+        assert transaction.commit(WAIT_S).state.commits
+    spanned = [v for topic in (old, new) for v in values_of("s", 3, topic, 1)]
+    wanted = [*spanned, *values_of("n", 2, new, 1)]
+    read_until([reader], wanted, SOON_S)
+    late = Reader(world.cluster.consumer(old, new))
+    read_until([late], wanted, SOON_S)
+    in_order = {
+        (old, 0): values_of("s", 3, old, 1),
+        (new, 0): [*values_of("s", 3, new, 1), *values_of("n", 2, new, 1)],
+    }
+    for each in (reader, late):
+        assert {k: each.found[k] for k in in_order} == in_order
+
+
+# ---- switches under load ------------------------------------------------------------------------
+
+
+class Load(threading.Thread):
+    """Writes plain records, and transactions that commit or abort, until it is stopped."""
+
+    def __init__(self, world: World, topic: str, partitions: int) -> None:
+        super().__init__(name="load")
+        self._world, self._topic, self._partitions = world, topic, partitions
+        self._producer = world.cluster.producer()
+        self._plainly = world.cluster.producer()
+        self._stopping = threading.Event()
+        self._undecided: deque[tuple[Transaction, Future[Any], int]] = deque()
+        self.committed: list[bytes] = []
+        self.plain: list[bytes] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Writes; a failure is raised by `stop`."""
+        try:
+            while not self._stopping.is_set():
+                self._write(len(self.plain))
+            while self._undecided:
+                self._decided()
+            assert self._plainly.flush(WAIT_S) == 0
+        except BaseException as error:  # noqa: BLE001 - raised by `stop`
+            self.failure = error
+
+    def stop(self) -> list[bytes]:
+        """Returns what must be delivered."""
+        self._stopping.set()
+        self.join(3 * WAIT_S)
+        assert not self.is_alive()
+        if self.failure is not None:
+            raise self.failure
+        return [*self.committed, *self.plain]
+
+    def _write(self, number: int) -> None:
+        transaction = self._producer.begin_transaction()
+        for partition in range(self._partitions):
+            transaction.produce(self._topic, self._value(number, partition), partition=partition)
+        partition = number % self._partitions
+        self.plain.append(b"plain-%d" % number)
+        self._plainly.produce(self._topic, self.plain[-1], partition=partition)
+        aborts = number % 5 == 4
+        end = transaction.abort_async() if aborts else transaction.commit_async()
+        self._undecided.append((transaction, end, number))
+        if len(self._undecided) > LOAD_IN_FLIGHT:
+            self._decided()
+        time.sleep(LOAD_PAUSE_S)
+
+    def _decided(self) -> None:
+        transaction, end, number = self._undecided.popleft()
+        try:
+            committed = end.result(WAIT_S).state.commits
+        except TransactionAbortedError:
+            committed = False
+        except UnknownOutcomeError:
+            committed = transaction.commit(WAIT_S).state.commits
+        if committed:
+            self.committed += [self._value(number, p) for p in range(self._partitions)]
+
+    @staticmethod
+    def _value(number: int, partition: int) -> bytes:
+        return b"t%d-%d" % (number, partition)
+
+
+LOAD_IN_FLIGHT: Final = 16
+LOAD_PAUSE_S: Final = 0.004
+"""Between two transactions, so that readers of a busy machine keep up."""
+
+
+class Copier(threading.Thread):
+    """Copies committed records to another topic, by `process`."""
+
+    def __init__(self, world: World, source: str, sink: str) -> None:
+        super().__init__(name="copier")
+        self._sink = sink
+        self._consumer = world.cluster.consumer(source, offsets_storage="transactions")
+        self._producer = world.cluster.producer()
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Copies until `stopping` is set."""
+        try:
+            for block in process(self._consumer, self._producer, stop=self.stopping, in_flight=2):
+                for message in block:
+                    value = message.value()
+                    assert isinstance(value, bytes)
+                    block.produce(self._sink, value, partition=0)
+        except BaseException as error:  # noqa: BLE001 - raised by `stop`
+            self.failure = error
+
+    def stop(self) -> None:
+        """Ends it. Raises what ended it before."""
+        self.stopping.set()
+        self.join(WAIT_S)
+        assert not self.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+
+def poll_for(readers: Sequence[Reader], seconds: float) -> None:
+    """Polls all readers for some time."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        for reader in readers:
+            reader.poll()
+
+
+def beside_polling(readers: Sequence[Reader], work: Callable[[], object]) -> None:
+    """Does something in another thread, while readers are polled here."""
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(work)
+        deadline_s = time.monotonic() + 3 * WAIT_S
+        while not done.done():
+            assert time.monotonic() < deadline_s
+            poll_for(readers, 0.05)
+        done.result()
+
+
+def read_under_load(world: World, events: Sequence[Callable[[str], object]]) -> None:
+    """Lets events happen to a topic that is written and read. Nothing may be lost or doubled, and
+    all readers must see one order."""
+    partitions = 2
+    topic, sink = world.cluster.topic(partitions), world.placed()
+    readers = [Reader(world.cluster.consumer(topic)) for _ in range(2)]
+    copied = Reader(world.cluster.consumer(sink))
+    copier, load = Copier(world, topic, sink), Load(world, topic, partitions)
+    try:
+        copier.start()
+        load.start()
+        poll_for(readers, 0.5)
+        for event in events:
+            beside_polling([*readers, copied], partial(event, topic))
+            poll_for([*readers, copied], 0.5)
+    finally:
+        wanted = load.stop()
+    try:
+        read_until([*readers, copied], wanted, 2 * WAIT_S)
+    finally:
+        copier.stop()
+    late = Reader(world.cluster.consumer(topic))
+    read_until([late], wanted, WAIT_S)
+    assert all(reader.found == late.found for reader in readers)
+    assert nothing_more(copied.consumer)
+
+
+def test_a_topic_is_switched_there_and_back_under_load(world: World) -> None:
+    def switch(mode: Mode) -> Callable[[str], None]:
+        return lambda topic: world.set_mode(topic, mode)
+
+    read_under_load(world, [switch(Mode.METADATA), switch(Mode.MARKERS)])
+
+
+@pytest.mark.slow
+def test_switches_and_kills_of_the_owner_under_load(world: World) -> None:
+    def kill(_topic: str) -> None:
+        world.kill_owner()
+        world.cluster.start_coordinators()
+
+    def switch(mode: Mode) -> Callable[[str], None]:
+        return lambda topic: world.set_mode(topic, mode)
+
+    there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+    read_under_load(world, [there, kill, back, kill, there, kill, kill, back])
+
+
+@pytest.mark.slow
+def test_the_broker_is_killed_under_load(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path / "kafka", java_options=QUICK_TO_START) as kafka:
+        (tmp_path / "coordinators").mkdir()
+        world = World(kafka, tmp_path / "coordinators")
+
+        def kill(_topic: str) -> None:
+            kafka.kill()
+            kafka.start()
+
+        def switch(mode: Mode) -> Callable[[str], None]:
+            return lambda topic: world.set_mode(topic, mode)
+
+        try:
+            there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+            read_under_load(world, [there, kill, back, kill, there, kill])
+        finally:
+            world.close()
+
+
+# ---- wide transactions --------------------------------------------------------------------------
+
+
+def placed_by_a_successor(world: World, txid: TxId) -> bool:
+    """Returns whether another owner than the one that decided a transaction placed it."""
+    partition = txid.partition
+    end = world.log.end_offset(JOURNAL_TOPIC, partition)
+    valid = EpochFilter()
+    decided: tuple[int, int] | None = None
+    # From the start: what an entry's owner is worth is known from its OWNER record on.
+    for offset, entry in read_entries(world.log, partition, 0, end, timeout_s=WAIT_S):
+        if not valid.accept(offset, entry):
+            continue
+        record = entry.record
+        if isinstance(record, PrepareCommit) and record.begin == txid.offset:
+            decided = offset, entry.epoch
+        if isinstance(record, Placed) and decided is not None and record.upto >= decided[0]:
+            return entry.epoch != decided[1]
+    raise AssertionError(f"{txid} is not placed")
+
+
+def kill_between_decision_and_place(world: World, transaction: Transaction) -> bool:
+    """Commits, and stops the owner at once; kills it if nothing is placed by then."""
+    partition = journal_partition_of(DEFAULT_TRANSACTION_GROUP, 2)
+    owner = world.fleet.owner(partition)
+    assert transaction.commit(WAIT_S).state.commits
+    owner.pause()
+    [fate] = find_fates(world.log, [transaction.txid], timeout_s=WAIT_S).values()
+    if None not in fate.places.values():
+        owner.resume()
+        return False
+    owner.kill()
+    return True
+
+
+def interrupt_wide_transactions(world: World, kills: int) -> None:
+    """Kills the owner so often that `kills` transactions are placed by a successor; each record of
+    each transaction must be delivered once."""
+    topic = world.placed(WIDE)
+    reader = Reader(world.cluster.consumer(topic))
+    producer = world.cluster.producer()
+    begun = happened = 0
+    while happened < kills:
+        assert begun < 40 + 10 * kills, "the owner always places before it is stopped"
+        transaction = producer.begin_transaction()
+        for partition in range(WIDE):
+            transaction.produce(topic, name_of("w", begun, topic, partition), partition=partition)
+        assert producer.flush(WAIT_S) == 0
+        killed = kill_between_decision_and_place(world, transaction)
+        begun += 1
+        read_until([reader], values_of("w", begun, topic, WIDE), WAIT_S)
+        if killed:
+            world.cluster.start_coordinators()
+            happened += placed_by_a_successor(world, transaction.txid)
+    assert nothing_more(reader.consumer)
+    again = Reader(world.cluster.consumer(topic))
+    read_until([again], values_of("w", begun, topic, WIDE), WAIT_S)
+    assert again.found == reader.found
+
+
+def test_trap_12_a_wide_transaction_is_placed_by_the_successor_of_a_killed_owner(
+    world: World,
+) -> None:
+    interrupt_wide_transactions(world, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_200_wide_transactions_are_placed_by_successors_of_killed_owners(world: World) -> None:
+    interrupt_wide_transactions(world, 200)
