@@ -18,7 +18,7 @@ from logtx.integration.spark import reading, source
 from logtx.integration.spark.due import PlacedDue, Reach, settled
 from logtx.integration.spark.errors import DataLossError, SwitchedError
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.reading import Range, RangeReader
+from logtx.integration.spark.reading import RangeReader
 from logtx.integration.spark.source import BatchSource, Part
 from logtx.integration.spark.vector import Spot, from_offsets, steps_between
 from logtx.journal.control import BranchRange
@@ -275,8 +275,6 @@ def test_commits_in_a_sealed_partition_are_micro_batches(
         assert query.trigger() == [], "nothing comes twice"
         query.restart()
     assert log.end_offset("t", 0) == end
-    steps = query.keeper.steps  # type: ignore[attr-defined]
-    assert steps == []
 
 
 def test_the_smallest_number_of_offsets_counts_places_like_markers(
@@ -498,10 +496,16 @@ def test_an_end_moves_no_further_than_what_is_known() -> None:
     assert reach.until(Spot(8, passed=Passed(home, 14))).dues == reach.dues
 
 
-def test_a_part_carries_what_is_placed_in_it() -> None:
-    found = Range("t", 0, Spot(3).position, 9)
-    assert found.places is None
-    assert not found.is_part
+def test_each_part_carries_what_is_placed_in_it(places: Places, log: MemoryLog) -> None:
+    places.switch(Phase.METADATA)
+    for number in range(4):
+        places.transaction([b"%d" % number] * 3)
+    named = {"kafka.bootstrap.servers": log.bootstrap_servers, "subscribe": "t"}
+    options = SourceOptions.parse({**named, "maxRecordsPerPartition": "5"})
+    ranges = [p.range for p in BatchSource(options).partitions() if isinstance(p, Part)]
+    # A mode record, and transactions of three records that are placed behind themselves.
+    assert [(r.start.o2, r.end) for r in ranges] == [(0, 5), (5, 10), (10, 13)]
+    assert [[d.place for d in r.places.dues] for r in ranges if r.places] == [[4], [7, 10], [13]]
 
 
 # ---- random histories ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from logtx.integration.spark.identity import input_end
 from logtx.integration.spark.steps import steps_from_json, steps_to_json
 from logtx.integration.spark.vector import (
     SourceOffset,
@@ -16,7 +17,7 @@ from logtx.integration.spark.vector import (
     to_offsets,
 )
 from logtx.journal.errors import ConfigError
-from logtx.journal.position import Place, Position
+from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.types import OffsetStep
 
 A, B = ("a", 0), ("b", 11)
@@ -31,6 +32,25 @@ def test_text_and_back() -> None:
         assert from_offsets(json.loads(text)) == offset
         turned = dict(reversed(vector.items())), dict(reversed(ids.items()))
         assert json.dumps(to_offsets(SourceOffset(*turned, began, gone))) == text
+
+
+@pytest.mark.parametrize("stood", [None, Place(4, 1), Place(4, 1, Passed((0, 7), 3))])
+@pytest.mark.parametrize("passed", [None, Passed((2, 2**47), 2**40), Passed((0, 7), 5, 2)])
+def test_what_was_passed_of_a_home(passed: Passed | None, stood: Place | None) -> None:
+    spot = Spot(5, 0, 3, stood=stood, passed=passed)
+    told = to_offsets(SourceOffset({A: Spot(7), B: spot}))
+    says = passed is not None or (stood is not None and stood.passed is not None)
+    assert told["version"] == (3 if says else 2), "an older program reads what it can read right"
+    assert from_offsets(json.loads(json.dumps(told))).places == {A: Spot(7), B: spot}
+    assert input_end("v1\n{}\n" + json.dumps(told)) == 12, "sequences are no offsets"
+
+
+def test_steps_say_what_was_passed() -> None:
+    before, after = Passed((0, 7), 5, 2), Passed((0, 7), 9)
+    steps = steps_between({A: Spot(5, passed=before)}, {A: Spot(5, passed=after)})
+    to = Position(o1=5, o2=5, passed=after)
+    assert steps == [OffsetStep("a", 0, Place(5, 0, before), to)]
+    assert steps_from_json(json.loads(json.dumps(steps_to_json(steps)))) == steps
 
 
 def test_another_sources_offsets_are_refused() -> None:
