@@ -96,7 +96,7 @@ def reasons_against(outcome: Outcome) -> list[str]:
         *_against_transactions(outcome),
         *_against_faults(outcome),
         *_against_sharing(outcome),
-        *_against_move(outcome.move),
+        *against_move(outcome.move),
     ]
 
 
@@ -174,7 +174,8 @@ def _against_sharing(outcome: Outcome) -> list[str]:
     return found
 
 
-def _against_move(move: Move | None) -> list[str]:
+def against_move(move: Move | None) -> list[str]:
+    """Returns what is wrong with a cut-over, one sentence each; nothing if none was asked for."""
     if move is None:
         return []
     if move.sealed_at is None:
