@@ -29,7 +29,6 @@ from .core.looks import LOOK_TIMEOUT_S, LOOKS_APART_S
 from .core.pending import PendingTransactionMap, Record
 from .core.shared import Shared
 from .following import Following
-from .homes import WAIT_S
 from .lookup import LookUps
 from .malformed import UnreadableHeadersError, readable_runs
 from .side_read import SideReader
@@ -339,7 +338,9 @@ class Reading:
         # callback that librdkafka serves, a signal handler, a header that does not decode.
         self.interrupted = True
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
-        first = self._inner.poll(min(timeout_s, WAIT_S) if self._watches else timeout_s)
+        if self._watches:
+            timeout_s = min(timeout_s, self.following.homes.wait_s)
+        first = self._inner.poll(timeout_s)
         self.fetched_s = time.monotonic()
         if first is None:
             self.interrupted = False

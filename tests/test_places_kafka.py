@@ -239,6 +239,8 @@ class World:
 
 
 PROBE: Final = b"probe"
+PLAIN: Final = b"plain-"
+"""Begins the values of plain records."""
 
 
 class Reader:
@@ -256,13 +258,33 @@ class Reader:
     def poll(self) -> None:
         """Takes in what is there."""
         for message in self.consumer.consume(1_000, 0.02):
-            assert message.error() is None, message.error()
-            topic, partition, value = message.topic(), message.partition(), message.value()
-            assert isinstance(topic, str)
-            assert isinstance(partition, int)
-            assert isinstance(value, bytes)
-            if value != PROBE:
-                self.found.setdefault((topic, partition), []).append(value)
+            self.take(message)
+
+    def take(self, message: Message) -> None:
+        """Takes in a record."""
+        assert message.error() is None, message.error()
+        topic, partition, value = message.topic(), message.partition(), message.value()
+        assert isinstance(topic, str)
+        assert isinstance(partition, int)
+        assert isinstance(value, bytes)
+        if value != PROBE:
+            self.found.setdefault((topic, partition), []).append(value)
+
+
+class WholeReader(Reader):
+    """The same, by whole transactions."""
+
+    torn = 0
+
+    def poll(self) -> None:
+        """Takes in the transactions that are there, a few at most."""
+        until_s = time.monotonic() + 0.05
+        for transaction in self.consumer.transactions(timeout=0.02):
+            self.torn += not transaction.complete
+            for message in transaction.records:
+                self.take(message)
+            if time.monotonic() > until_s:
+                break
 
 
 def read_until(readers: Sequence[Reader], wanted: Sequence[bytes], timeout_s: float) -> None:
@@ -329,7 +351,10 @@ def test_transactions_of_a_sealed_topic_are_delivered_at_once_in_metadata_mode_a
 ) -> None:
     cluster = world.cluster
     placed, marked = world.placed(2), cluster.topic(2)
-    readers = [Reader(cluster.consumer(placed))]
+    readers = [
+        Reader(cluster.consumer(placed)),
+        Reader(cluster.consumer(placed, isolation_level="serializable")),
+    ]
     waiting = Reader(cluster.consumer(marked))
     at_once = begin(world, [placed], 3, "a")
     after_failover = begin(world, [placed], 2, "b")
@@ -350,6 +375,7 @@ def test_transactions_of_a_sealed_topic_are_delivered_at_once_in_metadata_mode_a
     for transaction in after_failover:
         world.await_finished(transaction.txid, SOON_S)
     readers.append(Reader(cluster.consumer(placed)))
+    readers.append(Reader(cluster.consumer(placed, isolation_level="serializable")))
     read_until(readers, wanted, SOON_S)
     assert all(reader.found == readers[0].found for reader in readers)
 
@@ -377,7 +403,7 @@ def test_cut_over_a_transaction_spans_the_sealed_topic_and_its_successor(world: 
     spanned = [v for topic in (old, new) for v in values_of("s", 3, topic, 1)]
     wanted = [*spanned, *values_of("n", 2, new, 1)]
     read_until([reader], wanted, SOON_S)
-    late = Reader(world.cluster.consumer(old, new))
+    late = Reader(world.cluster.consumer(old, new, isolation_level="serializable"))
     read_until([late], wanted, SOON_S)
     in_order = {
         (old, 0): values_of("s", 3, old, 1),
@@ -429,7 +455,7 @@ class Load(threading.Thread):
         for partition in range(self._partitions):
             transaction.produce(self._topic, self._value(number, partition), partition=partition)
         partition = number % self._partitions
-        self.plain.append(b"plain-%d" % number)
+        self.plain.append(PLAIN + b"%d" % number)
         self._plainly.produce(self._topic, self.plain[-1], partition=partition)
         aborts = number % 5 == 4
         end = transaction.abort_async() if aborts else transaction.commit_async()
@@ -515,24 +541,34 @@ def read_under_load(world: World, events: Sequence[Callable[[str], object]]) -> 
     partitions = 2
     topic, sink = world.cluster.topic(partitions), world.placed()
     readers = [Reader(world.cluster.consumer(topic)) for _ in range(2)]
+    serial = Reader(world.cluster.consumer(topic, isolation_level="serializable"))
+    whole = WholeReader(world.cluster.consumer(topic))
     copied = Reader(world.cluster.consumer(sink))
     copier, load = Copier(world, topic, sink), Load(world, topic, partitions)
     try:
         copier.start()
         load.start()
-        poll_for(readers, 0.5)
+        polled = [*readers, serial, whole, copied]
+        poll_for(polled, 0.5)
         for event in events:
-            beside_polling([*readers, copied], partial(event, topic))
-            poll_for([*readers, copied], 0.5)
+            beside_polling(polled, partial(event, topic))
+            poll_for(polled, 0.5)
     finally:
         wanted = load.stop()
     try:
         read_until([*readers, copied], wanted, 2 * WAIT_S)
+        read_until([serial, whole], load.committed, WAIT_S)
     finally:
         copier.stop()
     late = Reader(world.cluster.consumer(topic))
     read_until([late], wanted, WAIT_S)
     assert all(reader.found == late.found for reader in readers)
+    in_transactions = {
+        key: [v for v in values if not v.startswith(PLAIN)] for key, values in late.found.items()
+    }
+    assert serial.found == in_transactions
+    assert whole.found == in_transactions
+    assert whole.torn == 0
     assert nothing_more(copied.consumer)
 
 

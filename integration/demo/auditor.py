@@ -62,7 +62,9 @@ class Auditor(ABC):
         self._options = options
         self._finishing = finishing
         self._partitions = [
-            TopicPartition(options.ledger_topic, number) for number in range(options.partitions)
+            TopicPartition(topic, number)
+            for topic in options.ledger_topics
+            for number in range(options.partitions)
         ]
         self._consumers = [self._consumer(given) for given in settings]
 
@@ -91,7 +93,7 @@ class Auditor(ABC):
     def run(self) -> None:
         """Reads until told to finish, and reports now and then."""
         report_at_s = 0.0
-        ends: dict[int, int] | None = None
+        ends: dict[tuple[str, int], int] | None = None
         progress_s = time.monotonic()
         complete = False
         while not complete:
@@ -110,13 +112,15 @@ class Auditor(ABC):
                 break
         write_status(self._options.report, {**self.status(), "final": complete})
 
-    def _ends(self) -> dict[int, int]:
+    def _ends(self) -> dict[tuple[str, int], int]:
         consumer = self._consumers[0]
-        return {p.partition: consumer.get_watermark_offsets(p)[1] for p in self._partitions}
+        return {
+            (p.topic, p.partition): consumer.get_watermark_offsets(p)[1] for p in self._partitions
+        }
 
-    def _reached(self, ends: dict[int, int]) -> bool:
+    def _reached(self, ends: dict[tuple[str, int], int]) -> bool:
         return all(
-            place.offset >= ends[place.partition]
+            place.offset >= ends[place.topic, place.partition]
             for consumer in self._consumers
             for place in consumer.position(self._partitions)
         )
@@ -188,8 +192,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--group", required=True)
     parser.add_argument("--transaction-groups", nargs="+", default=[DEFAULT_TRANSACTION_GROUP])
-    parser.add_argument("--ledger-topic", required=True)
-    parser.add_argument("--partitions", type=int, required=True, help="of the ledger")
+    parser.add_argument("--ledger-topics", nargs="+", required=True)
+    parser.add_argument("--partitions", type=int, required=True, help="of each of them")
     parser.add_argument("--flights", type=int, required=True, help="rows of the file to expect")
     parser.add_argument("--report", type=Path, required=True, help="status file")
     return parser.parse_args(arguments)

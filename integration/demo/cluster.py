@@ -40,6 +40,8 @@ class Names:
     run: str = field(default_factory=lambda: secrets.token_hex(3))
     flights: str = "flights"
     ledger: str = "airport_ledger"
+    successor: str = "airport_ledger_new"
+    """What the ledger goes on in when it is sealed; only in metadata mode."""
     enriched: str = "flights_enriched"
     """Spark's part alone has it, and the totals."""
     totals: str = "airport_totals"
@@ -141,12 +143,13 @@ def kafka_settings(path: str) -> Mapping[str, str]:
 def create_topics(log: Log) -> Names:
     """Creates the two topics, with the run's id in their names if the plain names are taken."""
     names = Names()
-    if any(_exists(log, topic) for topic in (names.flights, names.ledger)):
+    if any(_exists(log, topic) for topic in (names.flights, names.ledger, names.successor)):
         run = names.run
         names = Names(
             run=run,
             flights=f"flights-{run}",
             ledger=f"airport_ledger-{run}",
+            successor=f"airport_ledger_new-{run}",
             enriched=f"flights_enriched-{run}",
             totals=f"airport_totals-{run}",
         )
@@ -157,7 +160,8 @@ def create_topics(log: Log) -> Names:
 
 def delete_topics(log: Log, names: Names) -> None:
     """Deletes the run's topics from a cluster that the demo did not start."""
-    for topic in (names.flights, names.ledger, names.enriched, names.totals):
+    topics = (names.flights, names.ledger, names.successor, names.enriched, names.totals)
+    for topic in topics:
         if _exists(log, topic):
             log.delete_topic(topic)
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ...journal.modes import Mode
+
 
 def demo(
     *,
@@ -36,6 +38,13 @@ def demo(
             "with workers. \\[default: workers first, then Spark]",
         ),
     ] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="How transactions end in the demo's topics. With `metadata` the ledger is also "
+            "moved to another topic while it is written; without Spark's part."
+        ),
+    ] = Mode.MARKERS,
     keep: Annotated[
         bool,
         typer.Option(
@@ -61,7 +70,10 @@ def demo(
     A second part, on another Kafka, lets a streaming query of Spark book the same flights. Then a
     Spark job recovers, audits and exports the result, and the exported files are compared with the
     flights. This part needs PySpark and Java. It is skipped if these are missing, with
-    several coordinators, and with --chaos.
+    several coordinators, with --chaos, and with --mode metadata.
+
+    With --mode metadata nothing but records is written to the topics. In the middle of the run the
+    ledger is sealed, with transactions in flight that wrote to it, and goes on in another topic.
 
     If brokers are named, the demo uses that cluster instead of starting a Kafka; no coordinator may
     be running on it.
@@ -77,6 +89,7 @@ def demo(
     logtx demo --flights 20000 --no-spark --keep
     logtx demo --flights 20000 --coordinators 3 --chaos
     logtx demo --flights 20000 --spark
+    logtx demo --flights 20000 --mode metadata
     ```
     """
     from .options import DemoOptions
@@ -87,6 +100,7 @@ def demo(
         coordinators=coordinators,
         chaos=chaos,
         spark=spark,
+        mode=mode,
         keep=keep,
         data_dir=data_dir,
         kafka=kafka or {},

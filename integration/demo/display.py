@@ -15,7 +15,7 @@ from rich.text import Text
 from ..live import LiveDisplay
 from .flights import CANCELLED_RULE
 from .plan import Fault
-from .verdict import Outcome, Sharing
+from .verdict import Move, Outcome, Sharing
 
 _LINE_EVERY_S: Final = 2.0
 """Without a terminal, a progress line is printed this often; more often only makes the output
@@ -192,6 +192,7 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
             for fault, tally in outcome.faults.items()
         ),
         *(_sharing_rows(outcome.sharing) if outcome.sharing else ()),
+        *(_move_rows(outcome.move) if outcome.move else ()),
         ("time", f"{outcome.elapsed_s:.1f} s", "kills and restarts included"),
         ("records/s", f"{outcome.records_per_s:,.0f}", "flights read and entries written"),
         ("commit latency p50", f"{outcome.commit_p50_ms:.1f} ms", "until the decision is durable"),
@@ -223,6 +224,18 @@ def _sharing_rows(sharing: Sharing) -> list[tuple[str, str, str]]:
         ("journal partitions of each", " + ".join(map(str, sharing.shares)), "in the end"),
         ("  changes of owner", f"{sharing.takeovers:,}", "while flights were booked"),
         ("  entries of former owners", f"{sharing.void_entries:,}", "void for every reader"),
+    ]
+
+
+def _move_rows(move: Move) -> list[tuple[str, str, str]]:
+    at = "never" if move.sealed_at is None else f"{move.sealed_at:,}"
+    return [
+        ("ledger sealed at flight", at, "from then on it goes on in another topic"),
+        (
+            "  transactions across",
+            f"{move.spanning:,}",
+            "open when it was sealed; committed behind",
+        ),
     ]
 
 

@@ -38,6 +38,7 @@ class Fleet:
         flights: int,
         coordinators: int,
         groups: Sequence[str],
+        cuts_over: bool = False,
     ) -> None:
         """Prepares the processes.
 
@@ -48,12 +49,14 @@ class Fleet:
             flights: how many of the file's flights are booked.
             coordinators: how many.
             groups: the transaction group of each worker.
+            cuts_over: whether the ledger goes on in another topic in the middle of the run.
         """
+        self._cuts_over = cuts_over
         self.names: Final = names
         self.flights: Final = flights
         self.directory: Final = directory
-        self._reports = directory / "reports" / names.run
-        self._reports.mkdir(parents=True)
+        self.reports: Final = directory / "reports" / names.run
+        self.reports.mkdir(parents=True)
         self._cluster = cluster
         self.groups: Final = list(dict.fromkeys(groups))
         self.coordinators: Final = [
@@ -77,7 +80,9 @@ class Fleet:
         arguments += ["--group", self.names.worker_group(group)]
         arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
         arguments += ["--partitions", partitions]
-        arguments += ["--report", str(self._reports / f"worker-{number}.commits")]
+        if self._cuts_over:
+            arguments += ["--successor-topic", self.names.successor]
+        arguments += ["--report", str(self.reports / f"worker-{number}.commits")]
         child = self._child(f"worker {number}", arguments)
         return Worker(child, producer_id_of(group, transactional_id))
 
@@ -85,7 +90,8 @@ class Fleet:
         arguments = ["logtx.integration.demo.auditor", "--config", str(self._cluster.settings_file)]
         arguments += ["--isolation-level", level, "--group", self.names.auditor_group(level)]
         arguments += ["--transaction-groups", *self.groups]
-        arguments += ["--ledger-topic", self.names.ledger, "--partitions", str(PARTITIONS)]
+        ledgers = [self.names.ledger, *([self.names.successor] if self._cuts_over else [])]
+        arguments += ["--ledger-topics", *ledgers, "--partitions", str(PARTITIONS)]
         arguments += ["--flights", str(self.flights), "--report", str(self.status_path(level))]
         return self._child(f"{level} auditor", arguments)
 
@@ -107,8 +113,8 @@ class Fleet:
 
     def status_path(self, isolation_level: str) -> Path:
         """Returns the path of an auditor's status file."""
-        return self._reports / f"auditor-{isolation_level}.json"
+        return self.reports / f"auditor-{isolation_level}.json"
 
     def commit_reports(self) -> list[Path]:
         """Returns the report files of all worker processes, killed ones included."""
-        return sorted(self._reports.glob("worker-*.commits.*"))
+        return sorted(self.reports.glob("worker-*.commits.*"))

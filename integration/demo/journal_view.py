@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -47,10 +47,11 @@ def key_of(seen: SeenTransaction) -> Key:
 class JournalView:
     """Owners of all journal partitions, and transactions of producer ids with a given prefix."""
 
-    def __init__(self, prefix: str = "", ledger: str | None = None) -> None:
-        """Starts empty; `prefix` selects the producer ids, `ledger` the topic that counts."""
+    def __init__(self, prefix: str = "", ledgers: Collection[str] = ()) -> None:
+        """Starts empty; `prefix` selects the producer ids, `ledgers` the topics that count: all if
+        none is named."""
         self._prefix = prefix
-        self._ledger = ledger
+        self._ledgers = frozenset(ledgers)
         self._scans: dict[int, JournalScan] = {}
         self.owners: dict[int, Ownership] = {}
         """Journal partition → its current owner."""
@@ -60,7 +61,9 @@ class JournalView:
         """Transactions with the decision to commit, finished or not."""
         self.aborted = 0
         self.records_committed = 0
-        """Records of committed transactions in the ledger, or in all topics, of all branches."""
+        """Records of committed transactions in the ledgers, or in all topics, of all branches."""
+        self.spanning = 0
+        """Committed transactions that wrote to several of the ledgers."""
 
     def __iter__(self) -> Iterator[SeenTransaction]:
         """Yields all transactions; those of one partition in the order of their BEGIN."""
@@ -87,9 +90,14 @@ class JournalView:
         for decided in filter(self._is_ours, scan.feed(offset, entry)):
             if decided.state.commits:
                 self.committed += 1
-                for written in decided.writes:
-                    if self._ledger in (None, written.partition.topic):
-                        self.records_committed += sum(b.count for b in written.branches)
+                counted = [
+                    written
+                    for written in decided.writes
+                    if not self._ledgers or written.partition.topic in self._ledgers
+                ]
+                for written in counted:
+                    self.records_committed += sum(b.count for b in written.branches)
+                self.spanning += len({w.partition.topic for w in counted}) > 1
             else:
                 self.aborted += 1
         if scan.owners and scan.owners[-1][0] == offset:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ...journal.modes import Mode
 from .errors import DemoError
 from .flights import TOTAL_FLIGHTS
 from .plan import CHAOS_FLIGHTS_MIN
@@ -28,6 +29,8 @@ class DemoOptions:
     """Pause processes too, replace them, and wake them."""
     spark: bool | None = None
     """Whether a streaming query of Spark books the flights; None for workers first, then Spark."""
+    mode: Mode = Mode.MARKERS
+    """How transactions end in the demo's topics. In metadata mode the ledger is cut over."""
     keep: bool = False
     """Leave Kafka and the coordinators running until Ctrl-C."""
     data_dir: Path | None = None
@@ -43,7 +46,8 @@ class DemoOptions:
     @property
     def is_whole(self) -> bool:
         """Whether Spark's part follows the workers' part: with one coordinator, without chaos."""
-        return self.spark is None and not self.chaos and self.coordinator_count == 1
+        usual = self.coordinator_count == 1 and self.mode is Mode.MARKERS
+        return self.spark is None and not self.chaos and usual
 
     @property
     def coordinator_count(self) -> int:
@@ -56,6 +60,11 @@ class DemoOptions:
             raise DemoError(
                 "--spark kills the driver of a Spark query, beside one coordinator: leave out "
                 "--chaos and --coordinators."
+            )
+        if self.mode is Mode.METADATA and (self.spark or self.coordinator_count > 1):
+            raise DemoError(
+                "--mode metadata shows the workers on topics of one transaction group, which has "
+                "one coordinator: leave out --spark, --chaos and --coordinators."
             )
         if self.chaos and self.coordinator_count == 1:
             raise DemoError(

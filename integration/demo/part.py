@@ -106,7 +106,7 @@ class Part(ABC):
         """
         self._stage = stage
         self._flights = stage.options.flight_count
-        self._view = JournalView(producer_prefix, stage.names.ledger)
+        self._view = JournalView(producer_prefix, (stage.names.ledger, stage.names.successor))
         self._tail = JournalTail(stage.log, stage.journal_starts, self._view)
         self._publisher = Publisher(stage.log, stage.names.flights, self._flights)
         self._problems: list[str] = []

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from ...journal.modes import Mode
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..local.errors import ProcessDiedError
 from ..local.processes import CoordinatorChild
+from .cut_over import CutOver, prepare_topics
 from .deeds import CoordinatorKill, CoordinatorPause
 from .display import LiveProgress, Snapshot, print_outcome
 from .errors import DemoError
@@ -23,7 +25,7 @@ from .options import DemoOptions
 from .part import Part, Stage, play
 from .plan import Fault, Plan
 from .reports import percentile, read_commit_ms, read_status
-from .verdict import Outcome, Sharing, Tally, reasons_against
+from .verdict import Move, Outcome, Sharing, Tally, reasons_against
 
 SHARES_TIMEOUT_S: Final = 20.0
 """Bounds the wait until every coordinator, a new one too, owns a part of the journal."""
@@ -62,6 +64,7 @@ def _fleet(stage: Stage) -> Fleet:
         flights=stage.options.flight_count,
         coordinators=coordinators,
         groups=groups,
+        cuts_over=stage.options.mode is Mode.METADATA,
     )
 
 
@@ -82,6 +85,15 @@ class WorkerPart(Part):
         self._monkey = Monkey(
             self._plan, fleet.workers, fleet.coordinators, self._tail, self._publisher
         )
+        self._cut_over: CutOver | None = None
+        if stage.options.mode is Mode.METADATA:
+            self._cut_over = CutOver(
+                stage.cluster.kafka,
+                fleet.names.ledger,
+                fleet.reports,
+                workers=len(fleet.workers),
+                begin_at=fleet.flights // 2,
+            )
         self._takeovers_before = 0
         self._statuses: dict[str, dict[str, Any]] = {}
 
@@ -108,12 +120,17 @@ class WorkerPart(Part):
         # If a flight is never booked, the auditors still tell which entries are missing.
         return (
             self._await_shares,
+            self._switch,
             self._start,
             self._drive,
             self._await_shares,
             self._end_workers,
             self._end_auditors,
         )
+
+    def _switch(self, _display: LiveProgress) -> None:
+        if self._cut_over is not None:
+            prepare_topics(self._stage.log, self._fleet.names)
 
     def _start(self, _display: LiveProgress) -> None:
         self._takeovers_before = len(self._view.takeovers)
@@ -127,7 +144,10 @@ class WorkerPart(Part):
         """Follows the run until every flight is booked and no process is paused."""
 
         def done() -> bool:
-            self._monkey.step()
+            if self._cut_over is not None:
+                self._cut_over.step(self._booked)
+            if self._cut_over is None or not self._cut_over.is_under_way(self._view.spanning):
+                self._monkey.step()
             self._stage.cluster.check()
             for child in (*self._fleet.children, *self._fleet.coordinators):
                 child.check()
@@ -241,6 +261,7 @@ class WorkerPart(Part):
             transactions_audited=committed.get("transactions", 0),
             entries_uncommitted=uncommitted["entries"] if uncommitted.get("final") else None,
             problems=tuple(self._problems),
+            move=None if self._cut_over is None else Move(self._cut_over.sealed_at, view.spanning),
         )
 
     def _tallies(self) -> dict[Fault, Tally]:

@@ -33,6 +33,16 @@ class Sharing:
     """Journal entries that former owners appended after they were replaced."""
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The cut-over of the ledger."""
+
+    sealed_at: int | None
+    """Booked flights when the old topic was sealed; None if it never was."""
+    spanning: int
+    """Committed transactions that wrote to the sealed topic and to the new one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The figures of one run."""
@@ -62,6 +72,8 @@ class Outcome:
     """Entries that the read_uncommitted auditor saw; None if it did not reach its end."""
     problems: tuple[str, ...] = ()
     """Sentences about what stalled or died."""
+    move: Move | None = None
+    """None in marker mode."""
 
     @property
     def records_per_s(self) -> float:
@@ -84,6 +96,7 @@ def reasons_against(outcome: Outcome) -> list[str]:
         *_against_transactions(outcome),
         *_against_faults(outcome),
         *_against_sharing(outcome),
+        *against_move(outcome.move),
     ]
 
 
@@ -159,3 +172,14 @@ def _against_sharing(outcome: Outcome) -> list[str]:
     if 0 in sharing.shares:
         found.append("A coordinator owned no partition in the end.")
     return found
+
+
+def against_move(move: Move | None) -> list[str]:
+    """Returns what is wrong with a cut-over, one sentence each; nothing if none was asked for."""
+    if move is None:
+        return []
+    if move.sealed_at is None:
+        return ["The ledger was never sealed: it was not cut over."]
+    if not move.spanning:
+        return ["No committed transaction spans the sealed ledger and the new one."]
+    return []

@@ -28,16 +28,19 @@ from confluent_kafka import TopicPartition
 
 from ...consumer.consumer import Consumer
 from ...coordinator.protocol.commands import Outcome
-from ...journal.errors import ClaimFencedError, ProducerFencedError
+from ...journal.errors import BrokerError, ClaimFencedError, ProducerFencedError
 from ...producer.producer import Producer
-from ..blocks import process
+from ..blocks import Block, process
 from .cluster import kafka_settings
+from .cut_over import Signs
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
 from .reports import FENCED_STATUS
 
 _LOG = logging.getLogger(__name__)
 
+_FLUSH_TIMEOUT_S: Final = 30.0
+"""Bounds the wait for records of a block that spans two topics."""
 BLOCK_FLIGHTS: Final = 100
 """Most flights in one transaction. A larger value makes fewer and longer transactions."""
 
@@ -58,6 +61,7 @@ class Worker:
         self._options = options
         self._report = report
         self._stopping = stopping
+        self._signs = Signs(options.report.parent)
         self._producer = Producer(
             {
                 **options.kafka,
@@ -84,16 +88,33 @@ class Worker:
         for block in process(
             self._consumer, self._producer, max_records=BLOCK_FLIGHTS, stop=self._stopping
         ):
-            for message in block:
-                value = message.value()
-                assert isinstance(value, bytes)
-                for entry in entries_of(decode_flight(value)):
-                    record = encode_entry(entry._asdict())
-                    block.produce(self._options.ledger_topic, record, entry.airport.encode())
+            self._book(block)
             # `process` would commit by itself, but would not tell how long the commit took.
             started_s = time.perf_counter()
             commit = block.txn.commit_async()
             commit.add_done_callback(partial(self._committed, len(block), started_s))
+
+    def _book(self, block: Block) -> None:
+        old, new = self._options.ledger_topic, self._options.successor_topic
+        topic = old if new is None or not self._signs.is_sealed else new
+        if new is not None and topic == old and self._signs.is_wanted:
+            half = len(block) // 2
+            self._write(block, slice(half), old)
+            if self._producer.flush(_FLUSH_TIMEOUT_S):
+                raise BrokerError("records of the ledger were not acknowledged")
+            self._signs.say_written(self._options.transactional_id)
+            sealed = self._signs.await_sealed(self._stopping.is_set)
+            self._write(block, slice(half, None), new if sealed else old)
+        else:
+            self._write(block, slice(None), topic)
+
+    @staticmethod
+    def _write(block: Block, part: slice, topic: str) -> None:
+        for message in list(block)[part]:
+            value = message.value()
+            assert isinstance(value, bytes)
+            for entry in entries_of(decode_flight(value)):
+                block.produce(topic, encode_entry(entry._asdict()), entry.airport.encode())
 
     def _committed(self, flights: int, started_s: float, _: Future[Outcome]) -> None:
         commit_ms = (time.perf_counter() - started_s) * 1000
@@ -121,6 +142,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--group", required=True)
     parser.add_argument("--flights-topic", required=True)
     parser.add_argument("--ledger-topic", required=True)
+    parser.add_argument("--successor-topic", help="where the ledger goes on when it is sealed")
     parser.add_argument("--partitions", type=_partitions, required=True, help="such as 0,3")
     parser.add_argument("--report", type=Path, required=True, help="file of commit latencies")
     return parser.parse_args(arguments)

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
@@ -118,6 +123,26 @@ def delete_topic(bootstrap_servers: str, name: str, *, timeout_s: float = 30) ->
         raise TopicError(
             f"Cannot delete topic {name} ({type(error).__name__}: {error})."
         ) from error
+
+
+def refuse_records(kafka: Mapping[str, str], name: str, *, timeout_s: float = 30) -> None:
+    """Seals a topic: from then on its partitions take no record, and can still be read.
+
+    Args:
+        kafka: librdkafka's settings, with ``bootstrap.servers``.
+        name: of the topic.
+        timeout_s: longest wait, in seconds.
+
+    Raises:
+        TopicError: the broker refuses, or does not answer.
+    """
+    admin = AdminClient({**kafka, "log_level": 0})
+    entry = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+    try:
+        admin.incremental_alter_configs([resource])[resource].result(timeout_s)
+    except (KafkaException, TimeoutError) as error:
+        raise TopicError(f"Cannot seal topic {name} ({type(error).__name__}: {error}).") from error
 
 
 def _await_leaders(admin: AdminClient, name: str, partitions: int, timeout_s: float) -> None:

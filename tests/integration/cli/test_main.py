@@ -27,6 +27,7 @@ from logtx.integration.cli.up import UpOptions
 from logtx.integration.demo.options import DemoOptions
 from logtx.integration.local.errors import BrokerStartError
 from logtx.journal.errors import BrokerError, LogtxError, NotSupportedError
+from logtx.journal.modes import Mode
 
 
 def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
@@ -110,11 +111,13 @@ def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPa
     assert run_main(monkeypatch, "demo", "--coordinators", "2", "--chaos") == 7
     assert run_main(monkeypatch, "demo", "--spark") == 7
     assert run_main(monkeypatch, "demo", "--no-spark") == 7
+    assert run_main(monkeypatch, "demo", "--mode", "metadata") == 7
     assert seen == [
         DemoOptions(flights=5, keep=True, data_dir=Path("d")),
         DemoOptions(coordinators=2, chaos=True),
         DemoOptions(spark=True),
         DemoOptions(spark=False),
+        DemoOptions(mode=Mode.METADATA),
     ]
 
 

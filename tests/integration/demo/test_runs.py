@@ -94,6 +94,19 @@ def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_a_ledger_without_markers_is_cut_over_while_it_is_written(tmp_path: Path) -> None:
+    shown = Shown(tmp_path, "--flights", str(FLIGHTS), "--mode", "metadata")
+    assert shown.figure("ledger entries") == 2 * FLIGHTS
+    assert FLIGHTS / 2 <= shown.figure("ledger sealed at flight") < FLIGHTS
+    assert shown.figure("transactions across") >= 1
+    assert shown.figure("worker kills survived") >= 5
+    assert shown.figure("coordinator kills survived") >= 1
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_three_coordinators_survive_kills_and_zombies(tmp_path: Path) -> None:
     """Trap 24, the producer's side, and former owners that come back."""
     arguments = ("--flights", str(CHAOS_FLIGHTS_MIN), "--coordinators", "3", "--chaos")
@@ -220,7 +233,7 @@ def audited(
     settings_file = directory / "kafka.properties"
     write_settings(settings_file, {"bootstrap.servers": producer_log.bootstrap_servers})
     arguments = ["--config", str(settings_file)]
-    arguments += ["--isolation-level", level, "--group", level, "--ledger-topic", "airport_ledger"]
+    arguments += ["--isolation-level", level, "--group", level, "--ledger-topics", "airport_ledger"]
     arguments += ["--partitions", "4", "--flights", str(flights), "--report", str(report)]
     arguments += ["--transaction-groups", *groups] if groups else []
     options: argparse.Namespace = auditor.parse(arguments)
