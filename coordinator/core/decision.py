@@ -119,8 +119,9 @@ class PlacesGiven:
 class WriteModeRecords:
     """Effect: a switch began; write a mode record to each partition of the topic, by its lane.
 
-    `Tenure.mode_recorded` is then told of each. Without records: ask for the partitions' ends, and
-    tell them to `Tenure.mode_ends`.
+    `Tenure.mode_recorded` is then told of each. Without records: give up those that an earlier
+    effect of the switch asked for, ask for the partitions' ends, and tell them to
+    `Tenure.mode_ends`.
     """
 
     topic: str

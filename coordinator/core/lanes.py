@@ -362,6 +362,26 @@ class MarkerLanes:
         if self._modes.waits_for(write.topic):
             self._shell.look_up(write.topic)
 
+    def stop_mode(self, journal_partition: int, topic: str) -> Mapping[int, int]:
+        """Gives up the mode records of a topic that are not on their way: its switch goes on
+        without them.
+
+        What stands behind them goes on. Those in flight stay, and no place overtakes them (R4): a
+        reader that comes to one must find all places behind it.
+
+        Returns:
+            Partition → offset of its mode record. Those in flight are added when they are written.
+        """
+        write = self._modes.stop(journal_partition, topic)
+        if write is None:
+            return {}
+        for partition in write.asked:
+            lane = self._lanes.get((journal_partition, (topic, partition)))
+            if lane is not None:
+                lane.queue = deque(job for job in lane.queue if job.part_of is not write)
+                self._send(lane)
+        return write.offsets
+
     def _queue(self, write: ModeWrite, partition: DataPartition) -> None:
         lane = self._lane(write.txid.partition, partition.key)
         lane.queue.append(Job(lane, write, partition))
@@ -456,7 +476,8 @@ class MarkerLanes:
     def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:
         if offset is None:
             # Its offset must be known, and this answer does not tell it.
-            job.lane.queue.append(Job(job.lane, write, job.partition))
+            if write.is_live:
+                job.lane.queue.append(Job(job.lane, write, job.partition))
         elif self._modes.written(write, job.partition.partition, offset, now_ms):
             self._shell.look_up(write.topic)
 

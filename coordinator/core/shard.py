@@ -512,12 +512,14 @@ class Shard(ShardState):
                 command.topic, topic_id, self.modes, self.places, self.published
             )
             return Decision(replies=((ref, commands.TopicModes((info,))),), fresh=True)
+        before = self.modes.of(change.topic, topic_id)
+        goes_on = before.phase is change.phase
         info = commands.TopicModeInfo(
             topic=change.topic,
             topic_id=topic_id,
             phase=change.phase,
-            mode_offset=self.next_offset,
-            since=self.modes.of(change.topic, topic_id).since,
+            mode_offset=before.offset if goes_on else self.next_offset,
+            since=before.since,
             waiting=self.places.waiting_in(change.topic, topic_id),
         )
         return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))

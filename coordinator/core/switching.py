@@ -49,7 +49,8 @@ def check_name(topic: str) -> None:
 def begin(
     command: commands.SetTopicMode, topics: Topics, modes: TopicModes, published: Set[str]
 ) -> ModeChange | None:
-    """Returns the record that begins a switch; None if there is nothing to begin now.
+    """Returns the record that begins a switch, or lets the one that is under way go on without
+    mode records; None if there is nothing to begin now.
 
     No switch begins before readers are told of the one before: what is published late would be
     taken for the news of the later one. Whoever asks repeats it until the phase is final.
@@ -78,7 +79,8 @@ def begin(
     if before is not None and before.phase not in SWITCHING and topic not in published:
         return None
     change = modes.switch(topic, facts.topic_id, to, with_records=not command.without_records)
-    if change is not None and facts.partition_count > PARTITIONS_MAX:
+    begins = change is not None and change.phase is not modes.phase(topic, facts.topic_id)
+    if begins and facts.partition_count > PARTITIONS_MAX:
         raise RequestTooLargeError(
             f"topic {topic!r} has {facts.partition_count} partitions, and the record that ends a"
             f" switch has room for {PARTITIONS_MAX}: it stays as it is. Use a topic with fewer"

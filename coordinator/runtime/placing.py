@@ -173,11 +173,16 @@ class Placing:
 
     # ---- switches without mode records ----------------------------------------------------------
 
-    def end_switch(self, effect: WriteModeRecords) -> None:
-        """Tells the tenure the ends of a topic's partitions, until that has ended the switch."""
-        self._ask(self._end_switch(effect))
+    def end_switch(self, effect: WriteModeRecords, written: Mapping[int, int]) -> None:
+        """Tells the tenure the ends of a topic's partitions, until that has ended the switch.
 
-    async def _end_switch(self, effect: WriteModeRecords) -> None:
+        Args:
+            effect: the switch.
+            written: partition → offset of its mode record, if the switch began with them.
+        """
+        self._ask(self._end_switch(effect, written))
+
+    async def _end_switch(self, effect: WriteModeRecords, written: Mapping[int, int]) -> None:
         tenure, topic, topic_id = self._tenure, effect.topic, effect.topic_id
         since_ms, known = monotonic_ms(), self._look_ups.known
         while not (tenure.over or tenure.quiescing):
@@ -187,8 +192,11 @@ class Placing:
             # A broker that is behind tells fewer partitions, and `since` must name all.
             if existence is Existence.ALIVE and known.is_confirmed_since(topic, since_ms):
                 ends = await self._ends_of(topic)
-                if ends is not None and tenure.mode_ends(topic, topic_id, ends):
-                    return
+                if ends is not None:
+                    # A leader of the past tells too low an end.
+                    ends = {n: max(end, written.get(n, -1) + 1) for n, end in ends.items()}
+                    if tenure.mode_ends(topic, topic_id, ends):
+                        return
             await asyncio.sleep(MODE_PAUSE_S)
 
     async def _ends_of(self, topic: str) -> dict[int, int] | None:

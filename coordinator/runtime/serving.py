@@ -369,7 +369,8 @@ class Serving:
                     transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
                 )
             case WriteModeRecords(with_records=False):
-                self._placing.end_switch(effect)
+                written = services.markers.lanes.stop_mode(self._partition, effect.topic)
+                self._placing.end_switch(effect, written)
             case WriteModeRecords(topic, topic_id, offset, places):
                 txid = TxId(self._partition, shard.incarnation, offset)
                 may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded

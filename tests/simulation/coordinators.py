@@ -635,7 +635,9 @@ class _Shell:
             case ClearOffsets():
                 raise AssertionError("groups are not forgotten here")
             case WriteModeRecords(with_records=False):
-                self.placing.end_switch(effect)
+                lanes = self._seat.coordinator.markers.lanes
+                written = lanes.stop_mode(self._seat.partition, effect.topic)
+                self.placing.end_switch(effect, written)
             case WriteModeRecords():
                 self._seat.coordinator.markers.write_mode(self.tenure, effect)
             case PublishMode(topic):

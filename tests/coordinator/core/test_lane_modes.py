@@ -241,6 +241,59 @@ def test_an_answer_of_a_predecessor_delays_a_switch_and_does_not_end_it() -> Non
     assert sequences(stage, A0) == [1_005]
 
 
+def test_mode_records_that_are_given_up_hold_nothing_up(stage: Stage) -> None:
+    told: Told = []
+    stage.lanes.write_mode(switch(told))
+    assert (sequences(stage, A0), sequences(stage, A1)) == ([1_005], [1_005])
+    while stage.sent:  # Partition 0 takes its record; the other one refuses it again and again.
+        stage.answer(Failure.REFUSED if stage.sent[0].job.partition.key == A1 else None)
+    stage.write(decided(9, A1))
+    assert stage.lanes.first(0, A1) == 1_005
+    offsets = stage.lanes.stop_mode(0, "a")
+    assert list(offsets) == [0]
+    assert stage.lanes.first(0, A1) == 1_009
+    while not stage.finished:
+        stage.wait()
+        while stage.sent:
+            stage.answer()
+    assert not told
+    assert stage.lanes.first(0, A1) is None
+    assert stage.lanes.stop_mode(0, "a") == {}
+
+
+@pytest.mark.parametrize("state", LaneState)
+def test_mode_records_are_given_up_in_every_state(stage: Stage, state: LaneState) -> None:
+    in_state(stage, state)
+    told: Told = []
+    stage.lanes.write_mode(switch(told, offset=2_000))
+    stage.lanes.stop_mode(0, "a")
+    stage.write(decided(2_009, A0, A1))
+    for _ in range(100):
+        while stage.sent:
+            job = stage.sent[0].job
+            given_up = job.sequence == 2_000 and job.partition.key == A0
+            assert not given_up or state is LaneState.FLOWING
+            stage.answer()
+        stage.wait()
+        stage.tell("a", "id-a")
+    assert stage.finished[0, 2_009] == ()
+    assert not told
+    assert not stage.lanes.backlogs().get(0, (0, 0))[0]
+
+
+def test_a_mode_record_in_flight_is_waited_for_though_it_is_given_up(stage: Stage) -> None:
+    stage.lanes.write_mode(switch([]))
+    offsets = stage.lanes.stop_mode(0, "a")
+    assert stage.lanes.first(0, A0) == 1_005, "it may be written, and no place comes before it"
+    stage.answer(Failure.REFUSED)
+    while stage.sent:
+        stage.answer()
+    assert len(offsets) == 1
+    stage.wait()
+    assert not stage.sent, "it is not written again"
+    assert stage.lanes.first(0, A0) is None
+
+
 def test_the_mode_records_of_a_tenure_that_ended_tell_nobody(stage: Stage) -> None:
     told: Told = []
     stage.lanes.write_mode(switch(told))

@@ -401,6 +401,39 @@ async def test_a_switch_without_mode_records_states_the_ends(
 
 
 @on_loop
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_switch_that_a_partition_holds_up_goes_on_without_mode_records(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    monkeypatch.setattr(lanes, "RETRY_MAX_MS", 50)
+    async with running(log) as driver:
+        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        log.fail_appends(*P1, refused, 1_000_000)
+        command = commands.SetTopicMode(topic=DATA, mode=Mode.METADATA)
+        reply = await driver.ask(command)
+        assert isinstance(reply, commands.TopicModes)
+        await driver.until(lambda: len(controls(log, P0)) == 1)
+        ((at, _, record),) = controls(log, P0)
+        assert isinstance(record, ModeRecord)
+        log.append_directly(*P0, b"plain")
+        if not dies:
+            info = await switch(driver, without_records=True)
+    if dies:
+        async with running(log) as driver:
+            info = await switch(driver, without_records=True)
+    assert info.mode_offset == reply.topics[0].mode_offset
+    assert info.since[1] == 0
+    assert info.since[0] > at
+    async with running(log) as driver:
+        # The partition takes nothing, and its transactions are placed.
+        txid = await committed(driver, P0)
+        await finished(driver, txid)
+        assert len(journal(log, Placed)) == 1
+    assert {txid.offset for _, txid, _ in controls(log, P0)} == {info.mode_offset}
+    assert not controls(log, P1)
+
+
+@on_loop
 async def test_a_mode_is_published_and_a_new_owner_publishes_it_again(log: MemoryLog) -> None:
     async with running(log) as driver:
         assert MODES_TOPIC not in log.topics(), "before a topic is switched there is none"
