@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -351,6 +351,33 @@ class MarkerLanes:
                 self._send(lane)
         if self._later:
             self._shell.wake_at(0)
+
+    def write_late(
+        self,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
+        may_mark: MayMark,
+        keys: Collection[TopicPartition],
+    ) -> None:
+        """Writes markers where a transaction was to be placed, in a topic that is gone by now.
+
+        They go to the topic that has the name, before the markers of later sequences: those waited
+        for the place. If none has it, they are given up, as all markers there.
+
+        Args:
+            transaction, epoch, hw, finished, may_mark: see `write`.
+            keys: where.
+        """
+        listed = PartitionList.of(transaction.partitions)
+        ending = _Ending(transaction, epoch, listed, len(keys), hw, finished, may_mark)
+        for key in keys:
+            lane = self._lane(transaction.txid.partition, key)
+            job = Job(lane, ending, transaction.partitions[key])
+            later = (n for n, each in enumerate(lane.queue) if each.sequence > job.sequence)
+            lane.queue.insert(next(later, len(lane.queue)), job)
+            self._send(lane)
 
     def write_mode(self, write: ModeWrite) -> None:
         """Writes a mode record to each partition of a topic. Call it in the order of sequences.

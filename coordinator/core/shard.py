@@ -443,14 +443,13 @@ class Shard(ShardState):
 
         Args:
             begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
-            gone: its partitions that don't exist any more and got no marker. Those that got no
-                place are known.
+            gone: its partitions that don't exist any more and got no marker. One that got no place
+                either is not among them, if its marker went to another topic of the name.
         """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
         if transaction.state is State.COMMITTING:
-            gone = (*gone, *self.places.gone(begin))
             return Decision(records=(Committed(begin=begin, gone=gone),))
         return Decision(records=(Aborted(begin=begin, gone=gone),))
 

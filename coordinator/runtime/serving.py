@@ -35,6 +35,7 @@ from ..core.decision import (
     Effect,
     Instant,
     PublishMode,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -367,6 +368,15 @@ class Serving:
                 may_mark = tenure.placer.may_mark
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
+                )
+            case WriteLateMarkers(transaction, partitions):
+                services.markers.lanes.write_late(
+                    transaction,
+                    shard.epoch,
+                    lambda: shard.hw,
+                    tenure.written,
+                    tenure.placer.may_mark,
+                    partitions,
                 )
             case WriteModeRecords(with_records=False):
                 written = services.markers.lanes.stop_mode(self._partition, effect.topic)

@@ -19,6 +19,7 @@ from logtx.coordinator.core.decision import (
     PublishMode,
     Ref,
     TopicFacts,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -630,6 +631,8 @@ class _Shell:
         match effect:
             case WriteMarkers(transaction):
                 self._seat.coordinator.markers.write(self.tenure, transaction)
+            case WriteLateMarkers(transaction, keys):
+                self._seat.coordinator.markers.write_late(self.tenure, transaction, keys)
             case WriteOffsets():
                 self._seat.offsets.write(self.tenure, effect)
             case ClearOffsets():

@@ -108,6 +108,35 @@ def test_a_transaction_is_finished_when_its_places_are_durable() -> None:
     assert stage.state(begin) is State.COMMITTED
 
 
+@pytest.mark.parametrize("dies", ["no", "before", "behind"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_trap_12_what_is_gone_is_finished_behind_its_late_marker(gone: bool, dies: str) -> None:
+    stage = Stage()
+    coordinator = stage.coordinator
+    coordinator.keeps_late = True
+    begin = stage.commit(("b", 0), ("b", 1))
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: GONE, B1: 9})
+    if dies == "before":
+        coordinator.lose(landed=1)
+        coordinator.take_over()
+    else:
+        coordinator.ack()
+    if dies == "behind":
+        coordinator.take_over()
+    if dies != "no":
+        coordinator.finish(begin)
+    assert stage.state(begin) is State.COMMITTING, "the marker is not written"
+    assert coordinator.late_markers[begin].partitions == (("b", 0),)
+    partition = coordinator.late_markers[begin].transaction.partitions["b", 0]
+    assert partition.topic_id == "id-b", "it states where the records were thought to be"
+    coordinator.finish_late(begin, gone=gone)
+    coordinator.ack()
+    (finished,) = stage.records(Committed)
+    assert finished == Committed(begin=begin, gone=(("b", 0),) if gone else ())
+    assert len(stage.records(Placed)) == 1
+
+
 def test_what_is_marked_and_placed_waits_for_both() -> None:
     for marker_first in (True, False):
         stage = Stage()
