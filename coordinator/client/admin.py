@@ -202,7 +202,8 @@ class AdminQueries(CoordinatorQueries):
             transaction_group: the one that it is bound to, or is to be bound to; None: the one that
                 it is bound to.
             without_records: writes no mode records to its partitions, for a topic that takes no
-                writes any more, or that nobody reads.
+                writes any more, or that nobody reads. A switch that is under way goes on without
+                those that are not written yet.
             timeout_s: longest wait, in seconds.
             progress: called with each phase that was met on the way.
 
@@ -232,7 +233,8 @@ class AdminQueries(CoordinatorQueries):
             if time.monotonic() >= deadline_s:
                 raise TopicModeError(
                     f"topic {topic} is not switched to {mode} after {timeout_s:g} s:"
-                    f" {_what_waits(info)}; call again to go on waiting"
+                    f" {_what_waits(info, without_records=without_records)}; call again to go on"
+                    " waiting"
                 )
             time.sleep(SWITCH_PAUSE_S)
 
@@ -286,14 +288,17 @@ def _only(reply: TopicModes, topic: str) -> TopicModeInfo:
     return found[0] if found else _never_switched(topic)
 
 
-def _what_waits(info: TopicModeInfo) -> str:
+def _what_waits(info: TopicModeInfo, *, without_records: bool) -> str:
     if info.phase in (Phase.METADATA, Phase.MARKERS):
         if not info.published:
             return f"it is in phase {info.phase}, and readers are not told of it yet"
         return f"it is in phase {info.phase}, and a new switch has not begun"
     if info.waiting:
         return f"it is in phase {info.phase}, and {info.waiting} places are not there yet"
+    if without_records:
+        return f"it is in phase {info.phase}, and not every partition has told its end"
     return (
         f"it is in phase {info.phase}, and not every partition has taken its mode record (see the"
-        " coordinator's log)"
+        " coordinator's log): if one of them takes no writes any more, go on without mode records"
+        " (--without-records)"
     )

@@ -116,11 +116,25 @@ class PlacesGiven:
 
 
 @value(frozen=True, slots=True)
+class WriteLateMarkers:
+    """Effect: a transaction has no place in partitions whose topic is gone; write markers there.
+
+    Another topic may have the name by now, and have the records: they were written when this
+    coordinator did not know that yet. Its partition gets the marker, which states the id that the
+    records were thought to be in. Only if no topic has the name is the marker given up (trap 12).
+    """
+
+    transaction: TransactionMetadata
+    partitions: tuple[TopicPartition, ...]
+
+
+@value(frozen=True, slots=True)
 class WriteModeRecords:
     """Effect: a switch began; write a mode record to each partition of the topic, by its lane.
 
-    `Tenure.mode_recorded` is then told of each. Without records: ask for the partitions' ends, and
-    tell them to `Tenure.mode_ends`.
+    `Tenure.mode_recorded` is then told of each. Without records: give up those that an earlier
+    effect of the switch asked for, ask for the partitions' ends, and tell them to
+    `Tenure.mode_ends`.
     """
 
     topic: str
@@ -145,6 +159,7 @@ Effect = (
     | ClearOffsets
     | PlaceWrites
     | PlacesGiven
+    | WriteLateMarkers
     | WriteModeRecords
     | PublishMode
 )

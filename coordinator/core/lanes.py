@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -352,6 +352,33 @@ class MarkerLanes:
         if self._later:
             self._shell.wake_at(0)
 
+    def write_late(
+        self,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
+        may_mark: MayMark,
+        keys: Collection[TopicPartition],
+    ) -> None:
+        """Writes markers where a transaction was to be placed, in a topic that is gone by now.
+
+        They go to the topic that has the name, before the markers of later sequences: those waited
+        for the place. If none has it, they are given up, as all markers there.
+
+        Args:
+            transaction, epoch, hw, finished, may_mark: see `write`.
+            keys: where.
+        """
+        listed = PartitionList.of(transaction.partitions)
+        ending = _Ending(transaction, epoch, listed, len(keys), hw, finished, may_mark)
+        for key in keys:
+            lane = self._lane(transaction.txid.partition, key)
+            job = Job(lane, ending, transaction.partitions[key])
+            later = (n for n, each in enumerate(lane.queue) if each.sequence > job.sequence)
+            lane.queue.insert(next(later, len(lane.queue)), job)
+            self._send(lane)
+
     def write_mode(self, write: ModeWrite) -> None:
         """Writes a mode record to each partition of a topic. Call it in the order of sequences.
 
@@ -361,6 +388,26 @@ class MarkerLanes:
             self._queue(write, partition)
         if self._modes.waits_for(write.topic):
             self._shell.look_up(write.topic)
+
+    def stop_mode(self, journal_partition: int, topic: str) -> Mapping[int, int]:
+        """Gives up the mode records of a topic that are not on their way: its switch goes on
+        without them.
+
+        What stands behind them goes on. Those in flight stay, and no place overtakes them (R4): a
+        reader that comes to one must find all places behind it.
+
+        Returns:
+            Partition → offset of its mode record. Those in flight are added when they are written.
+        """
+        write = self._modes.stop(journal_partition, topic)
+        if write is None:
+            return {}
+        for partition in write.asked:
+            lane = self._lanes.get((journal_partition, (topic, partition)))
+            if lane is not None:
+                lane.queue = deque(job for job in lane.queue if job.part_of is not write)
+                self._send(lane)
+        return write.offsets
 
     def _queue(self, write: ModeWrite, partition: DataPartition) -> None:
         lane = self._lane(write.txid.partition, partition.key)
@@ -456,7 +503,8 @@ class MarkerLanes:
     def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:
         if offset is None:
             # Its offset must be known, and this answer does not tell it.
-            job.lane.queue.append(Job(job.lane, write, job.partition))
+            if write.is_live:
+                job.lane.queue.append(Job(job.lane, write, job.partition))
         elif self._modes.written(write, job.partition.partition, offset, now_ms):
             self._shell.look_up(write.topic)
 

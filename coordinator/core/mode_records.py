@@ -160,6 +160,13 @@ class ModeRecords:
         facts = self._topics.facts.get(write.topic)
         return facts is not None and may_be_same(facts.topic_id, write.topic_id)
 
+    def stop(self, journal_partition: int, topic: str) -> ModeWrite | None:
+        """Drops a switch that goes on without mode records. Returns it; None if there is none."""
+        write = self._writes.pop((journal_partition, topic), None)
+        if write is not None:
+            write.abandon()
+        return write
+
     def give_up(self, write: ModeWrite) -> None:
         """Drops a switch whose topic is gone."""
         key = write.txid.partition, write.topic

@@ -14,6 +14,10 @@ A switch takes two MODE records, with mode records in the data partitions betwee
   out in a partition, nor its mode record, before all that is decided earlier is placed there (R4).
   When all mode records are written, MODE says MARKERS. So behind a mode record nothing is placed.
 
+A switch whose mode records can't all be written, as a partition takes no writes any more, may go on
+without them. A second MODE record of the same phase says so. The switch keeps the offset of the
+first one: mode records of both owners and readers name it, and one that lands late is no news.
+
 In its lane a mode record stands at the journal offset of its MODE record, as a marker stands at its
 commit sequence. A new owner that finds a switch under way writes all mode records again. A mode
 record counts for a reader if it names a later MODE record than all that the reader knows of the
@@ -90,6 +94,9 @@ class TopicModes:
             CorruptRecordError: it does not follow from the phase that the topic is in.
         """
         mode = self._of(change.topic, change.topic_id)
+        if _gives_records_up(mode, change):
+            mode.with_records, mode.recorded = False, {}
+            return
         if mode.phase not in VALID_PREVIOUS[change.phase]:
             raise CorruptRecordError(
                 f"the MODE record at {offset} says that topic {change.topic} is {change.phase}, and"
@@ -141,7 +148,8 @@ class TopicModes:
     ) -> ModeChange | None:
         """Returns the record that begins a switch; None if it is made, or under way.
 
-        While the opposite switch is under way it is to be asked again later: see `phase`.
+        One that is under way with mode records goes on without them, if that is asked for. While
+        the opposite switch is under way it is to be asked again later: see `phase`.
 
         Args:
             topic: name of the topic.
@@ -149,7 +157,10 @@ class TopicModes:
             to: METADATA or MARKERS.
             with_records: whether the partitions get mode records.
         """
-        now = self.phase(topic, topic_id)
+        mode = self._of(topic, topic_id)
+        now = mode.phase
+        if now in SWITCHING and now in _TOWARDS[to] and mode.with_records and not with_records:
+            return ModeChange(topic, topic_id, now, with_records=False)
         if now in _TOWARDS[to] or now in SWITCHING:
             return None
         return ModeChange(topic, topic_id, _NEXT[now], with_records=with_records)
@@ -214,3 +225,9 @@ class TopicModes:
         for topic, mode in rows:
             modes._keep(topic, mode)
         return modes
+
+
+def _gives_records_up(mode: TopicMode, change: ModeChange) -> bool:
+    """Returns whether a MODE record says that the switch under way goes on without mode records."""
+    under_way = mode.phase in SWITCHING and mode.phase is change.phase
+    return under_way and mode.with_records and not change.with_records

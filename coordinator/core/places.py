@@ -135,9 +135,27 @@ class Places:
         return t is not None and len(t.places) < len(t.ends)
 
     def gone(self, begin: int) -> tuple[TopicPartition, ...]:
-        """Returns the partitions of an unfinished transaction whose topic was deleted."""
+        """Returns the partitions of an unfinished transaction that have no place, as their topic is
+        gone. They get a marker, if another topic has the name.
+
+        PLACED says it, and nothing else need: a marker that was written already may be written
+        again. So a new owner writes those of all that are unfinished.
+        """
         t = self._unfinished.get(begin)
         return () if t is None else tuple(p.key for p, at in t.places.items() if at == GONE)
+
+    def gone_by(self, placed: Placed) -> dict[int, tuple[TopicPartition, ...]]:
+        """Returns BEGIN → the partitions that a PLACED record says are gone, by commit sequence.
+
+        Ask before the record is replayed: what it covers waits until then.
+        """
+        gone: dict[int, list[TopicPartition]] = {}
+        for partition in (p for p, place in placed.ends.items() if place == GONE):
+            for sequence, begin in self.unplaced.of(partition):
+                if sequence <= placed.upto:
+                    gone.setdefault(begin, []).append(partition.key)
+        by_sequence = sorted(gone, key=lambda begin: self._unfinished[begin].sequence)
+        return {begin: tuple(gone[begin]) for begin in by_sequence}
 
     def waiting_in(self, topic: str, topic_id: str) -> int:
         """Returns the number of (transaction, partition) of a topic that lack a place."""

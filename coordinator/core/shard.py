@@ -443,14 +443,13 @@ class Shard(ShardState):
 
         Args:
             begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
-            gone: its partitions that don't exist any more and got no marker. Those that got no
-                place are known.
+            gone: its partitions that don't exist any more and got no marker. One that got no place
+                either is not among them, if its marker went to another topic of the name.
         """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
         if transaction.state is State.COMMITTING:
-            gone = (*gone, *self.places.gone(begin))
             return Decision(records=(Committed(begin=begin, gone=gone),))
         return Decision(records=(Aborted(begin=begin, gone=gone),))
 
@@ -512,12 +511,14 @@ class Shard(ShardState):
                 command.topic, topic_id, self.modes, self.places, self.published
             )
             return Decision(replies=((ref, commands.TopicModes((info,))),), fresh=True)
+        before = self.modes.of(change.topic, topic_id)
+        goes_on = before.phase is change.phase
         info = commands.TopicModeInfo(
             topic=change.topic,
             topic_id=topic_id,
             phase=change.phase,
-            mode_offset=self.next_offset,
-            since=self.modes.of(change.topic, topic_id).since,
+            mode_offset=before.offset if goes_on else self.next_offset,
+            since=before.since,
             waiting=self.places.waiting_in(change.topic, topic_id),
         )
         return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))

@@ -49,6 +49,7 @@ from .decision import (
     PlacesGiven,
     PublishMode,
     ShardConfig,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -178,8 +179,7 @@ class ShardState:
             case Forget():
                 self._replay_forget(offset, record)
             case Placed():
-                self.places.replay_placed(record)
-                self.watermark.emit(offset, PlacesGiven(record))
+                self._replay_placed(offset, record)
             case ModeChange():
                 self._replay_mode(offset, record)
             case Snapshot():
@@ -187,6 +187,18 @@ class ShardState:
                 if record.last:
                     # The last chunk is valid, which proves that the others are.
                     self.snapshot_offset = record.first
+
+    def _replay_placed(self, offset: int, record: Placed) -> None:
+        for begin, keys in self.places.gone_by(record).items():
+            # Before the places are told: that lets markers of later sequences go (R4).
+            self.watermark.emit(offset, self._late_markers(begin, keys))
+        self.places.replay_placed(record)
+        self.watermark.emit(offset, PlacesGiven(record))
+
+    def _late_markers(self, begin: int, keys: tuple[TopicPartition, ...]) -> WriteLateMarkers:
+        transaction = self.transactions.get(begin)
+        assert transaction is not None, "what is to be placed is not finished"
+        return WriteLateMarkers(transaction, keys)
 
     def _replay_begin(self, offset: int, record: Begin) -> None:
         transaction = TransactionMetadata(
@@ -442,6 +454,8 @@ class ShardState:
             left = tuple(p for p in row.ends if p not in row.places)
             if left:
                 found.append((row.sequence, PlaceWrites(row.begin, row.sequence, left)))
+            if gone := self.places.gone(row.begin):
+                found.append((row.sequence, self._late_markers(row.begin, gone)))
         for transaction in self.transactions:
             if transaction.commit_sequence is not None:
                 found.append((transaction.commit_sequence, WriteMarkers(transaction)))

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from ...journal.errors import NotSupportedError, TopicModeError, UnknownTopicError
+from ...journal.errors import (
+    NotSupportedError,
+    RequestTooLargeError,
+    TopicModeError,
+    UnknownTopicError,
+)
 from ...journal.modes import Mode, ModeChange, Phase
 from ..protocol import commands
 from .data_partitions import Topics
@@ -20,6 +25,11 @@ RULE: Final = "*"
 _WEIGHT_MAX: Final = 10_000
 """Entries of one page, counted as topics plus the partitions that `since` names. A page stops here;
 its first topic is always given. More makes larger messages and holds the event loop longer."""
+PARTITIONS_MAX: Final = 45_000
+"""Partitions of the largest topic that can be switched. The record that ends a switch names an
+offset for each, in up to 13 bytes, and must fit one journal record. So there is room for half as
+many again, which may be added while the switch is under way. With more than that the switch would
+begin, write its mode records, and never end."""
 _FINAL: Final = {Mode.METADATA: Phase.METADATA, Mode.MARKERS: Phase.MARKERS}
 
 
@@ -39,7 +49,8 @@ def check_name(topic: str) -> None:
 def begin(
     command: commands.SetTopicMode, topics: Topics, modes: TopicModes, published: Set[str]
 ) -> ModeChange | None:
-    """Returns the record that begins a switch; None if there is nothing to begin now.
+    """Returns the record that begins a switch, or lets the one that is under way go on without
+    mode records; None if there is nothing to begin now.
 
     No switch begins before readers are told of the one before: what is published late would be
     taken for the news of the later one. Whoever asks repeats it until the phase is final.
@@ -53,6 +64,7 @@ def begin(
     Raises:
         UnknownTopicError: there is no such topic.
         TopicModeError: the opposite switch is under way.
+        RequestTooLargeError: it has too many partitions.
     """
     topic, to = command.topic, _FINAL[command.mode]
     facts = topics.get(topic)
@@ -66,7 +78,14 @@ def begin(
     before = modes.get(topic)
     if before is not None and before.phase not in SWITCHING and topic not in published:
         return None
-    return modes.switch(topic, facts.topic_id, to, with_records=not command.without_records)
+    change = modes.switch(topic, facts.topic_id, to, with_records=not command.without_records)
+    begins = change is not None and change.phase is not modes.phase(topic, facts.topic_id)
+    if begins and facts.partition_count > PARTITIONS_MAX:
+        raise RequestTooLargeError(
+            f"topic {topic!r} has {facts.partition_count} partitions, and the record that ends a"
+            f" switch has room for {PARTITIONS_MAX}: it stays as it is. Use a topic with fewer"
+        )
+    return change
 
 
 def info_of(

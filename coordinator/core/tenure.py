@@ -43,6 +43,7 @@ from .decision import (
     Instant,
     PlacesGiven,
     Ref,
+    WriteLateMarkers,
     WriteMarkers,
     WriteOffsets,
 )
@@ -442,7 +443,7 @@ class Tenure:
         if self.over or self.quiescing:
             return
         if gone:
-            self._gone[begin] = gone
+            self._gone[begin] = (*self._gone.get(begin, ()), *gone)
         self._unwritten[begin] -= 1
         if self._unwritten[begin] == 0 and not self._pausing:
             self._finish(begin)
@@ -601,7 +602,7 @@ class Tenure:
             match effect:
                 case WriteOffsets(begin=begin) | PlaceWrites(begin=begin):
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
-                case WriteMarkers(transaction):
+                case WriteMarkers(transaction) | WriteLateMarkers(transaction):
                     begin = transaction.begin
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
         behind = bool(self._todo)

@@ -74,6 +74,8 @@ class Placing:
         self._scheduled = False
         self._suspects: set[TopicPartition] = set()
         self._probing = False
+        self._low: dict[PartitionId, int] = {}
+        """Partition → monotonic ms of the first question that told an end which is too low."""
 
     def soon(self) -> None:
         """Begins the next round at the end of this turn of the loop, if one can begin."""
@@ -109,20 +111,39 @@ class Placing:
     async def _ends(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, int]:
         """Returns the ends that could be asked for; `GONE` where the topic is."""
         found, led = self._settled(partitions)
+        for partition in found:
+            self._low.pop(partition, None)
         asked = [p.key for p in led if p.key not in self._suspects]
         if asked:
             began_s = time.monotonic()
             answers = await self._answers(f"places-{self._partition}", asked, ENDS_TIMEOUT_S)
             if time.monotonic() - began_s > ENDS_TIMEOUT_S / 2:
                 self._suspects.update(k for k in asked if isinstance(answers[k], BrokerError))
+            asked_ms = int(began_s * 1000)
             for partition in led:
                 answer = answers.get(partition.key)
-                if isinstance(answer, int):
+                if isinstance(answer, int) and self._is_credible(partition, answer, asked_ms):
                     found[partition] = answer
                 elif isinstance(answer, UnknownTopicError):
                     self._look_ups.look_up(partition.topic)
         self._probe()
         return found
+
+    def _is_credible(self, partition: PartitionId, end: int, asked_ms: int) -> bool:
+        """Returns whether an end may be of this topic. Else looks the topic up.
+
+        The question names no topic id. An end below what was there before is most likely that of
+        another topic, which was created under the name since the last look-up. A place there would
+        end the transaction where no reader looks for it, and lose it.
+        """
+        if end >= self._tenure.shard.places.last.get(partition, 0):
+            self._low.pop(partition, None)
+            return True
+        low_ms = self._low.setdefault(partition, asked_ms)
+        if self._look_ups.known.is_confirmed_since(partition.topic, low_ms):
+            return True  # It is a leader of the past: a place is never below the last one.
+        self._look_ups.look_up(partition.topic)
+        return False
 
     def _settled(
         self, partitions: Iterable[PartitionId]
@@ -173,11 +194,16 @@ class Placing:
 
     # ---- switches without mode records ----------------------------------------------------------
 
-    def end_switch(self, effect: WriteModeRecords) -> None:
-        """Tells the tenure the ends of a topic's partitions, until that has ended the switch."""
-        self._ask(self._end_switch(effect))
+    def end_switch(self, effect: WriteModeRecords, written: Mapping[int, int]) -> None:
+        """Tells the tenure the ends of a topic's partitions, until that has ended the switch.
 
-    async def _end_switch(self, effect: WriteModeRecords) -> None:
+        Args:
+            effect: the switch.
+            written: partition → offset of its mode record, if the switch began with them.
+        """
+        self._ask(self._end_switch(effect, written))
+
+    async def _end_switch(self, effect: WriteModeRecords, written: Mapping[int, int]) -> None:
         tenure, topic, topic_id = self._tenure, effect.topic, effect.topic_id
         since_ms, known = monotonic_ms(), self._look_ups.known
         while not (tenure.over or tenure.quiescing):
@@ -187,8 +213,11 @@ class Placing:
             # A broker that is behind tells fewer partitions, and `since` must name all.
             if existence is Existence.ALIVE and known.is_confirmed_since(topic, since_ms):
                 ends = await self._ends_of(topic)
-                if ends is not None and tenure.mode_ends(topic, topic_id, ends):
-                    return
+                if ends is not None:
+                    # A leader of the past tells too low an end.
+                    ends = {n: max(end, written.get(n, -1) + 1) for n, end in ends.items()}
+                    if tenure.mode_ends(topic, topic_id, ends):
+                        return
             await asyncio.sleep(MODE_PAUSE_S)
 
     async def _ends_of(self, topic: str) -> dict[int, int] | None:

@@ -35,6 +35,7 @@ from ..core.decision import (
     Effect,
     Instant,
     PublishMode,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -368,8 +369,18 @@ class Serving:
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
                 )
+            case WriteLateMarkers(transaction, partitions):
+                services.markers.lanes.write_late(
+                    transaction,
+                    shard.epoch,
+                    lambda: shard.hw,
+                    tenure.written,
+                    tenure.placer.may_mark,
+                    partitions,
+                )
             case WriteModeRecords(with_records=False):
-                self._placing.end_switch(effect)
+                written = services.markers.lanes.stop_mode(self._partition, effect.topic)
+                self._placing.end_switch(effect, written)
             case WriteModeRecords(topic, topic_id, offset, places):
                 txid = TxId(self._partition, shard.incarnation, offset)
                 may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded

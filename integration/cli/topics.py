@@ -131,7 +131,7 @@ def set_mode(
         typer.Option(
             "--without-records",
             help="Write no mode records to its partitions: it takes no writes any more, or nobody "
-            "reads it.",
+            "reads it. A switch that waits for them goes on without them.",
         ),
     ] = False,
     wait: Annotated[

@@ -25,6 +25,7 @@ from logtx.coordinator.core.decision import (
     PublishMode,
     ShardConfig,
     TopicFacts,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -267,6 +268,10 @@ class Coordinator:
         self.markers: dict[int, WriteMarkers] = {}
         """Effects to be carried out, by BEGIN; `finish` reports one as done."""
         self.mode_records: dict[str, WriteModeRecords] = {}
+        self.late_markers: dict[int, WriteLateMarkers] = {}
+        """Late markers that are not reported, by BEGIN."""
+        self.keeps_late = False
+        """Whether late markers wait for `finish_late`. Else no topic has the name."""
         """Topics whose partitions get mode records; `record_mode` and `end_mode` report them."""
         self.to_publish: list[str] = []
         """Topics of whose mode readers are to be told; `publish` reports one as done."""
@@ -377,6 +382,11 @@ class Coordinator:
         """Reports the markers of a decided transaction as written, or their partitions as gone."""
         del self.markers[begin]
         self.tenure.written(begin, gone)
+
+    def finish_late(self, begin: int, *, gone: bool) -> None:
+        """Reports the late markers of a transaction as written, or that no topic has the name."""
+        effect = self.late_markers.pop(begin)
+        self.tenure.written(begin, effect.partitions if gone else ())
 
     def ask_ends(self) -> bool:
         """Asks for the ends of partitions in which something is to be placed, if that is due."""
@@ -508,6 +518,8 @@ class Coordinator:
         """Keeps markers until `finish`; writes offsets at once, as whole IOVs."""
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
+        elif isinstance(effect, WriteLateMarkers):
+            self.late_markers[effect.transaction.begin] = effect
         elif isinstance(effect, WriteModeRecords):
             self.mode_records[effect.topic] = effect
         elif isinstance(effect, PublishMode):
@@ -522,6 +534,8 @@ class Coordinator:
         self.listen(Emitted(effect, self.shard.hw))
         if isinstance(effect, WriteOffsets):
             self.tenure.written(effect.begin)
+        elif isinstance(effect, WriteLateMarkers) and not self.keeps_late:
+            self.finish_late(effect.transaction.begin, gone=True)
 
     def first_marker(self, key: TopicPartition) -> int | None:
         """Returns the commit sequence of the first marker, or mode record, of a data partition."""
@@ -543,6 +557,7 @@ class Coordinator:
         self.listen(Surprised())
         self.markers.clear()
         self.mode_records.clear()
+        self.late_markers.clear()
         self.to_publish.clear()
         self._asked, self.question = False, None
         self.tenure.end(CoordinatorLoadingError(why))

@@ -19,6 +19,7 @@ from logtx.coordinator.core.decision import (
     PublishMode,
     Ref,
     TopicFacts,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -630,12 +631,16 @@ class _Shell:
         match effect:
             case WriteMarkers(transaction):
                 self._seat.coordinator.markers.write(self.tenure, transaction)
+            case WriteLateMarkers(transaction, keys):
+                self._seat.coordinator.markers.write_late(self.tenure, transaction, keys)
             case WriteOffsets():
                 self._seat.offsets.write(self.tenure, effect)
             case ClearOffsets():
                 raise AssertionError("groups are not forgotten here")
             case WriteModeRecords(with_records=False):
-                self.placing.end_switch(effect)
+                lanes = self._seat.coordinator.markers.lanes
+                written = lanes.stop_mode(self._seat.partition, effect.topic)
+                self.placing.end_switch(effect, written)
             case WriteModeRecords():
                 self._seat.coordinator.markers.write_mode(self.tenure, effect)
             case PublishMode(topic):

@@ -91,6 +91,16 @@ class Markers:
         may_mark = tenure.placer.may_mark
         self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark)
 
+    def write_late(
+        self, tenure: Tenure, transaction: TransactionMetadata, keys: Collection[TopicPartition]
+    ) -> None:
+        """Writes markers where a transaction was to be placed in a topic that is gone."""
+        shard = tenure.shard
+        may_mark = tenure.placer.may_mark
+        self.lanes.write_late(
+            transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark, keys
+        )
+
     def write_mode(self, tenure: Tenure, effect: WriteModeRecords) -> None:
         """Writes a mode record to each partition of a topic."""
         shard = tenure.shard

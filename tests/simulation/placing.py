@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -99,7 +99,9 @@ class Placing:
     def _look_up(self, topic: str) -> None:
         self._coordinator.later(0, lambda: self._markers.look_up(topic))
 
-    def end_switch(self, effect: WriteModeRecords, since_ms: int | None = None) -> None:
+    def end_switch(
+        self, effect: WriteModeRecords, written: Mapping[int, int], since_ms: int | None = None
+    ) -> None:
         """Tells the tenure the ends of a topic's partitions, until that has ended the switch."""
         setting, tenure, known = self._setting, self._tenure, self._markers.known
         began_ms = self._now().monotonic_ms if since_ms is None else since_ms
@@ -108,11 +110,14 @@ class Placing:
         if tenure.over or tenure.quiescing:
             return
         if effect.topic in setting.broker.topics and facts is not None and confirmed:
-            ends = {n: setting.broker.end(effect.topic, n) for n in range(facts.partition_count)}
+            ends = {
+                n: max(setting.broker.end(effect.topic, n), written.get(n, -1) + 1)
+                for n in range(facts.partition_count)
+            }
             if tenure.mode_ends(effect.topic, effect.topic_id, ends):
                 return
         self._look_up(effect.topic)
-        self._coordinator.later(MODE_PAUSE_MS, lambda: self.end_switch(effect, began_ms))
+        self._coordinator.later(MODE_PAUSE_MS, lambda: self.end_switch(effect, written, began_ms))
 
 
 class Modes:

@@ -14,7 +14,7 @@ from logtx.coordinator.core.lanes import Failure, LaneState, Producer
 from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.placing import Placer, PlaceWrites
 from logtx.journal.control import ModeRecord, TopicPartition, decode_control
-from logtx.journal.places import PartitionId, Placed
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.txid import TxId
 
 from .test_lanes import A0, A1, B0, IDS, History, Stage, always, decided, in_state, stage
@@ -241,6 +241,59 @@ def test_an_answer_of_a_predecessor_delays_a_switch_and_does_not_end_it() -> Non
     assert sequences(stage, A0) == [1_005]
 
 
+def test_mode_records_that_are_given_up_hold_nothing_up(stage: Stage) -> None:
+    told: Told = []
+    stage.lanes.write_mode(switch(told))
+    assert (sequences(stage, A0), sequences(stage, A1)) == ([1_005], [1_005])
+    while stage.sent:  # Partition 0 takes its record; the other one refuses it again and again.
+        stage.answer(Failure.REFUSED if stage.sent[0].job.partition.key == A1 else None)
+    stage.write(decided(9, A1))
+    assert stage.lanes.first(0, A1) == 1_005
+    offsets = stage.lanes.stop_mode(0, "a")
+    assert list(offsets) == [0]
+    assert stage.lanes.first(0, A1) == 1_009
+    while not stage.finished:
+        stage.wait()
+        while stage.sent:
+            stage.answer()
+    assert not told
+    assert stage.lanes.first(0, A1) is None
+    assert stage.lanes.stop_mode(0, "a") == {}
+
+
+@pytest.mark.parametrize("state", LaneState)
+def test_mode_records_are_given_up_in_every_state(stage: Stage, state: LaneState) -> None:
+    in_state(stage, state)
+    told: Told = []
+    stage.lanes.write_mode(switch(told, offset=2_000))
+    stage.lanes.stop_mode(0, "a")
+    stage.write(decided(2_009, A0, A1))
+    for _ in range(100):
+        while stage.sent:
+            job = stage.sent[0].job
+            given_up = job.sequence == 2_000 and job.partition.key == A0
+            assert not given_up or state is LaneState.FLOWING
+            stage.answer()
+        stage.wait()
+        stage.tell("a", "id-a")
+    assert stage.finished[0, 2_009] == ()
+    assert not told
+    assert not stage.lanes.backlogs().get(0, (0, 0))[0]
+
+
+def test_a_mode_record_in_flight_is_waited_for_though_it_is_given_up(stage: Stage) -> None:
+    stage.lanes.write_mode(switch([]))
+    offsets = stage.lanes.stop_mode(0, "a")
+    assert stage.lanes.first(0, A0) == 1_005, "it may be written, and no place comes before it"
+    stage.answer(Failure.REFUSED)
+    while stage.sent:
+        stage.answer()
+    assert len(offsets) == 1
+    stage.wait()
+    assert not stage.sent, "it is not written again"
+    assert stage.lanes.first(0, A0) is None
+
+
 def test_the_mode_records_of_a_tenure_that_ended_tell_nobody(stage: Stage) -> None:
     told: Told = []
     stage.lanes.write_mode(switch(told))
@@ -327,6 +380,43 @@ def test_where_it_is_placed_a_transaction_gets_no_marker(stage: Stage) -> None:
     stage.write(transaction)
     assert not stage.sent
     assert stage.finished[0, 1] == ()
+
+
+def test_a_late_marker_goes_out_before_those_of_later_sequences(stage: Stage) -> None:
+    placer = Placer(lambda key: stage.lanes.first(0, key))
+    late = decided(1, A0)
+    late.placed = frozenset({A0})
+    former = PartitionId(*A0, "id-of-its-predecessor")
+    placer.place(PlaceWrites(1, 1_001, (former,)))
+    stage.write(decided(9, A0), placer.may_mark)
+    assert not stage.sent
+    done: list[tuple[int, Any]] = []
+    stage.lanes.write_late(
+        late, 7, lambda: 0, lambda *told: done.append(told), placer.may_mark, (A0,)
+    )
+    assert not stage.sent, "its place is not durable"
+    placer.placed(Placed(1_001, {former: GONE}))
+    stage.lanes.resume(0)
+    assert sequences(stage, A0) == [1_001, 1_009]
+    assert stage.lanes.first(0, A0) == 1_001, "a place of a later sequence waits for it"
+    while stage.sent:
+        stage.answer()
+    assert done == [(1, ())]
+
+
+def test_a_late_marker_is_given_up_if_no_topic_has_the_name(stage: Stage) -> None:
+    done: list[tuple[int, Any]] = []
+    stage.lanes.write_late(
+        decided(1, A0, B0), 7, lambda: 0, lambda *told: done.append(told), always, (A0,)
+    )
+    while stage.sent:
+        stage.answer(Failure.NO_TOPIC)
+    for _ in range(50):
+        assert not done or stage.now_ms >= topics.CONFIRM_MS
+        stage.tell("a", None)
+        stage.now_ms += lanes.LOOK_PAUSE_MS
+        stage.wait()
+    assert done == [(1, (A0,))]
 
 
 def test_the_first_marker_that_a_partition_lacks_may_be_behind_those_of_an_ended_tenure(

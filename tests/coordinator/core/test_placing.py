@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.coordinator.core.modes import VALID_PREVIOUS, TopicModes
@@ -277,6 +279,39 @@ def test_decisions_are_placed_when_all_mode_records_are_written_and_not_before()
     # A partition that was added meanwhile needs one as well.
     assert modes.recorded(A, 5, (0, 1)) is None
     assert modes.recorded(A._replace(partition=1), 7, (0, 1)) is not None
+
+
+@pytest.mark.parametrize("to", [Phase.METADATA, Phase.MARKERS])
+def test_a_switch_goes_on_without_mode_records(to: Phase) -> None:
+    modes = TopicModes()
+    if to is Phase.MARKERS:
+        switched(modes, 2, Phase.METADATA)
+    begun = modes.switch("a", "id", to)
+    assert begun is not None
+    modes.replay(10, begun)
+    modes.recorded(A, 5, (0, 1))
+    change = modes.switch("a", "id", to, with_records=False)
+    assert change == replace(begun, with_records=False)
+    assert change is not None
+    modes.replay(12, change)
+    # Its owner had them all before it learned that this one is durable.
+    assert modes.recorded(A, 5, (0,)) is None
+    again = TopicModes.restore(modes.rows())
+    assert again.rows() == modes.rows()
+    for each in (modes, again):
+        # Mode records that were written name the first MODE record.
+        assert [(m.offset, m.with_records) for _, m in each.under_way()] == [(10, False)]
+        assert each.switch("a", "id", to, with_records=False) is None
+        assert each.switch("a", "id", to) is None, "not taken back"
+        with pytest.raises(CorruptRecordError):
+            each.replay(13, change)
+        with pytest.raises(CorruptRecordError):
+            each.replay(13, begun)
+        ended = each.ended("a", "id", {0: 9, 1: 9})
+        assert ended == ModeChange("a", "id", to, {0: 9, 1: 9}, with_records=False)
+        assert ended is not None
+        each.replay(14, ended)
+        assert (each.phase("a", "id"), each.of("a", "id").offset) == (to, 10)
 
 
 def test_a_new_owner_writes_the_mode_records_again() -> None:

@@ -118,6 +118,8 @@ class Reference:
         """Read a journal from offset 0."""
         self.modes: dict[str, tuple[str, Phase]] = {}
         """Topic → (id, phase) as the latest MODE record says it."""
+        self.recorded: set[str] = set()
+        """Topics whose latest MODE record speaks of mode records."""
         self.last: dict[PartitionId, int] = {}
         """The latest place of each partition."""
         self.transactions: dict[int, NaiveTransaction] = {}
@@ -169,6 +171,22 @@ class Reference:
         history = self.iovs.get(group, [])
         return next((p for s, p in reversed(history) if sequence in (None, s)), {})
 
+    def _turn(self, offset: int, record: ModeChange) -> None:
+        known = self.modes.get(record.topic, (record.topic_id, Phase.MARKERS))
+        topic_id, phase = known
+        before = phase if topic_id == record.topic_id else Phase.MARKERS
+        steps = (Phase.MARKERS, Phase.TO_METADATA, Phase.METADATA, Phase.TO_MARKERS)
+        if before is record.phase and before in (Phase.TO_METADATA, Phase.TO_MARKERS):
+            told = f"MODE {record.phase} at {offset} is told again"
+            assert not record.with_records, told
+            assert record.topic in self.recorded, told
+        else:
+            assert record.phase is steps[(steps.index(before) + 1) % 4], (
+                f"MODE {record.phase} at {offset} follows {before}"
+            )
+        self.modes[record.topic] = record.topic_id, record.phase
+        (self.recorded.add if record.with_records else self.recorded.discard)(record.topic)
+
     def _apply(self, offset: int, record: JournalRecord) -> None:
         match record:
             case ProducerRecord():
@@ -188,13 +206,7 @@ class Reference:
             case Placed():
                 self._place(offset, record)
             case ModeChange():
-                topic_id, phase = self.modes.get(record.topic, (record.topic_id, Phase.MARKERS))
-                before = phase if topic_id == record.topic_id else Phase.MARKERS
-                steps = (Phase.MARKERS, Phase.TO_METADATA, Phase.METADATA, Phase.TO_MARKERS)
-                assert record.phase is steps[(steps.index(before) + 1) % 4], (
-                    f"MODE {record.phase} at {offset} follows {before}"
-                )
-                self.modes[record.topic] = record.topic_id, record.phase
+                self._turn(offset, record)
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
             case Claim():

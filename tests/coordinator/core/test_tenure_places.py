@@ -9,9 +9,10 @@ from logtx.coordinator.core.decision import TopicFacts, WriteMarkers, WriteModeR
 from logtx.coordinator.core.fences import Fences
 from logtx.coordinator.core.placing import PlaceWrites
 from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.switching import PARTITIONS_MAX
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
-from logtx.journal.errors import NotCoordinatorError
+from logtx.journal.errors import NotCoordinatorError, RequestTooLargeError
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.records.codec import decode_entry, encode_entry
@@ -105,6 +106,35 @@ def test_a_transaction_is_finished_when_its_places_are_durable() -> None:
     assert stage.records(Placed) == [Placed(5, {B0: 9})]
     coordinator.ack()
     assert stage.state(begin) is State.COMMITTED
+
+
+@pytest.mark.parametrize("dies", ["no", "before", "behind"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_trap_12_what_is_gone_is_finished_behind_its_late_marker(gone: bool, dies: str) -> None:
+    stage = Stage()
+    coordinator = stage.coordinator
+    coordinator.keeps_late = True
+    begin = stage.commit(("b", 0), ("b", 1))
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: GONE, B1: 9})
+    if dies == "before":
+        coordinator.lose(landed=1)
+        coordinator.take_over()
+    else:
+        coordinator.ack()
+    if dies == "behind":
+        coordinator.take_over()
+    if dies != "no":
+        coordinator.finish(begin)
+    assert stage.state(begin) is State.COMMITTING, "the marker is not written"
+    assert coordinator.late_markers[begin].partitions == (("b", 0),)
+    partition = coordinator.late_markers[begin].transaction.partitions["b", 0]
+    assert partition.topic_id == "id-b", "it states where the records were thought to be"
+    coordinator.finish_late(begin, gone=gone)
+    coordinator.ack()
+    (finished,) = stage.records(Committed)
+    assert finished == Committed(begin=begin, gone=(("b", 0),) if gone else ())
+    assert len(stage.records(Placed)) == 1
 
 
 def test_what_is_marked_and_placed_waits_for_both() -> None:
@@ -281,6 +311,26 @@ def test_a_decision_too_large_for_its_places_is_refused(monkeypatch: pytest.Monk
     )
     assert type(reply).__name__ == "RequestTooLargeError"
     assert (stage.coordinator.journal.end, stage.state(txid.offset)) == (end, State.OPEN)
+
+
+def test_a_topic_whose_mode_would_not_fit_a_record_is_not_switched() -> None:
+    stage = Stage()
+    for name, count in (("most", PARTITIONS_MAX), ("more", PARTITIONS_MAX + 1)):
+        facts = TopicFacts(topic_id=name, partition_count=count, record_max_bytes=1_000_000)
+        stage.coordinator.topics[name] = facts
+    end = stage.coordinator.journal.end
+    reply = stage.ask(commands.SetTopicMode(topic="more", mode=Mode.METADATA))
+    assert isinstance(reply, RequestTooLargeError)
+    assert "45001 partitions" in str(reply)
+    assert stage.coordinator.journal.end == end
+
+    command = commands.SetTopicMode(topic="most", mode=Mode.METADATA, without_records=True)
+    stage.ask(command)
+    # Half as many again may be added meanwhile, and offsets take as many bytes as they can.
+    ends = dict.fromkeys(range(PARTITIONS_MAX * 3 // 2), 2**63 - 1)
+    assert stage.coordinator.end_mode("most", ends)
+    stage.coordinator.ack()
+    assert stage.coordinator.shard.modes.phase("most", "most") is Phase.METADATA
 
 
 def test_a_topic_that_takes_no_records_takes_commits_that_are_placed() -> None:

@@ -364,6 +364,40 @@ async def test_a_topic_that_is_deleted_does_not_hold_its_transactions_up(
         assert dict(placed.ends) == dict.fromkeys(partitions, GONE)
 
 
+@on_loop
+@pytest.mark.parametrize("mode", Mode)
+async def test_trap_12_what_a_topic_of_the_name_has_gets_a_marker_there(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    monkeypatch.setattr(topics, "CONFIRM_MS", 300)
+    monkeypatch.setattr(lanes, "LOOK_PAUSE_MS", 50)
+    async with running(log) as driver:
+        await switch(driver)
+        await finished(driver, await committed(driver, P0))
+        former = id_of(log, P0)
+        log.delete_topic(DATA)
+        log.create_topic(DATA, partitions=2)
+        # What is known is old: this is decided as if it had written to the former topic.
+        txid = await committed(driver, P0)
+        (_, decision) = journal(log, PrepareCommit)[-1]
+        assert decision.placed == (P0,)
+        done = await finished(driver, txid)
+        assert not done.gone
+        assert journal(log, Placed)[-1][1].ends == {former: GONE}
+        ((_, ended, marker),) = controls(log, P0)
+        assert ended == txid
+        assert isinstance(marker, Marker)
+        assert (marker.committed, marker.topic_id) == (True, former.topic_id)
+        assert marker.branches
+        # And the next one is ended as the topic of the name has it.
+        if mode is Mode.METADATA:
+            await switch(driver)
+        later = await committed(driver, P0)
+        await finished(driver, later)
+        markers = [t for _, t, control in controls(log, P0) if isinstance(control, Marker)]
+        assert markers == [txid] + [later] * (mode is Mode.MARKERS)
+
+
 # ---- the switch ---------------------------------------------------------------------------------
 
 
@@ -398,6 +432,39 @@ async def test_a_switch_without_mode_records_states_the_ends(
         txid = await committed(driver, P0)
         await finished(driver, txid)
         assert not controls(log, P0)
+
+
+@on_loop
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_switch_that_a_partition_holds_up_goes_on_without_mode_records(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    monkeypatch.setattr(lanes, "RETRY_MAX_MS", 50)
+    async with running(log) as driver:
+        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        log.fail_appends(*P1, refused, 1_000_000)
+        command = commands.SetTopicMode(topic=DATA, mode=Mode.METADATA)
+        reply = await driver.ask(command)
+        assert isinstance(reply, commands.TopicModes)
+        await driver.until(lambda: len(controls(log, P0)) == 1)
+        ((at, _, record),) = controls(log, P0)
+        assert isinstance(record, ModeRecord)
+        log.append_directly(*P0, b"plain")
+        if not dies:
+            info = await switch(driver, without_records=True)
+    if dies:
+        async with running(log) as driver:
+            info = await switch(driver, without_records=True)
+    assert info.mode_offset == reply.topics[0].mode_offset
+    assert info.since[1] == 0
+    assert info.since[0] > at
+    async with running(log) as driver:
+        # The partition takes nothing, and its transactions are placed.
+        txid = await committed(driver, P0)
+        await finished(driver, txid)
+        assert len(journal(log, Placed)) == 1
+    assert {txid.offset for _, txid, _ in controls(log, P0)} == {info.mode_offset}
+    assert not controls(log, P1)
 
 
 @on_loop

@@ -282,6 +282,13 @@ def test_a_switch_that_does_not_end_says_what_waits(run: Run, homes: Homes) -> N
     assert late.exit_code == 1
     assert "after 0.3 s: it is in phase to-metadata, and 2 places" in str(late.exception)
     assert "call again" in str(late.exception)
+    for partition in homes.topics.values():
+        partition.update({name: replace(info, waiting=0) for name, info in partition.items()})
+    late = set_mode(run, "orders", "metadata", "--wait", "0.3")
+    assert "not every partition has taken its mode record" in str(late.exception)
+    assert "--without-records" in str(late.exception), "the way out"
+    late = set_mode(run, "orders", "metadata", "--wait", "0.3", "--without-records")
+    assert "not every partition has told its end" in str(late.exception)
     homes.stuck = False
     assert set_mode(run, "orders", "metadata").exit_code == 0
 
