@@ -21,7 +21,7 @@ from logtx.journal.control import (
     decode_control,
     encode_mode_record,
 )
-from logtx.journal.logs.interface import Log
+from logtx.journal.logs.interface import GroupOffset, Log
 from logtx.journal.mode_registry import (
     MODES_TOPIC_SETTINGS,
     ModeKey,
@@ -31,12 +31,13 @@ from logtx.journal.mode_registry import (
 )
 from logtx.journal.modes import MODES_TOPIC, ModeChange, Phase
 from logtx.journal.places import PartitionId, Placed
-from logtx.journal.reader import JOURNAL_TOPIC, read_entries, read_records
+from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_entries, read_records
 from logtx.journal.records.types import (
     DataPartition,
     PartitionWrites,
     PrepareAbort,
     PrepareCommit,
+    Snapshot,
 )
 from logtx.journal.txid import TxId
 
@@ -138,6 +139,26 @@ class Places:
         self.decide(txid)
         self.place(number)
         return txid
+
+
+def snapshot(home: Places, **rows: object) -> int:
+    """Writes a snapshot of one chunk. Returns its offset."""
+    written, log = home.written, home.log
+    at = log.end_offset(JOURNAL_TOPIC, 0)
+    found = Snapshot(
+        first=at,
+        index=0,
+        last=True,
+        replaces=-1,
+        address="nowhere:1",
+        process_nonce=1,
+        partition_count=1,
+        past_epochs=(),
+        **rows,  # type: ignore[arg-type]
+    )
+    assert written.journal(found) == at
+    log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(at, ""))
+    return at
 
 
 # ---- the naive reading --------------------------------------------------------------------------

@@ -9,14 +9,12 @@ from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import BrokerError, NotSupportedError, TornTransactionError
-from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
-from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
+from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import (
     DataPartition,
     PartitionWrites,
-    Snapshot,
     SnapshotPlaces,
     SnapshotTransaction,
 )
@@ -24,7 +22,7 @@ from logtx.journal.state import State
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
-from .places import Places, expected, read_upto
+from .places import Places, expected, read_upto, snapshot
 
 T = [TopicPartition("t", 0)]
 
@@ -449,26 +447,6 @@ def test_serial_order_refuses_a_topic_without_markers(
     for _ in range(2):
         with pytest.raises(NotSupportedError, match="metadata mode"):
             poll_on(consumer)
-
-
-def snapshot(home: Places, **rows: object) -> int:
-    """Writes a snapshot of one chunk. Returns its offset."""
-    written, log = home.written, home.log
-    at = log.end_offset(JOURNAL_TOPIC, 0)
-    found = Snapshot(
-        first=at,
-        index=0,
-        last=True,
-        replaces=-1,
-        address="nowhere:1",
-        process_nonce=1,
-        partition_count=1,
-        past_epochs=(),
-        **rows,  # type: ignore[arg-type]
-    )
-    assert written.journal(found) == at
-    log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(at, ""))
-    return at
 
 
 def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(

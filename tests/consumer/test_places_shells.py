@@ -18,11 +18,20 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.position import Passed, Position
-from logtx.journal.reader import RecordsTrimmedError
+from logtx.journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
+from logtx.journal.records.types import (
+    AddWrites,
+    DataPartition,
+    PartitionWrites,
+    PrepareCommit,
+    SnapshotTransaction,
+)
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
-from .places import HOME, Places, expected, read_upto
+from .places import HOME, Places, expected, read_upto, snapshot
 from .test_offset_steps import FakeQueries
 
 
@@ -334,3 +343,62 @@ def test_a_step_says_what_was_passed_and_a_restart_goes_on_from_it(
     consumer.rewind()
     assert read(consumer, 1) == [b"c"]
     assert queries.commit(consumer.offset_steps())
+
+
+# ---- very large transactions --------------------------------------------------------------------
+
+
+def large(home: Places) -> tuple[TxId, PartitionWrites]:
+    """Writes records of a transaction, and says so in a part of its own. Returns what it said."""
+    txid = home.written.begin()
+    home.written.write(txid, "t", [b"a1", b"a2"])
+    ranges = home.written.ranges(txid, "t")
+    writes = PartitionWrites(DataPartition("t", 0, home.topic_id), ranges)
+    home.written.journal(AddWrites(begin=txid.offset, part=0, writes=(writes,)))
+    return txid, writes
+
+
+def decide_large(home: Places, txid: TxId, writes: PartitionWrites) -> None:
+    record = PrepareCommit(
+        begin=txid.offset,
+        writes=(),
+        decided_ms=1,
+        added=(writes.partition,),
+        placed=(writes.partition.key,),
+    )
+    home.written.sequences[txid] = home.written.journal(record)
+    home.place(0)
+
+
+def test_what_a_decision_does_not_name_is_read_in_the_parts(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    txid, writes = large(home)
+    at = home.end()
+    home.transaction([b"b"])
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 1) == [b"b"]
+    consumer.commit(asynchronous=False)
+    decide_large(home, txid, writes)
+    assert read(consumer, 2) == [b"a1", b"a2"]
+    again = make_consumer(group_id=consumer.group_id)
+    again.assign([TopicPartition("t", 0)])
+    assert read(again, 2) == [b"a1", b"a2"]
+    assert again.position([TopicPartition("t", 0)])[0].offset > at
+
+
+def test_parts_that_were_trimmed_are_read_in_the_snapshot(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    txid, writes = large(home)
+    row = SnapshotTransaction(txid.offset, "p", 0, 1, 1, State.OPEN, None, None)
+    at = snapshot(home, transactions=(row._replace(writes=(writes,), parts=1),))
+    log.delete_records(JOURNAL_TOPIC, 0, at)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, home.end())])
+    assert nothing_more(consumer)
+    decide_large(home, txid, writes)
+    assert read(consumer, 2) == [b"a1", b"a2"]
