@@ -138,6 +138,14 @@ class HomeStarts:
         listed = next((s.listed for s in snapshots if is_snapshot and s.first == offset), None)
         return Attachment(offset, listed)
 
+    def earliest(self, home: Journal, journal_start: int) -> int | None:
+        """Returns the offset of the earliest snapshot that counts; None if none is known.
+
+        Raises:
+            BrokerError, JournalError: as `find`.
+        """
+        return min((s.first for s in self._snapshots(home, journal_start)), default=None)
+
     # ---- snapshots ------------------------------------------------------------------------------
 
     def _snapshots(self, home: Journal, journal_start: int) -> list[_Known]:

@@ -20,19 +20,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from ..journal.control import TopicPartition
+from ..journal.control import Marker, TopicPartition
 from ..journal.errors import BrokerError
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
+from ..journal.places import PartitionId, Placed, Unplaced
 from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
 from ..journal.records.fate import NO_EPOCH, EpochFilter
-from ..journal.records.snapshots import FoundSnapshot
-from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit
+from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
+from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
 from ..journal.txid import TxId
-from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialOrder
+from .core.pending import RawTxId
+from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialBuffer, SerialOrder
+from .home_starts import HomeStarts
 from .reading import OFFSET_TIMEOUT_S
 
 _LOG = logging.getLogger(__name__)
@@ -79,6 +83,10 @@ class JournalTail:
         self._order = order
         self._follower: JournalFollower | None = None
         self._epochs = EpochFilter()
+        self._starts = HomeStarts(log)
+        self._buffers: Mapping[TopicPartition, SerialBuffer] = {}
+        self._unplaced: Unplaced[tuple[RawTxId, Marker]] = Unplaced()
+        """What is decided and not placed, of our partitions."""
         self._waiting: dict[int, CommitDecision] = {}
         """Decisions passed on that are not finished, by the offset of their BEGIN."""
         self._resume: _Start | None = None
@@ -90,12 +98,14 @@ class JournalTail:
     def begin(
         self,
         delivered: Mapping[TopicPartition, Mapping[Journal, int]],
+        buffers: Mapping[TopicPartition, SerialBuffer] = MappingProxyType({}),
     ) -> None:
         """Reads the journal from a place before which nothing is due, or else from a floor.
 
         Args:
             delivered: for each data partition, {journal: last commit sequence up to which nothing
                 is due there}.
+            buffers: their buffers, which are told what is placed there.
 
         Raises:
             BrokerError: no answer in time.
@@ -107,9 +117,12 @@ class JournalTail:
         found = self._behind_decision(*lowest, start, end)
         if found is None:
             found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
+            if found.snapshot is not None and found.snapshot.modes:
+                found = self._at_fence(found, start)
         self._epochs = found.epochs
         self._waiting.clear()
         self._resume = None
+        self._buffers, self._unplaced = buffers, Unplaced()
         self._begin_order(found, lowest[0])
         place = {self.partition: found.offset}
         if self._follower is None:
@@ -159,6 +172,24 @@ class JournalTail:
             )
         return _Start(found.first, found.epochs(), found)
 
+    def _at_fence(self, found: _Start, start: int) -> _Start:
+        # What is placed below the snapshot has no marker that tells of it. The journal is kept up
+        # to where data may still hold such transactions.
+        assert found.snapshot is not None
+        home = self.partition, found.snapshot.incarnation
+        first = self._starts.earliest(home, start)
+        if first is None or first >= found.offset:
+            return found
+        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
+        scan = SnapshotScan()
+        entries = read_entries(self._log, self.partition, first, end, timeout_s=READ_TIMEOUT_S)
+        with closing(entries):
+            for offset, entry in entries:
+                scan.feed(offset, entry)
+                if scan.found is not None:
+                    return _Start(scan.found.first, scan.found.epochs(), scan.found)
+        return found
+
     def _begin_order(self, found: _Start, delivered: int) -> None:
         snapshot = found.snapshot
         if snapshot is None or delivered >= snapshot.first - 1:
@@ -166,14 +197,61 @@ class JournalTail:
             return
         journal = self.partition, snapshot.incarnation
         self._order.begin(Floor(journal, snapshot.first))
+        unfinished = {u.begin: u for u in snapshot.unfinished}
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             partitions = _with_records(c.writes)
-            self._decide(CommitDecision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
+            told = unfinished.get(c.begin)
+            placed = frozenset() if told is None else told.placed
+            decision = CommitDecision(
+                c.commit_sequence, txid, NO_TIMESTAMP, partitions, placed=placed
+            )
+            self._decide(decision)
+            if told is not None:
+                self._await_places(decision, c.writes, told.places)
 
     def _decide(self, decision: CommitDecision) -> None:
         self._waiting[decision.txid.offset] = decision
         self._order.decide(decision)
+
+    def _await_places(
+        self,
+        decision: CommitDecision,
+        writes: Sequence[PartitionWrites],
+        places: Mapping[PartitionId, int],
+    ) -> None:
+        """Tells buffers where a transaction is placed, or keeps it until that is read."""
+        raw, sequence = decision.txid.to_bytes(), decision.sequence
+        for each in joined(writes):
+            partition = PartitionId(*each.partition.key, each.partition.topic_id)
+            is_placed = partition.key in decision.placed
+            if not is_placed or partition.key not in self._buffers or not each.branches:
+                continue
+            end = Marker(
+                committed=True,
+                commit_sequence=sequence,
+                hw=0,
+                epoch=0,
+                branches=each.branches,
+                topic_id=partition.topic_id,
+            )
+            place = places.get(partition)
+            if place is None:
+                self._unplaced.add(partition, sequence, (raw, end))
+            else:
+                self._buffers[partition.key].place(raw, end, place)
+
+    def _decided(self, offset: int, txid: TxId, record: PrepareCommit) -> None:
+        placed = frozenset(record.placed)
+        partitions = tuple(sorted(record.written))
+        decision = CommitDecision(offset, txid, record.decided_ms, partitions, placed=placed)
+        self._decide(decision)
+        if placed.isdisjoint(self._buffers):
+            return
+        writes: Sequence[PartitionWrites] = record.writes
+        if any(p.key in placed for p in record.added):
+            writes = self._starts.writes(txid.journal, record.begin, offset)
+        self._await_places(decision, writes, {})
 
     def last_decision(self) -> tuple[Journal, int] | None:
         """Returns the journal and its last commit sequence as of now; None if nothing was decided.
@@ -239,9 +317,11 @@ class JournalTail:
         if isinstance(record, PrepareCommit):
             if record.begin in self._waiting or self._resume is not None:
                 return  # only the first decision counts; or it will be taken later
-            txid = TxId(self.partition, entry.incarnation, record.begin)
-            partitions = tuple(sorted(record.written))
-            self._decide(CommitDecision(offset, txid, record.decided_ms, partitions))
+            self._decided(offset, TxId(self.partition, entry.incarnation, record.begin), record)
+        elif isinstance(record, Placed):
+            for partition, place, waiting in self._unplaced.cover(record):
+                if partition.key in self._buffers:
+                    self._buffers[partition.key].place(*waiting.what, place)
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)
             if done is not None:

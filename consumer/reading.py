@@ -426,6 +426,11 @@ class Reading:
         elif assigned.buffer.blocked:
             self._blocked.add(assigned.key)
 
+    def wake_all(self) -> None:
+        """Looks which partitions have something to deliver or to read again."""
+        for assigned in self.assigned.values():
+            self._wake(assigned)
+
     def _note_ends(self) -> None:
         for event in self._ends:
             assigned = self._owner(event)

@@ -20,7 +20,7 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import JournalError, LogtxError, NotSupportedError
+from ..journal.errors import JournalError, LogtxError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
@@ -125,15 +125,7 @@ class SerialReader:
 
         Raises:
             BrokerError, JournalError: the journal's last decision could not be read.
-            NotSupportedError: the topic is in metadata mode.
         """
-        if self._reading.following.home_of(assigned) is not None:
-            topic, partition = assigned.key
-            raise NotSupportedError(
-                f"topic {topic} is in metadata mode, in which transactions have no markers in"
-                f" {topic}[{partition}], and serial order is made of these: read it with poll() or"
-                " consume() and isolation.level=read_committed, or switch it to markers"
-            )
         buffer = SerialBuffer(
             assigned.key,
             assigned.start,
@@ -170,7 +162,7 @@ class SerialReader:
         self._changes = changes
 
     def _begin(self, present: dict[TopicPartition, SerialBuffer]) -> None:
-        self._tail.begin({key: buffer.delivered for key, buffer in present.items()})
+        self._tail.begin({key: buffer.delivered for key, buffer in present.items()}, present)
         self._journal_failure = None
         self._buffers = present
 
@@ -197,6 +189,8 @@ class SerialReader:
         except JournalError as error:
             # What was decided before can still be delivered; `raise_failure` raises this after it.
             self._journal_failure = error
+        if busy:
+            self._reading.wake_all()  # a place may have ended what is to be read again
         busy = self._reading.work() or busy
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers, time.monotonic())

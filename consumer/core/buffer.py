@@ -146,9 +146,10 @@ class PartitionBuffer(DeliveryQueue):
         """Plain records of this batch that are not delivered."""
         self._put_back: Position | None = None
         """What `position` returns from now on, after `put_back`."""
-        self.known_mode = -1
+        self.known_mode: int | None = None
         """Journal offset of the latest MODE record known of the topic: a mode record of that or an
-        earlier one changes nothing."""
+        earlier one changes nothing. None: who reads this follows no home, so mode records become
+        events: it must not pass over what they say."""
         self.mode_met: ModeMet | None = None
         """The mode record at which it stopped: what follows is for a `PlacedBuffer`."""
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
@@ -325,16 +326,21 @@ class PartitionBuffer(DeliveryQueue):
         control = controls[0] or b""
         if record.value() is None and record.key() is None:
             marker = decode_control(control)
-            if isinstance(marker, Marker | ModeRecord):
+            if isinstance(marker, Marker) or (isinstance(marker, ModeRecord) and self._knows_modes):
                 return marker
         self._controls.decode(control)
         return None
 
     # ---- mode records and markers ---------------------------------------------------------------
 
+    @property
+    def _knows_modes(self) -> bool:
+        return self.known_mode is not None
+
     def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
         mode_offset = TxId.from_bytes(raw).offset
-        if live and record.places and mode_offset > self.known_mode:
+        known = self.known_mode
+        if live and record.places and known is not None and mode_offset > known:
             met = ModeMet(offset, journal_of(raw), mode_offset, record.topic_id)
             raise _StopsHereError(met)
 

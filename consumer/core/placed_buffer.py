@@ -48,6 +48,8 @@ class PlacedTransaction(EndedTransaction):
 class PlacedBuffer(PartitionBuffer):
     """Applies the rules of ``read_committed`` to a partition in which one home places."""
 
+    _knows_modes = True
+
     def __init__(
         self,
         partition: TopicPartition,

@@ -47,9 +47,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from ...journal.control import Marker, TopicPartition
+from ...journal.control import Marker, ModeRecord, TopicPartition
 from ...journal.errors import ConsumerError, MalformedHeaderError
-from ...journal.position import Journal, Position
+from ...journal.places import GONE
+from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
 from ...journal.value import value
 from .buffer import MalformedFactory, PartitionBuffer, met_before
@@ -58,6 +59,7 @@ from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
 from .looks import CONTRADICTED_APART_S, Looks
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .placed_buffer import PlacedTransaction
 from .shared import Shared
 
 PARTITION_BYTES: Final = 2
@@ -91,6 +93,9 @@ class SerialBuffer(PartitionBuffer):
         Collects only transactions of `journal_partition`.
         """
         own = {j: s for j, s in met_before(start).items() if j[0] == journal_partition}
+        passed = start.passed
+        if passed is not None and passed.home[0] == journal_partition:
+            own[passed.home] = max(passed.sequence, own.get(passed.home, -1))
         super().__init__(
             partition,
             replace(start, met=own, delivered={}),
@@ -116,6 +121,12 @@ class SerialBuffer(PartitionBuffer):
             for journal, sequence in start.met.items()
             if journal[0] == journal_partition
         }
+        self._due: deque[tuple[int, RawTxId, Marker]] = deque()
+        """Places that were told and are not read up to."""
+        self._not_coming: dict[RawTxId, int] = {}
+        """Commit sequences of those that are placed nowhere, or below where reading began."""
+        self._half_of: RawTxId | None = None
+        """The placed transaction of which an earlier life delivered some records."""
         """Commit sequences of the markers that were read, which rise, but for the oldest."""
         self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
         """Events for records whose headers did not decode; each is reported once."""
@@ -130,6 +141,49 @@ class SerialBuffer(PartitionBuffer):
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
 
     # ---- in -------------------------------------------------------------------------------------
+
+    @property
+    def _knows_modes(self) -> bool:
+        return True
+
+    def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
+        """Passes over a mode record: the journal says of each transaction whether it is placed."""
+
+    def place(self, raw: RawTxId, end: Marker, place: int) -> None:
+        """Takes a transaction's place, which counts as its marker once it is read up to.
+
+        Must be called in commit-sequence order. What was told before changes nothing.
+        """
+        sequence, journal = end.commit_sequence, journal_of(raw)
+        if sequence <= self._met_taken.get(journal, -1) or raw in self._held:
+            return
+        if place == GONE or place < self._start.o2:
+            self._not_coming[raw] = sequence
+        elif all(raw != waiting for _, waiting, _ in self._due):
+            self._due.append((place, raw, end))
+            self._end_due()
+
+    def will_not_come(self, raw: RawTxId) -> bool:
+        """Returns whether a placed transaction is placed where this reader will not come to."""
+        return raw in self._not_coming
+
+    def _end_due(self) -> None:
+        while self._due and self._due[0][0] <= self.next_offset:
+            place, raw, end = self._due.popleft()
+            known = self._start.passed
+            if known is not None and self._half_of is None and end.commit_sequence > known.sequence:
+                self._half_of = raw
+            journal, pending = journal_of(raw), self._pending.pop(raw, None)
+            self._ended.add(raw, self._shared.ended_max)
+            self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
+            self._commit(PlacedTransaction(raw, end, place), pending)
+            self._note_read(journal, end.commit_sequence)
+
+    def _delivered_before(self, entry: EndedTransaction) -> int:
+        if not isinstance(entry, PlacedTransaction):
+            return super()._delivered_before(entry)
+        known = self._start.passed
+        return known.taken if known is not None and entry.txid == self._half_of else 0
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
         if raw is not None and raw[:PARTITION_BYTES] != self._wanted and len(raw) == 16:
@@ -178,7 +232,12 @@ class SerialBuffer(PartitionBuffer):
                 self._parked.pop(raw, None)
                 self._pending_map.discard(entry.pending)
             return
+        last = next(reversed(self._held.values()), None)
         self._held[raw] = entry
+        if last is not None and last.marker.commit_sequence > entry.marker.commit_sequence:
+            # Its place was told after the marker behind it was read.
+            by_sequence = sorted(self._held.items(), key=lambda i: i[1].marker.commit_sequence)
+            self._held = dict(by_sequence)
         self._held_records += entry.stated
         if entry.state is EntryState.WAITING:
             self._unsettled[raw] = entry
@@ -191,6 +250,7 @@ class SerialBuffer(PartitionBuffer):
 
     def _after_batch(self) -> None:
         super()._after_batch()
+        self._end_due()
         if self._fresh:
             still = {id(p): p for p in self._fresh if self._parked.get(p.txid) is p}
             self._fresh = []
@@ -241,6 +301,8 @@ class SerialBuffer(PartitionBuffer):
                 passed.append(raw)
         for raw in passed:
             self._finish(self._unhold(raw))
+        while self._not_coming and next(iter(self._not_coming.values())) <= sequence:
+            del self._not_coming[next(iter(self._not_coming))]
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
 
     def let_through(self, raw: RawTxId) -> None:
@@ -319,7 +381,13 @@ class SerialBuffer(PartitionBuffer):
         for journal, sequences in self._read.items():
             if below := bisect_right(sequences, met.get(journal, -1)):
                 read[journal] = sequences[below - 1]
-        return replace(place, met=read, delivered=dict(met))
+        place = replace(place, met=read, delivered=dict(met))
+        head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
+        if not place.o3 or not isinstance(head, PlacedTransaction):
+            return place
+        # Several may be placed at one offset, and a marker lie there: see `Position.passed`.
+        passed = Passed(head.journal, met.get(head.journal, -1), place.o3)
+        return replace(place, o3=0, passed=passed)
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
@@ -344,6 +412,8 @@ class CommitDecision:
     """Data partitions with accepted records, as far as they are known."""
     unnamed: int = 0
     """Number of further such partitions, whose names are not known as the decision was not read."""
+    placed: frozenset[TopicPartition] = frozenset()
+    """Those of the partitions in which it is placed, rather than marked."""
 
 
 @value(frozen=True, slots=True)
@@ -587,6 +657,9 @@ class SerialOrder:
         # Whether a transaction that was not collected here will not come: its marker was read, or
         # lies below our start, or was never written.
         txid = decision.txid
+        if key in decision.placed:
+            # The journal tells its place in any case, and nothing else says whether it was read.
+            return buffer.will_not_come(txid.to_bytes())
         met = buffer.last_met(txid.journal)
         if buffer.has_ended(txid.to_bytes()) or (met is not None and met >= decision.sequence):
             return True

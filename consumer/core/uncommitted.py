@@ -15,7 +15,9 @@ from .pending import Record
 
 
 class UncommittedBuffer(PartitionBuffer):
-    """A `PartitionBuffer` in which nothing is ever pending."""
+    """A `PartitionBuffer` in which nothing is ever pending. It hides mode records, too."""
+
+    _knows_modes = True
 
     def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
         if not live:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.journal.control import TXID_HEADER
-from logtx.journal.errors import BrokerError, NotSupportedError, TornTransactionError
+from logtx.journal.errors import BrokerError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -428,25 +428,6 @@ def test_a_malformed_header_is_an_event_in_its_place(
     found = [m for _ in range(30) for m in consumer.consume(10, 0.1)]
     assert [m.value() for m in found] == [b"p1", b"bad", b"a"]
     assert [m.error() is None for m in found] == [True, False, True]
-
-
-@pytest.mark.parametrize("switched_before", [True, False])
-def test_serial_order_refuses_a_topic_without_markers(
-    switched_before: bool, places: Places, make_consumer: MakeConsumer
-) -> None:
-    consumer = make_consumer(isolation_level="serializable")
-    places.written.finish(places.written.transaction("t", [b"m"]))
-    if switched_before:
-        at = places.switch(Phase.METADATA)[0]
-        consumer.assign([TopicPartition("t", 0, at)])
-    else:
-        consumer.assign(T)
-        assert read(consumer, 1) == [b"m"]
-        places.switch(Phase.METADATA)
-    places.transaction([b"a"])
-    for _ in range(2):
-        with pytest.raises(NotSupportedError, match="metadata mode"):
-            poll_on(consumer)
 
 
 def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(

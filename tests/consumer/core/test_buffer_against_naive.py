@@ -20,7 +20,7 @@ from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMa
 from logtx.journal.control import Marker
 from logtx.journal.position import Position
 
-from ..records import DATA, FakeRecord, malformed, mode_record, plain, txid
+from ..records import DATA, FakeRecord, data, malformed, mode_record, plain, txid
 from .naive import LogWriter, expected, parse
 
 WEIGHTS = (2, 2, 6, 6, 2, 2, 2, 1, 1)
@@ -216,3 +216,32 @@ def test_a_mode_record_is_told_where_transactions_are_marked(payload: bytes | No
     got = list(reader.drain(10))
     assert [(r.at, r.malformed) for r in got] == [(0, False), (1, True), (2, False)]
     assert reader.buffer.position().o1 == len(log)
+
+
+@pytest.mark.parametrize(("known", "stops"), [(3, True), (4, False)])
+def test_a_reader_that_can_follow_a_home_stops_at_a_mode_record_that_counts(
+    known: int, stops: bool
+) -> None:
+    log = [
+        data(0, txid(9)),
+        mode_record(1, txid(4)),
+        plain(2),
+        mode_record(3, txid(5), places=False),
+    ]
+    reader = Reader(log, Position.at(0))
+    reader.buffer.known_mode = known
+    reader.read(len(log))
+    assert [r.at for r in reader.drain(10)] == ([] if stops else [2])
+    met, position = reader.buffer.mode_met, reader.buffer.position()
+    assert (met and (met.offset, met.mode_offset)) == ((1, 4) if stops else None)
+    assert (position.o1, position.o2) == (0, 1 if stops else 4)
+    reader.buffer.skip_unseen(9)
+    assert reader.buffer.next_offset == (1 if stops else 9)
+
+
+def test_below_its_start_a_reader_passes_over_mode_records() -> None:
+    log = [mode_record(0, txid(4)), plain(1), plain(2)]
+    reader = Reader(log, Position(o1=0, o2=2))
+    reader.buffer.known_mode = -1
+    reader.read(len(log))
+    assert [r.at for r in reader.drain(10)] == [2]

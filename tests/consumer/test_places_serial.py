@@ -1,0 +1,175 @@
+"""Serial order and `transactions()` where transactions are placed: a place counts as a marker."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Phase
+from logtx.journal.places import GONE
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.types import (
+    DataPartition,
+    PartitionWrites,
+    SnapshotMode,
+    SnapshotPlaces,
+    SnapshotTransaction,
+)
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+from .conftest import MakeConsumer
+from .logs import Transactions, nothing_more, read
+from .places import Places, snapshot
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
+ALL = [TopicPartition("t", number) for number in range(3)]
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """A log in memory, so that each test has a journal of its own."""
+    memory_log.create_topic("t", partitions=3)
+    return memory_log
+
+
+@pytest.fixture
+def home(log: MemoryLog) -> Places:
+    written = Transactions(log)
+    written.with_journal()
+    return Places(written, "t", partitions=3)
+
+
+def serial(make_consumer: MakeConsumer, *places: TopicPartition, **settings: object) -> Consumer:
+    consumer = make_consumer(isolation_level="serializable", **settings)
+    consumer.assign(list(places or ALL))
+    return consumer
+
+
+def across(home: Places, name: bytes, *counts: int) -> TxId:
+    """Writes `counts` records to partitions 0, 1 and 2, and decides. Places nothing."""
+    txid = home.written.begin()
+    for number, count in enumerate(counts):
+        if count:
+            values = [b"%s%d%d" % (name, number, n) for n in range(count)]
+            home.written.write(txid, "t", values, number)
+    home.decide(txid)
+    return txid
+
+
+def marked(home: Places, value: bytes, number: int = 0) -> None:
+    home.written.finish(home.written.transaction("t", [value], number))
+
+
+def some(home: Places) -> list[bytes | None]:
+    """Writes transactions by markers, by places, and by markers again. Returns what is due."""
+    marked(home, b"m")
+    home.switch(Phase.METADATA)
+    across(home, b"a", 2, 1)
+    across(home, b"b", 1, 0, 2)
+    home.written.append("t", [b"plain"])
+    home.place()
+    across(home, b"c", 2)
+    across(home, b"d", 1, 1)
+    home.place()
+    home.switch(Phase.MARKERS)
+    marked(home, b"n")
+    found = [b"m", b"a00", b"a01", b"a10", b"b00", b"b20", b"b21", b"c00", b"c01", b"d00", b"d10"]
+    return [*found, b"n"]
+
+
+def test_places_and_markers_come_in_the_order_of_the_decisions(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    consumer = serial(make_consumer)
+    assert nothing_more(consumer, 0.1)
+    wanted = some(home)
+    assert read(consumer, len(wanted)) == wanted
+    again = serial(make_consumer)
+    assert read(again, len(wanted)) == wanted
+    assert nothing_more(again, 0.1)
+    assert again.counters.skipped_transactions == 0
+
+
+def test_a_stop_after_every_record_goes_on_exactly(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    wanted, got = some(home), []
+    for _ in wanted:
+        consumer = serial(make_consumer, group_id="stops", enable_auto_commit=False)
+        got += read(consumer, 1)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    assert got == wanted
+
+
+def test_a_transaction_waits_for_each_of_its_places(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    consumer = serial(make_consumer)
+    across(home, b"a", 1, 1)
+    home.place(0)
+    assert nothing_more(consumer)
+    home.place(1)
+    assert read(consumer, 2) == [b"a00", b"a10"]
+
+
+def test_what_is_placed_below_the_start_or_nowhere_is_passed_over(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    across(home, b"a", 1)
+    home.place()
+    across(home, b"b", 1, 1)
+    home.place(0)
+    home.place(1, at=GONE)
+    consumer = serial(make_consumer, TopicPartition("t", 0, 3), TopicPartition("t", 1, 0))
+    assert read(consumer, 1) == [b"b00"]
+    assert nothing_more(consumer, 0.1)
+    assert consumer.counters.side_reads == 1
+
+
+def test_whole_transactions(home: Places, make_consumer: MakeConsumer) -> None:
+    some(home)
+    consumer = make_consumer()
+    consumer.assign(ALL)
+    found = [(t.complete, [m.value() for m in t.records]) for t in consumer.transactions(timeout=1)]
+    assert found == [
+        (True, [b"m"]),
+        (True, [b"a00", b"a01", b"a10"]),
+        (True, [b"b00", b"b20", b"b21"]),
+        (True, [b"c00", b"c01"]),
+        (True, [b"d00", b"d10"]),
+        (True, [b"n"]),
+    ]
+
+
+def test_a_trimmed_journal_is_read_from_its_fence(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    waits = across(home, b"w", 1)
+    sequence = home.written.sequences[waits]
+    writes = (
+        PartitionWrites(DataPartition("t", 0, home.topic_id), home.written.ranges(waits, "t")),
+    )
+    row = SnapshotTransaction(waits.offset, "p", 0, 1, 1, State.COMMITTING, sequence, None)
+    modes = (SnapshotMode("t", home.topic_id, Phase.METADATA, home.mode_offset),)
+    fence = snapshot(
+        home,
+        transactions=(row._replace(writes=writes),),
+        places=(SnapshotPlaces(waits.offset, sequence, ((home.partition(), 2, None),)),),
+        modes=modes,
+    )
+    log.delete_records(JOURNAL_TOPIC, 0, fence)
+    home.place()
+    across(home, b"a", 1)
+    home.place()
+    snapshot(home, last_places=((home.partition(), 3),), fence=fence, modes=modes)
+    across(home, b"b", 1)
+    home.place()
+    consumer = serial(make_consumer)
+    assert read(consumer, 3) == [b"w00", b"a00", b"b00"]
