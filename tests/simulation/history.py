@@ -90,6 +90,15 @@ class Trim:
 
 
 @dataclass(slots=True)
+class DataTrim:
+    """Retention deleted everything below an offset of a data partition."""
+
+    partition: TopicPartition
+    before: int
+    at: int
+
+
+@dataclass(slots=True)
 class Absence:
     """A topic did not exist for a while."""
 
@@ -169,6 +178,8 @@ class Serial:
     starts: dict[TopicPartition, int]
     events: list[Given | Resumed] = field(default_factory=list)
     failure: str = ""
+    is_refused: bool = False
+    """Whether it ended because the topic is in metadata mode, where no markers are."""
 
 
 @dataclass(slots=True)
@@ -234,6 +245,8 @@ class ModesRecord:
 
     key: ModeKey
     value: TopicModeRecord | None
+    time_ms: int = 0
+    """When it landed."""
 
 
 class History:
@@ -253,6 +266,11 @@ class History:
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []
         self.modes_log: list[ModesRecord] = []
+        self.data_trims: list[DataTrim] = []
+        self.has_false_ends = False
+        """Whether former leaders tell ends of the past to those that place or pass gates."""
+        self.mode_records: Counter[tuple[TopicPartition, TxId]] = Counter()
+        """(data partition, what names the MODE record) → how often its mode record lies there."""
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}
         self.serial: dict[str, Serial] = {}
