@@ -127,6 +127,9 @@ class Following:
             (whether anything came, partitions that are to begin anew, with their new starts).
         """
         partitions = list(partitions)
+        for assigned in partitions:
+            if assigned.paused and assigned.home is not None and assigned.home.is_full:
+                self.homes.park(assigned.home)
         try:
             moved = self.homes.poll()
         except RecordsTrimmedError as error:
@@ -168,6 +171,8 @@ class Following:
 
     def _to_markers(self, assigned: Assigned) -> Assigned | None:
         home = assigned.home
+        if home is not None and home.is_parked:
+            return None if assigned.paused else _anew(assigned, assigned.buffer.position())
         if home is None or home.back is None or not home.is_over:
             return None
         offset, mode_offset = home.back.offset, home.back.mode_offset

@@ -277,6 +277,29 @@ def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     assert read(consumer, 40) == values
 
 
+def test_a_paused_partition_with_many_places_holds_up_no_other(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_view, "KEPT_MAX", 5)
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    consumer.assign(both)
+    home.transaction([b"a"], 0)
+    home.transaction([b"b"], 1)
+    assert sorted(map(str, read(consumer, 2))) == ["b'a'", "b'b'"]
+    consumer.pause(both[:1])
+    assert nothing_more(consumer, 0.1)
+    values = [b"%d" % n for n in range(20)]
+    for value in values:
+        home.transaction([value], 0)
+    home.transaction([b"c"], 1)
+    assert read(consumer, 1) == [b"c"]
+    assert nothing_more(consumer, 0.1)
+    consumer.resume(both[:1])
+    assert read(consumer, 20) == values
+
+
 def test_a_journal_that_was_trimmed_under_a_reader_is_read_again(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
