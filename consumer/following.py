@@ -8,7 +8,7 @@ position says all that the next buffer needs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -46,14 +46,15 @@ class Following:
         pending_map: PendingTransactionMap,
         shared: Shared,
         topic_ids: TopicIds,
+        high_of: Callable[[TopicPartition], int],
     ) -> None:
-        """Asks nothing yet."""
+        """Asks nothing yet. `high_of` is `Homes`' argument of that name."""
         self._config = config
         self._counters = counters
         self._pending_map = pending_map
         self._shared = shared
         self._registry = Registry(log, topic_ids)
-        self.homes = Homes(log, config.librdkafka_quiet)
+        self.homes = Homes(log, config.librdkafka_quiet, high_of)
 
     def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes the topics of these partitions have, before they are begun.

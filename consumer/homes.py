@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -279,13 +279,18 @@ class _Lane:
 class Homes:
     """Follows the homes of all partitions of one consumer. One thread at a time may use it."""
 
-    def __init__(self, log: Log, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, log: Log, settings: Mapping[str, Any], high_of: Callable[[TopicPartition], int]
+    ) -> None:
         """Opens nothing: the first partition opens the journal's consumer.
 
         Args:
             log: the log of journal and data.
             settings: librdkafka's settings for the journal's consumer.
+            high_of: tells up to where a partition was known to reach when it was fetched last,
+                without a question; a negative number if that is not known.
         """
+        self._high_of = high_of
         self._log = log
         # Only an event at the end tells of offsets without records there.
         self._settings = {**settings, "enable.partition.eof": True}
@@ -416,6 +421,8 @@ class Homes:
         for followed in self.followed():
             offset = None if followed.input is None else followed.input.frontier()
             if offset is not None:
+                # In a backlog one answer so lets all pass that exists, and not one batch.
+                offset = max(offset, self._high_of(followed.key))
                 found.append(Frontier(followed, followed.home[0], offset))
         return found
 

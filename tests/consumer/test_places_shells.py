@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
 from logtx.consumer.core.known_modes import KnownModes
@@ -215,6 +216,27 @@ def test_an_end_below_what_was_told_before_counts_for_the_higher_one(
     assert nothing_more(consumer)  # it was read that a transaction is decided and not placed
     home.place(at=at)
     assert read(consumer, 2) == [b"b", b"p2"]
+
+
+def test_one_question_serves_a_backlog(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FETCH_MAX_RECORDS", 10)
+    home.switch(Phase.METADATA)
+    values = [b"%d" % n for n in range(1_000)]
+    home.written.append("t", values)
+    asked: list[object] = []
+    real = home.log.each_end_offset
+
+    def each_end_offset(keys: Any, **more: Any) -> Any:
+        asked.append(keys)
+        return real(keys, **more)
+
+    monkeypatch.setattr(home.log, "each_end_offset", each_end_offset)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 1_000) == values
+    assert len(asked) < 10
 
 
 # ---- homes --------------------------------------------------------------------------------------
