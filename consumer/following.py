@@ -8,7 +8,7 @@ position says all that the next buffer needs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -46,14 +46,15 @@ class Following:
         pending_map: PendingTransactionMap,
         shared: Shared,
         topic_ids: TopicIds,
+        high_of: Callable[[TopicPartition], int],
     ) -> None:
-        """Asks nothing yet."""
+        """Asks nothing yet. `high_of` is `Homes`' argument of that name."""
         self._config = config
         self._counters = counters
         self._pending_map = pending_map
         self._shared = shared
         self._registry = Registry(log, topic_ids)
-        self.homes = Homes(log, config.librdkafka_quiet)
+        self.homes = Homes(log, config.librdkafka_quiet, high_of)
 
     def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes the topics of these partitions have, before they are begun.
@@ -127,6 +128,9 @@ class Following:
             (whether anything came, partitions that are to begin anew, with their new starts).
         """
         partitions = list(partitions)
+        for assigned in partitions:
+            if assigned.paused and assigned.home is not None and assigned.home.is_full:
+                self.homes.park(assigned.home)
         try:
             moved = self.homes.poll()
         except RecordsTrimmedError as error:
@@ -168,6 +172,8 @@ class Following:
 
     def _to_markers(self, assigned: Assigned) -> Assigned | None:
         home = assigned.home
+        if home is not None and home.is_parked:
+            return None if assigned.paused else _anew(assigned, assigned.buffer.position())
         if home is None or home.back is None or not home.is_over:
             return None
         offset, mode_offset = home.back.offset, home.back.mode_offset

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -91,6 +91,8 @@ class Followed:
         self._view: HomeView | None = None
         self._early: list[Record] = []
         self._next_offset = start.o1
+        self.is_parked = False
+        """Whether it is followed no more, until the application resumes it."""
         self.told_misplaced = 0
         """How many of the transactions that are misplaced were counted."""
 
@@ -109,6 +111,8 @@ class Followed:
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Takes in records in offset order."""
+        if self.is_parked:
+            return  # They will be read again.
         for record in batch:
             if not len(record) and record.key() is None:
                 self._look_at(record)
@@ -135,8 +139,15 @@ class Followed:
             if self.input is not None:
                 self.input.end_with(self.back.offset)
 
+    def park(self) -> None:
+        """Drops what waits: the partition begins anew when it is resumed."""
+        self.is_parked, self.input, self._view = True, None, None
+        self._early.clear()
+
     def skip_unseen(self, offset: int) -> None:
         """Counts everything below an offset as read."""
+        if self.is_parked:
+            return
         if self.input is not None:
             self.input.skip_unseen(offset)
         self._next_offset = max(self._next_offset, offset)
@@ -268,13 +279,18 @@ class _Lane:
 class Homes:
     """Follows the homes of all partitions of one consumer. One thread at a time may use it."""
 
-    def __init__(self, log: Log, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, log: Log, settings: Mapping[str, Any], high_of: Callable[[TopicPartition], int]
+    ) -> None:
         """Opens nothing: the first partition opens the journal's consumer.
 
         Args:
             log: the log of journal and data.
             settings: librdkafka's settings for the journal's consumer.
+            high_of: tells up to where a partition was known to reach when it was fetched last,
+                without a question; a negative number if that is not known.
         """
+        self._high_of = high_of
         self._log = log
         # Only an event at the end tells of offsets without records there.
         self._settings = {**settings, "enable.partition.eof": True}
@@ -283,6 +299,8 @@ class Homes:
         self._lanes: dict[Journal, list[_Lane]] = {}
         self._waiting: list[Followed] = []
         """Partitions whose home is not read yet."""
+        self._parked: list[Followed] = []
+        """Partitions that are followed no more, until the application resumes them."""
         self._begin_at_s = 0.0
         """Not before then a home that could not be read is tried again."""
         self._gates: Gates[Followed] = Gates(log)
@@ -296,7 +314,7 @@ class Homes:
     @property
     def follows(self) -> bool:
         """Whether any partition's home is followed."""
-        return bool(self._waiting or self._lanes)
+        return bool(self._waiting or self._lanes or self._parked)
 
     def begin(self, followed: Followed) -> None:
         """Follows a partition's home, from the next `poll` on."""
@@ -305,12 +323,20 @@ class Homes:
     def forget(self, followed: Followed) -> None:
         """Stops following a partition's home."""
         self._waiting = [each for each in self._waiting if each is not followed]
+        self._parked = [each for each in self._parked if each is not followed]
         for home, lanes in list(self._lanes.items()):
             for lane in lanes:
                 lane.drop(followed)
             self._lanes[home] = [lane for lane in lanes if not lane.is_empty]
             if not self._lanes[home]:
                 del self._lanes[home]
+
+    def park(self, followed: Followed) -> None:
+        """Stops following a partition that the application paused, and for which so much waits that
+        it would hold up all others."""
+        self.forget(followed)
+        followed.park()
+        self._parked.append(followed)
 
     def _begin_waiting(self) -> None:
         if not self._waiting or time.monotonic() < self._begin_at_s:
@@ -395,6 +421,8 @@ class Homes:
         for followed in self.followed():
             offset = None if followed.input is None else followed.input.frontier()
             if offset is not None:
+                # In a backlog one answer so lets all pass that exists, and not one batch.
+                offset = max(offset, self._high_of(followed.key))
                 found.append(Frontier(followed, followed.home[0], offset))
         return found
 

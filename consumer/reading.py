@@ -117,7 +117,7 @@ class Reading:
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
         self.following = Following(
-            log, config, counters, self.pending_map, self.shared, self.topic_ids
+            *(log, config, counters, self.pending_map, self.shared, self.topic_ids, self._high_of)
         )
         self._make_buffer: MakeBuffer = self.following.make_buffer
         self._turning: set[TopicPartition] = set()
@@ -638,6 +638,9 @@ class Reading:
             self._look_up(now)
             self._ask_doubted(now)
         return waiting
+
+    def _high_of(self, key: TopicPartition) -> int:
+        return self._inner.get_watermark_offsets(KafkaPartition(*key), cached=True)[1]
 
     @property
     def _watches(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
 from logtx.consumer.core.known_modes import KnownModes
@@ -217,6 +218,27 @@ def test_an_end_below_what_was_told_before_counts_for_the_higher_one(
     assert read(consumer, 2) == [b"b", b"p2"]
 
 
+def test_one_question_serves_a_backlog(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FETCH_MAX_RECORDS", 10)
+    home.switch(Phase.METADATA)
+    values = [b"%d" % n for n in range(1_000)]
+    home.written.append("t", values)
+    asked: list[object] = []
+    real = home.log.each_end_offset
+
+    def each_end_offset(keys: Any, **more: Any) -> Any:
+        asked.append(keys)
+        return real(keys, **more)
+
+    monkeypatch.setattr(home.log, "each_end_offset", each_end_offset)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 1_000) == values
+    assert len(asked) < 10
+
+
 # ---- homes --------------------------------------------------------------------------------------
 
 
@@ -275,6 +297,29 @@ def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     for value in values:
         home.transaction([value])
     assert read(consumer, 40) == values
+
+
+def test_a_paused_partition_with_many_places_holds_up_no_other(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_view, "KEPT_MAX", 5)
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    consumer.assign(both)
+    home.transaction([b"a"], 0)
+    home.transaction([b"b"], 1)
+    assert sorted(map(str, read(consumer, 2))) == ["b'a'", "b'b'"]
+    consumer.pause(both[:1])
+    assert nothing_more(consumer, 0.1)
+    values = [b"%d" % n for n in range(20)]
+    for value in values:
+        home.transaction([value], 0)
+    home.transaction([b"c"], 1)
+    assert read(consumer, 1) == [b"c"]
+    assert nothing_more(consumer, 0.1)
+    consumer.resume(both[:1])
+    assert read(consumer, 20) == values
 
 
 def test_a_journal_that_was_trimmed_under_a_reader_is_read_again(
