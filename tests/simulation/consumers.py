@@ -91,7 +91,7 @@ class Consumer(Party):
         self._steady = steady
         chance = setting.chance
         self._memory_max_bytes = chance.choice((1_500, 10**9))
-        self._seen = setting.history.consumed[name] = Consumed(partition, start)
+        self._seen = setting.history.consumed[name] = Consumed(partition, start, setting.now_ms)
         self._committed = Position.at(start)
         self._committed_count = 0
         self._count = 0
@@ -103,7 +103,9 @@ class Consumer(Party):
         self._store = MemoryStore()
         pending_map = PendingTransactionMap(self._memory_max_bytes, self._store)
         self._map = pending_map
-        self._following = PlayedFollowing(setting, self, pending_map)
+        self._following = PlayedFollowing(setting, self, pending_map, lambda _: self._high)
+        self._high = -1
+        """Up to where its partition reached when it was fetched last."""
         start = Position.from_metadata(self._committed.o1, self._committed.to_metadata())
         self._assigned: Assigned | None = None
         """None until it has learnt which home its topic has."""
@@ -189,7 +191,7 @@ class Consumer(Party):
             return
         self._map.enforce()
         limit = 1_000 if self._steady else chance.randint(1, 12)
-        end = setting.told_end(*self.partition)
+        end = self._high = setting.told_end(*self.partition)
         batch = log[fed.next_offset : min(fed.next_offset + limit, end)]
         if batch:
             fed.feed(cast(Sequence[CoreRecord], batch))

@@ -20,6 +20,7 @@ from logtx.consumer.following import Following
 from logtx.consumer.gates import Frontier, Passed
 from logtx.consumer.homes import Followed
 from logtx.consumer.topic_ids import TopicIds
+from logtx.journal.control import TopicPartition
 from logtx.journal.logs.interface import Log
 from logtx.journal.mode_registry import encode_key, encode_value
 from logtx.journal.modes import MODES_TOPIC
@@ -222,16 +223,20 @@ class PlayedFollowing(Following):
     """`Following` of one consumer of the simulated world."""
 
     def __init__(
-        self, setting: Setting, party: Party, pending_map: PendingTransactionMap
+        self,
+        setting: Setting,
+        party: Party,
+        pending_map: PendingTransactionMap,
+        high_of: Callable[[TopicPartition], int],
     ) -> None:
         """Asks nothing yet."""
         log = cast(Log, ReadersLog(setting))
         ids = _TopicIds(log)
-        super().__init__(log, CONFIG, setting.counters, pending_map, Shared(), ids)
+        super().__init__(log, CONFIG, setting.counters, pending_map, Shared(), ids, high_of)
         self._setting = setting
         self.homes._gates = Gates(setting, party)  # type: ignore[assignment]
 
-    def learn(self, keys: Collection[tuple[str, int]]) -> None:
+    def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes topics have, where some are switched."""
         if self._setting.modes is not None:
             super().learn(keys)

@@ -156,6 +156,7 @@ class Consumed:
 
     partition: TopicPartition
     start: int
+    began_ms: int = 0
     events: list[Delivered | Resumed | Rest] = field(default_factory=list)
     failure: str = ""
 
@@ -178,8 +179,6 @@ class Serial:
     starts: dict[TopicPartition, int]
     events: list[Given | Resumed] = field(default_factory=list)
     failure: str = ""
-    is_refused: bool = False
-    """Whether it ended because the topic is in metadata mode, where no markers are."""
 
 
 @dataclass(slots=True)
@@ -287,6 +286,14 @@ class History:
         """Error of a core or of the simulator, which ended the history."""
         self.counts: Counter[str] = Counter()
         self._trace: list[tuple[int, str, str, Sequence[object]]] = []
+
+    @property
+    def blind_until_ms(self) -> int:
+        """When readers were told last that a topic was switched without mode records: those that
+        began before then hear of it by look-ups, when its order is behind them."""
+        told = self.modes_log
+        is_blind = (r.time_ms for r in told if r.value is not None and not r.value.with_records)
+        return max(is_blind, default=-1)
 
     def tick(self) -> int:
         """Returns the next number, for something that is seen now."""

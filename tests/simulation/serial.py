@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from logtx.consumer.assigned import Assigned, StartedAt
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
@@ -23,7 +22,6 @@ from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from .consumers import MemoryStore, malformed
-from .followers import PlayedFollowing
 from .history import Given, Resumed, Serial
 from .logs import LogView
 from .schedule import Party
@@ -71,8 +69,6 @@ class SerialConsumer(Party):
         self._map = PendingTransactionMap(self._memory_max_bytes, MemoryStore())
         self._side_reader = SideReader(log, {}, self._map)
         self._buffers: dict[TopicPartition, SerialBuffer] = {}
-        following = PlayedFollowing(setting, self, self._map)
-        following.learn(list(self._committed))
         for key, position in self._committed.items():
             start = Position.from_metadata(position.o1, position.to_metadata())
             buffer = SerialBuffer(
@@ -83,9 +79,6 @@ class SerialConsumer(Party):
                 malformed=malformed,
                 counters=setting.counters,
             )
-            assigned = Assigned(key, start, None, StartedAt.ELSEWHERE)
-            buffer.known_mode = following.known_mode(assigned)
-            self._seen.is_refused |= following.home_of(assigned) is not None
             self._buffers[key] = buffer
         self._order = SerialOrder(setting.counters)
         self._tail = JournalTail(log, self._journal, {}, self._order)
@@ -96,7 +89,8 @@ class SerialConsumer(Party):
         self.later(setting.chance.randint(*STEP_MS), self.step)
 
     def _read_journal(self) -> None:
-        self._tail.begin({key: buffer.delivered for key, buffer in self._buffers.items()})
+        delivered = {key: buffer.delivered for key, buffer in self._buffers.items()}
+        self._tail.begin(delivered, self._buffers)
 
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
@@ -118,8 +112,6 @@ class SerialConsumer(Party):
     def done(self) -> bool:
         """Whether it has read all there is and holds nothing that is due."""
         broker = self._setting.broker
-        if self._seen.is_refused:
-            return True
         return (
             not self._turn
             and self._tail.next_offset >= len(broker.journal(self._journal))
@@ -132,7 +124,7 @@ class SerialConsumer(Party):
         """Read a little, deliver a little."""
         setting = self._setting
         self.later(setting.chance.randint(*STEP_MS), self.step)
-        if self._seen.failure or self._seen.is_refused:
+        if self._seen.failure:
             return
         if self._tail.next_offset < setting.broker.starts[self._journal]:
             self._read_journal()  # What it would read next was trimmed.
@@ -148,11 +140,6 @@ class SerialConsumer(Party):
                 ends = {key: setting.told_end(*key) for key in wanted}
                 self._order.set_ends(ends, max(self._tail.next_offset, end), now_s, now_s)
         self._deliver(1_000 if self._steady else setting.chance.choice((1, 1, 1, 2, 5, 50)))
-        if any(b.mode_met and b.position().o2 >= b.mode_met.offset for b in self._buffers.values()):
-            # As `SerialReader.make_buffer` says: in metadata mode there are no markers to order.
-            self._seen.is_refused = True
-            setting.note(self.name, "stops where a topic goes over to metadata mode")
-            setting.history.counts["serial readers refused"] += 1
         if not self._steady and setting.chance.random() < 0.4:
             self._committed = {key: buffer.position() for key, buffer in self._buffers.items()}
             self._committed_count = self._count

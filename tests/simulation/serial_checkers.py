@@ -50,10 +50,9 @@ def _wrong(history: History, reading: Reading, seen: Serial) -> Iterator[str]:
     last = got[-1][0] if got else -1
     delivered = {sequence for sequence, _ in got}
     missing = [s for s in due if s < last and s not in delivered]
-    if missing and not seen.is_refused:
+    if missing:
         yield f"got nothing of the transactions of sequences {missing}, and {last}"
-    is_over = history.settled_ms is not None and not history.unfinished and history.crash is None
-    if is_over and not seen.is_refused:
+    if history.settled_ms is not None and not history.unfinished and history.crash is None:
         rest = sum(len(places) for _, places in due.values()) - len(kept)
         if rest:
             yield f"never got {rest} records that were due"
@@ -65,8 +64,6 @@ def _due(reading: Reading, seen: Serial) -> Due:
         partition = reading.partitions.get(key)
         for place, offset in partition.expected if partition else ():
             txid = partition.txids.get(offset) if partition else None
-            if partition is not None and offset in partition.placed:
-                continue
             if txid is None or txid.partition != seen.journal or place < start:
                 continue
             found = reading.transaction(txid)
