@@ -49,11 +49,6 @@ class View:
     rests: list[tuple[Rest, frozenset[int]]] = field(default_factory=list)
     """Each rest, with the offsets delivered by then."""
 
-    def knows_late(self, history: History) -> bool:
-        """Whether it may learn of what is placed only when it has passed that on: by an end of the
-        past, or because the topic was switched without mode records while it read."""
-        return history.has_false_ends or self.consumed.began_ms <= history.blind_until_ms
-
     def expected(self) -> list[tuple[int, int]]:
         """Returns (place, offset) of each record that a reader from its start on must get."""
         start = self.consumed.start
@@ -305,8 +300,8 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
 def _disordered(history: History, view: View) -> Iterator[str]:
     order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
     kinds = [view.kept]
-    if view.knows_late(history):
-        # A plain record may overtake what is placed before it.
+    if history.has_false_ends:
+        # By an end of the past a plain record may overtake what is placed before it.
         placed = view.partition.placed
         kinds = [[o for o in view.kept if o in placed], [o for o in view.kept if o not in placed]]
     for kept in kinds:
@@ -326,7 +321,7 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             yield f"{view.name} got {twice} more than once"
         items = view.expected()
         strangers = sorted(set(view.kept) - {offset for _, offset in items})
-        if view.knows_late(history):
+        if history.has_false_ends:
             # It may not have known that something was placed below its start.
             below = {o for place, o in view.partition.expected if place < view.consumed.start}
             strangers = [o for o in strangers if o not in below & view.partition.placed.keys()]
@@ -433,7 +428,7 @@ def no_blocking(history: History, reading: Reading) -> Iterator[str]:
         if view.consumed.failure:
             continue
         items, placed = view.expected(), view.partition.placed
-        if view.knows_late(history):
+        if history.has_false_ends:
             items = [item for item in items if item[1] not in placed]
         for rest, got in view.rests:
             held = [o for place, o in items if place < rest.next_offset and o not in got]

@@ -91,7 +91,7 @@ class Consumer(Party):
         self._steady = steady
         chance = setting.chance
         self._memory_max_bytes = chance.choice((1_500, 10**9))
-        self._seen = setting.history.consumed[name] = Consumed(partition, start, setting.now_ms)
+        self._seen = setting.history.consumed[name] = Consumed(partition, start)
         self._committed = Position.at(start)
         self._committed_count = 0
         self._count = 0

@@ -156,7 +156,6 @@ class Consumed:
 
     partition: TopicPartition
     start: int
-    began_ms: int = 0
     events: list[Delivered | Resumed | Rest] = field(default_factory=list)
     failure: str = ""
 
@@ -286,14 +285,6 @@ class History:
         """Error of a core or of the simulator, which ended the history."""
         self.counts: Counter[str] = Counter()
         self._trace: list[tuple[int, str, str, Sequence[object]]] = []
-
-    @property
-    def blind_until_ms(self) -> int:
-        """When readers were told last that a topic was switched without mode records: those that
-        began before then hear of it by look-ups, when its order is behind them."""
-        told = self.modes_log
-        is_blind = (r.time_ms for r in told if r.value is not None and not r.value.with_records)
-        return max(is_blind, default=-1)
 
     def tick(self) -> int:
         """Returns the next number, for something that is seen now."""

@@ -13,7 +13,7 @@ from logtx.journal.errors import LogtxError
 from logtx.journal.modes import Mode
 
 from .network import Network, query
-from .schedule import Party
+from .schedule import Act, Party
 from .setting import Setting
 from .topology import OUTPUT, TEMPORARY
 
@@ -21,12 +21,12 @@ ASK_MS: Final = 15
 """Pause after which the operator asks again whether a topic is switched."""
 FIRST_MS: Final = ((0, 1), (0, 1), (100, 500), (300, 900))
 """Least and most time until a topic is switched first: some are in metadata mode from the start."""
+BLIND_SHARE: Final = 0.15
+"""Share of the histories whose topic is switched without mode records, before anybody reads it."""
 STAYS_MS: Final = (80, 700)
 """Least and most time until it is switched again."""
 BACK_SHARE: Final = 0.6
 """Share of the switches after which another one comes."""
-WITHOUT_SHARE: Final = 0.15
-"""Share of the switches that write no mode records."""
 TEMPORARY_SHARE: Final = 0.5
 """Share of the temporary topics that are switched, too."""
 
@@ -34,9 +34,11 @@ TEMPORARY_SHARE: Final = 0.5
 class Operator:
     """Switches the topics of one history."""
 
-    def __init__(self, setting: Setting, network: Network) -> None:
-        """Plans the first switches."""
+    def __init__(self, setting: Setting, network: Network, begin_reading: Act) -> None:
+        """Plans the first switches. `begin_reading` is called at once, or when a topic is switched
+        that nobody may read before."""
         assert setting.modes is not None
+        self._begin_reading: Act | None = begin_reading
         self._setting = setting
         self._network = network
         self._party = Party(setting.scheduler, "operator")
@@ -45,7 +47,11 @@ class Operator:
         """Journal partition of the transaction group that the topics are bound to."""
         self.waits: dict[str, Mode] = {}
         """Topic → the mode that it is being switched to."""
-        self._plan(OUTPUT)
+        if self._draw.random() < BLIND_SHARE:
+            self._switch(OUTPUT, Mode.METADATA, without_records=True)
+        else:
+            self._readers_begin()
+            self._plan(OUTPUT)
         if setting.topology.has_temporary and self._draw.random() < TEMPORARY_SHARE:
             self._plan(TEMPORARY)
 
@@ -53,11 +59,15 @@ class Operator:
         first_ms = self._draw.randint(*self._draw.choice(FIRST_MS))
         self._party.later(first_ms, lambda: self._switch(topic, Mode.METADATA))
 
-    def _switch(self, topic: str, mode: Mode) -> None:
-        setting = self._setting
+    def _readers_begin(self) -> None:
+        begin, self._begin_reading = self._begin_reading, None
+        if begin is not None:
+            begin()
+
+    def _switch(self, topic: str, mode: Mode, *, without_records: bool = False) -> None:
+        setting, without = self._setting, without_records
         if not setting.faults.on:
             return
-        without = self._draw.random() < WITHOUT_SHARE
         setting.faults.count("topic switched without mode records" if without else "topic switched")
         setting.note("operator", f"switches {topic} to", mode.value)
         self.waits[topic] = mode
@@ -83,6 +93,7 @@ class Operator:
     def _done(self, topic: str, mode: Mode) -> None:
         self._setting.note("operator", f"has switched {topic} to", mode.value)
         self.waits.pop(topic, None)
+        self._readers_begin()
         if self._draw.random() < BACK_SHARE:
             other = Mode.MARKERS if mode is Mode.METADATA else Mode.METADATA
             stays_ms = self._draw.randint(*STAYS_MS)

@@ -169,14 +169,11 @@ class World:
         for application in self._managed:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
-        for key in self.setting.output_keys:
-            for number in range(2):
-                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
-        if chance.random() < 0.5:
-            self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
         self._operator: Operator | None = None
-        if self.setting.modes is not None:
-            self._operator = Operator(self.setting, self.network)
+        if self.setting.modes is None:
+            self._start_readers()
+        else:
+            self._operator = Operator(self.setting, self.network, self._start_readers)
             if self.setting.modes.random() < RETENTION_CHANCE:
                 scheduler.after(RETENTION_MS, self._retain)
         self._auditor = Party(scheduler, "auditor")
@@ -308,6 +305,13 @@ class World:
         journal = self.setting.chance.randrange(self.setting.journals)
         self.consumers.append(SerialConsumer(self.setting, name, journal, starts, steady=steady))
 
+    def _start_readers(self) -> None:
+        for key in self.setting.output_keys:
+            for number in range(2):
+                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
+        if self.setting.chance.random() < 0.5:
+            self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
+
     def _anywhere(self) -> dict[TopicPartition, int]:
         broker, chance = self.setting.broker, self.setting.chance
         starts = broker.data_starts
@@ -338,6 +342,8 @@ class World:
     def _latecomers(self) -> None:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
+        if not self.consumers:
+            return  # Nobody may read yet.
         for key in self.setting.output_keys:
             first, end = self._range(key)
             self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
