@@ -93,10 +93,10 @@ class Listed:
     sequence: int | None = None
     """Commit sequence; None if it is undecided or aborted."""
     aborted: bool = False
-    has_parts: bool = False
-    """Whether it is undecided and said in parts what it wrote, which its decision does not repeat."""
     writes: tuple[HomeWrites, ...] = ()
     places: Mapping[PartitionId, int] = field(default_factory=dict)
+    has_parts: bool = False
+    """Whether it is undecided and said in parts what it wrote, which its decision does not repeat."""
 
 
 @value(frozen=True, slots=True)
