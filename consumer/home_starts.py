@@ -379,12 +379,10 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
         for transaction in chunk.transactions:
             rows.setdefault(transaction.begin, transaction)
             writes.setdefault(transaction.begin, []).extend(transaction.writes)
-    parted = parts_in(chunks)
     found = []
     for begin, transaction in rows.items():
         if transaction.state is not State.COMMITTING:
-            is_open = transaction.state is State.OPEN
-            found.append(Listed(begin, aborted=not is_open, has_parts=begin in parted))
+            found.append(Listed(begin, aborted=transaction.state is not State.OPEN))
             continue
         places = placed.get(begin, {})
         mine = []

@@ -32,7 +32,6 @@ from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.records.fate import EpochFilter
 from ..journal.records.types import (
-    AddWrites,
     Begin,
     Entry,
     JournalRecord,
@@ -497,8 +496,6 @@ class Homes:
             view.begun(offset)
         elif isinstance(record, PrepareCommit):
             view.committed(record.begin, offset, self._writes(view, offset, record))
-        elif isinstance(record, AddWrites):
-            view.has_part(record.begin)
         elif isinstance(record, PrepareAbort):
             view.aborted(record.begin)
         elif isinstance(record, Placed):
@@ -506,8 +503,7 @@ class Homes:
 
     def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
         placed, writes = set(record.placed), record.writes
-        added = any(view.follows(PartitionId(*p.key, p.topic_id)) for p in record.added)
-        if added or (view.may_have_parts(record.begin) and _is_followed(view, writes)):
+        if any(view.follows(PartitionId(*p.key, p.topic_id)) for p in record.added):
             writes = self._parts(view, offset, record)
         found = []
         for each in writes:
@@ -543,11 +539,6 @@ class Homes:
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()
-
-
-def _is_followed(view: HomeView, writes: Iterable[PartitionWrites]) -> bool:
-    named = (w.partition for w in writes)
-    return any(view.follows(PartitionId(*p.key, p.topic_id)) for p in named)
 
 
 def _passes(error: Exception) -> bool:

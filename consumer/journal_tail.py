@@ -32,15 +32,7 @@ from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
 from ..journal.records.fate import NO_EPOCH, EpochFilter
 from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
-from ..journal.records.types import (
-    AddWrites,
-    Committed,
-    Entry,
-    PartitionWrites,
-    PrepareAbort,
-    PrepareCommit,
-    joined,
-)
+from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
 from ..journal.txid import TxId
 from .core.pending import RawTxId
 from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialBuffer, SerialOrder
@@ -95,9 +87,6 @@ class JournalTail:
         self._buffers: Mapping[TopicPartition, SerialBuffer] = {}
         self._unplaced: Unplaced[tuple[RawTxId, Marker]] = Unplaced()
         """What is decided and not placed, of our partitions."""
-        self._began = 0
-        self._parted: set[int] = set()
-        """BEGINs of undecided transactions of which parts were read."""
         self._waiting: dict[int, CommitDecision] = {}
         """Decisions passed on that are not finished, by the offset of their BEGIN."""
         self._resume: _Start | None = None
@@ -134,7 +123,6 @@ class JournalTail:
         self._waiting.clear()
         self._resume = None
         self._buffers, self._unplaced = buffers, Unplaced()
-        self._began, self._parted = found.offset, set()
         self._begin_order(found, lowest[0])
         place = {self.partition: found.offset}
         if self._follower is None:
@@ -258,13 +246,10 @@ class JournalTail:
         partitions = tuple(sorted(record.written))
         decision = CommitDecision(offset, txid, record.decided_ms, partitions, placed=placed)
         self._decide(decision)
-        # In partitions that it names, too, parts may add branches, which it does not tell.
-        has_parts = record.begin in self._parted or record.begin < self._began
-        self._parted.discard(record.begin)
         if placed.isdisjoint(self._buffers):
             return
         writes: Sequence[PartitionWrites] = record.writes
-        if has_parts or any(p.key in placed for p in record.added):
+        if any(p.key in placed for p in record.added):
             writes = self._starts.writes(txid.journal, record.begin, offset)
         self._await_places(decision, writes, {})
 
@@ -333,10 +318,6 @@ class JournalTail:
             if record.begin in self._waiting or self._resume is not None:
                 return  # only the first decision counts; or it will be taken later
             self._decided(offset, TxId(self.partition, entry.incarnation, record.begin), record)
-        elif isinstance(record, AddWrites):
-            self._parted.add(record.begin)
-        elif isinstance(record, PrepareAbort):
-            self._parted.discard(record.begin)
         elif isinstance(record, Placed):
             for partition, place, waiting in self._unplaced.cover(record):
                 if partition.key in self._buffers:

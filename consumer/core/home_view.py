@@ -95,8 +95,6 @@ class Listed:
     aborted: bool = False
     writes: tuple[HomeWrites, ...] = ()
     places: Mapping[PartitionId, int] = field(default_factory=dict)
-    has_parts: bool = False
-    """Whether it is undecided and said in parts what it wrote, which its decision does not repeat."""
 
 
 @value(frozen=True, slots=True)
@@ -192,11 +190,6 @@ class HomeView:
         self._open: set[int] = set()
         self._ended: set[int] = set()
         """BEGINs that were not read, of transactions that were read to be decided."""
-        self._began = offset
-        self._parted: set[int] = set()
-        """BEGINs of undecided transactions of which parts were read or listed."""
-        self._listed: set[int] = set()
-        """BEGINs of undecided transactions of which a snapshot says whether they have parts."""
         self._parts: dict[PartitionId, _Part] = {}
         self._unplaced: Unplaced[Due] = Unplaced()
 
@@ -223,9 +216,6 @@ class HomeView:
                 self._decide(each.begin, each.sequence, writes, each.places)
             elif not each.aborted:
                 self._open.add(each.begin)
-                self._listed.add(each.begin)
-                if each.has_parts:
-                    self._parted.add(each.begin)
 
     def detach(self, partition: PartitionId) -> None:
         """Drops a partition."""
@@ -242,9 +232,6 @@ class HomeView:
         self._parts |= other._parts
         self._open |= other._open
         self._ended |= other._ended
-        self._began = min(self._began, other._began)
-        self._parted |= other._parted
-        self._listed |= other._listed
         for partition in other._unplaced.partitions():
             for sequence, due in other._unplaced.of(partition):
                 self._unplaced.add(partition, sequence, due)
@@ -264,19 +251,6 @@ class HomeView:
         """Takes a BEGIN."""
         self._open.add(begin)
 
-    def has_part(self, begin: int) -> None:
-        """Takes a part: what an undecided transaction wrote, beside what its decision says."""
-        self._parted.add(begin)
-
-    def may_have_parts(self, begin: int) -> bool:
-        """Returns whether the decision of a transaction may not say all that it wrote.
-
-        The decision names the partitions that only parts name. In the others parts may add
-        branches, which it does not tell. Of one that began below where reading did, parts may have
-        been missed.
-        """
-        return begin in self._parted or (begin < self._began and begin not in self._listed)
-
     def committed(self, begin: int, sequence: int, writes: Iterable[HomeWrites]) -> None:
         """Takes a decision to commit."""
         self._end(begin)
@@ -287,8 +261,6 @@ class HomeView:
         self._end(begin)
 
     def _end(self, begin: int) -> None:
-        self._parted.discard(begin)
-        self._listed.discard(begin)
         if begin in self._open:
             self._open.discard(begin)
         else:

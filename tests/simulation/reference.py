@@ -338,6 +338,8 @@ class Journal:
             for w in record.writes:
                 writes[w.partition.key] = writes.get(w.partition.key, ()) + w.branches
         of_parts = writes.keys() - {w.partition.key for w in told.writes}
+        # Where no marker says all, the decision names what parts add to, too.
+        of_parts |= set(told.placed) & {w.partition.key for part in found.parts for w in part.writes}
         if of_parts != {p.key for p in told.added}:
             what = f"{offset}: the commit of {found.txid} does not name what its parts do"
             self.wrong.append(("decided-once", what))

@@ -74,13 +74,12 @@ class Setting:
 
     def told_end(self, topic: str, partition: int) -> int:
         """Returns the end of a partition as a broker tells it, which may be one of the past."""
-        broker, since_ms = self.broker, self._former_since((topic, partition))
+        broker = self.broker
+        since_ms = None if topic == MODES_TOPIC else self._former_since((topic, partition))
         if since_ms is None:
             return broker.end(topic, partition)
         if topic == JOURNAL_TOPIC:
             return bisect_right(broker.journal(partition), since_ms, key=lambda r: r.time_ms)
-        if topic == MODES_TOPIC:
-            return bisect_right(self.history.modes_log, since_ms, key=lambda r: r.time_ms)
         return bisect_right(broker.data((topic, partition)), since_ms, key=lambda r: r.time_ms)
 
     def _former_since(self, key: TopicPartition) -> int | None:

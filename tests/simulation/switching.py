@@ -59,6 +59,11 @@ class Operator:
         first_ms = self._draw.randint(*self._draw.choice(FIRST_MS))
         self._party.later(first_ms, lambda: self._switch(topic, Mode.METADATA))
 
+    @property
+    def is_before_readers(self) -> bool:
+        """Whether nobody may read the topic yet."""
+        return self._begin_reading is not None
+
     def _readers_begin(self) -> None:
         begin, self._begin_reading = self._begin_reading, None
         if begin is not None:

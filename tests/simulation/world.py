@@ -342,8 +342,8 @@ class World:
     def _latecomers(self) -> None:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
-        if not self.consumers:
-            return  # Nobody may read yet.
+        if self._operator is not None and self._operator.is_before_readers:
+            return
         for key in self.setting.output_keys:
             first, end = self._range(key)
             self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
