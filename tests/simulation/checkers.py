@@ -294,20 +294,14 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
                     yield f"{where}: first marker of sequence {sequence} behind that of {before}"
                 last[marked.txid.journal] = sequence
     for view in views(history, reading):
-        yield from _disordered(history, view)
+        yield from _disordered(view)
 
 
-def _disordered(history: History, view: View) -> Iterator[str]:
+def _disordered(view: View) -> Iterator[str]:
     order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
-    kinds = [view.kept]
-    if history.has_false_ends:
-        # By an end of the past a plain record may overtake what is placed before it.
-        placed = view.partition.placed
-        kinds = [[o for o in view.kept if o in placed], [o for o in view.kept if o not in placed]]
-    for kept in kinds:
-        known = [order[o] for o in kept if o in order]
-        if any(a > b for a, b in pairwise(known)):
-            yield f"{view.name} got offsets in the order {view.kept}"
+    known = [order[o] for o in view.kept if o in order]
+    if any(a > b for a, b in pairwise(known)):
+        yield f"{view.name} got offsets in the order {view.kept}"
 
 
 # ---- 5 ------------------------------------------------------------------------------------------
@@ -321,10 +315,6 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             yield f"{view.name} got {twice} more than once"
         items = view.expected()
         strangers = sorted(set(view.kept) - {offset for _, offset in items})
-        if history.has_false_ends:
-            # It may not have known that something was placed below its start.
-            below = {o for place, o in view.partition.expected if place < view.consumed.start}
-            strangers = [o for o in strangers if o not in below & view.partition.placed.keys()]
         if strangers:
             yield f"{view.name} got {strangers}, which nobody may get"
         if view.rests:
@@ -427,9 +417,7 @@ def no_blocking(history: History, reading: Reading) -> Iterator[str]:
     for view in views(history, reading):
         if view.consumed.failure:
             continue
-        items, placed = view.expected(), view.partition.placed
-        if history.has_false_ends:
-            items = [item for item in items if item[1] not in placed]
+        items = view.expected()
         for rest, got in view.rests:
             held = [o for place, o in items if place < rest.next_offset and o not in got]
             if held:

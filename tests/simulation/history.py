@@ -265,8 +265,6 @@ class History:
         self.offsets_log: list[OffsetsRecord] = []
         self.modes_log: list[ModesRecord] = []
         self.data_trims: list[DataTrim] = []
-        self.has_false_ends = False
-        """Whether former leaders tell ends of the past to those that place or pass gates."""
         self.mode_records: Counter[tuple[TopicPartition, TxId]] = Counter()
         """(data partition, what names the MODE record) → how often its mode record lies there."""
         self.told: list[Told] = []

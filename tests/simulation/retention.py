@@ -29,6 +29,7 @@ def retain(setting: Setting, needed: Mapping[TopicPartition, int]) -> None:
         partition = reading.partitions.get(key)
         if partition is None or bound <= start or draw.random() < 0.3:
             continue
+        bound = min(bound, len(partition.records))
         wanted = draw.choice((bound, draw.randint(start, bound)))
         setting.broker.trim_data(key, whole_below(partition, reading, wanted))
 

@@ -139,9 +139,8 @@ class World:
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
-            modes=faults.modes if self.switches else None,
+            modes=faults.modes if self.switches and faults.ends is None else None,
         )
-        history.has_false_ends = self.setting.modes is not None and faults.ends is not None
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
             for name in [f"c{n}" for n in range(chance.randint(2, 3))]
