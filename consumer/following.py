@@ -99,8 +99,17 @@ class Following:
         return home.buffer
 
     def home_of(self, assigned: Assigned) -> Follows | None:
-        """Returns the home that a partition is to follow from its start on, if any."""
-        return self._registry.modes(assigned.key).follows(assigned.start)
+        """Returns the home that a partition is to follow from its start on, if any.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        follows = self._registry.modes(assigned.key).follows(assigned.start)
+        if follows is None or follows.topic_id:
+            return follows
+        # Its position names the home, of which nothing is published yet. The home names partitions
+        # with the topic's id: without that, nothing placed would be taken for this partition's.
+        return follows._replace(topic_id=self._registry.topic_id(assigned.key[0]))
 
     def known_mode(self, assigned: Assigned) -> int:
         """Returns the journal offset of the latest MODE record known where a partition starts."""

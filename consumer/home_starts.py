@@ -29,6 +29,7 @@ from ..journal.records.types import (
     NO_FENCE,
     AddWrites,
     Entry,
+    Owner,
     PartitionWrites,
     PrepareCommit,
     Snapshot,
@@ -108,15 +109,24 @@ class HomeStarts:
         for partition, each in wanted.items():
             if snapshots is None and not _goes_on(each, start):
                 snapshots = self._snapshots(home, start)
-            attachments[partition] = self._attach(partition, each, start, snapshots or [])
+            found = self._attach(partition, each, start, snapshots or [])
+            if found is None and snapshots:
+                snapshots += self._first(home, start, snapshots[0])
+                found = self._attach(partition, each, start, snapshots)
+            if found is None:
+                topic, number = partition.key
+                raise _trimmed(
+                    None, f"what is placed in {topic}[{number}] from {each.x} on is gone"
+                )
+            attachments[partition] = found
         lowest = min(attachments.values(), key=lambda a: a.offset).offset
         known = snapshots or []
-        found = self._certain(home, lowest, start, known)
-        if found is None and snapshots is None:
-            found = self._certain(home, lowest, start, self._snapshots(home, start))
-        if found is None:
+        certain = self._certain(home, lowest, start, known)
+        if certain is None and snapshots is None:
+            certain = self._certain(home, lowest, start, self._snapshots(home, start))
+        if certain is None:
             raise _trimmed(home, f"its epoch at {lowest} can't be told")
-        read_from, epochs = found
+        read_from, epochs = certain
         _LOG.info(
             "home_read_from partition=%d offset=%d lowest=%d partitions=%d snapshots=%d",
             *(number, read_from, lowest, len(wanted), len(known)),
@@ -125,15 +135,14 @@ class HomeStarts:
 
     def _attach(
         self, partition: PartitionId, start: Start, journal_start: int, snapshots: list[_Known]
-    ) -> Attachment:
+    ) -> Attachment | None:
         readable = journal_start
         if start.passed is not None:
             readable = max(journal_start, start.passed + 1 - READ_BACK_MAX)
         candidates = [Candidate(s.first, s.last) for s in snapshots]
         found = where_to_begin(partition, start, readable, candidates)
         if found is None:
-            topic, number = partition.key
-            raise _trimmed(None, f"what is placed in {topic}[{number}] from {start.x} on is gone")
+            return None
         offset, is_snapshot = found
         listed = next((s.listed for s in snapshots if is_snapshot and s.first == offset), None)
         return Attachment(offset, listed)
@@ -144,7 +153,9 @@ class HomeStarts:
         Raises:
             BrokerError, JournalError: as `find`.
         """
-        return min((s.first for s in self._snapshots(home, journal_start)), default=None)
+        known = self._snapshots(home, journal_start)
+        known += self._first(home, journal_start, known[0]) if known else []
+        return min((s.first for s in known), default=None)
 
     # ---- snapshots ------------------------------------------------------------------------------
 
@@ -160,6 +171,38 @@ class HomeStarts:
             if first >= journal_start:
                 known.append(self._read(home, first))
         return [each for each in known if each is not None]
+
+    def _first(self, home: Journal, journal_start: int, newest: _Known) -> list[_Known]:
+        """Returns the first snapshot from the journal's start on that counts, if there is one
+        before the newest.
+
+        The fence to which the journal may be trimmed lies there, and nothing names it: the newest
+        snapshot states the one that waits, or is that itself. And the journal need not begin at it,
+        for an unfinished transaction may keep it longer.
+        """
+        for first in self._counting(home, journal_start, newest):
+            known = self._read(home, first)
+            if known is not None:
+                return [known]
+        return []
+
+    def _counting(self, home: Journal, journal_start: int, newest: _Known) -> list[int]:
+        """Returns where snapshots begin between the journal's start and the newest, in order, of
+        those that were written under the epoch that was current there."""
+        replaced: dict[int, int] = {}
+        begun: list[tuple[int, int]] = []
+        for offset, entry in self._between(home, journal_start, newest.first):
+            if entry.incarnation != home[1]:
+                continue
+            if isinstance(entry.record, Owner):
+                replaced[offset] = entry.record.replaces
+            elif begins_at(offset, entry):
+                begun.append((offset, entry.epoch))
+        # From the newest one backwards, each OWNER record that counts names the one before.
+        epochs = [newest.epoch]
+        while epochs[-1] in replaced:
+            epochs.append(replaced[epochs[-1]])
+        return [at for at, epoch in begun if epoch == next((e for e in epochs if e <= at), None)]
 
     def _read(self, home: Journal, first: int) -> _Known | None:
         """Reads a snapshot that is named by one that counts; None if none begins there."""
@@ -223,6 +266,8 @@ class HomeStarts:
         start = self._log.start_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
         known = [s for s in self._snapshots(home, start) if begin in s.parts and s.first < decided]
         if not known:
+            known = self._between_with(home, start, begin, decided)
+        if not known:
             raise _trimmed(home, f"nothing tells what the transaction begun at {begin} wrote")
         first = min(known, key=lambda s: s.first)
         epochs, writes = EpochFilter(first.epoch, home[1]), list(first.parts[begin])
@@ -232,6 +277,17 @@ class HomeStarts:
             if counts and isinstance(record, AddWrites | PrepareCommit) and record.begin == begin:
                 writes += record.writes
         return joined(writes)
+
+    def _between_with(
+        self, home: Journal, start: int, begin: int, decided: int
+    ) -> list[_Known]:
+        """Returns a snapshot before a decision that has what was said of the transaction."""
+        newest = self._snapshots(home, start)[:1]
+        for first in self._counting(home, start, newest[0]) if newest else ():
+            known = self._read(home, first) if first < decided else None
+            if known is not None and begin in known.parts:
+                return [known]
+        return []
 
     def _between(self, home: Journal, start: int, end: int) -> Iterator[tuple[int, Entry]]:
         entries = read_entries(self._log, home[0], start, end, timeout_s=REQUEST_TIMEOUT_S)

@@ -196,6 +196,9 @@ class Followed:
         and delivered."""
         if self.back is None or self.input is None or not self.input.is_over:
             return False
+        if self.buffer.ready or self.buffer.blocked:
+            # What is placed at the mode record comes before it, and o2 does not tell it apart.
+            return False
         return self.buffer.position().o2 >= self.back.offset
 
     def new_misplaced(self) -> int:

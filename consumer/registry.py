@@ -79,6 +79,14 @@ class Registry:
             self._read_to = end
         return self._all
 
+    def topic_id(self, topic: str) -> str:
+        """Returns the id of a topic as a broker tells it; "" if the log has none.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        return self._topic_ids.of([topic]).get(topic, "")
+
     def is_another(self, topic: str, topic_id: str) -> bool:
         """Returns whether the name belongs to another topic by now: one created anew begins with
         markers.

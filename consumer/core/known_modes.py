@@ -53,6 +53,10 @@ class KnownModes:
             # Mode records are being written, or were and that is not published yet. To follow the
             # home where everything is still marked is right, and costs its gates.
             at = 0
+        elif phase is Phase.METADATA and not published.with_records:
+            # No mode record tells a reader where it begins. It follows the home from its start on,
+            # so that it places in the same order as all that begin above.
+            at = 0
         mode_offset = FROM_THE_START if phase is Phase.TO_MARKERS else published.mode_offset
         places = phase is not Phase.MARKERS
         self._note(_Switch(at, mode_offset, places, published.home, published.topic_id))

@@ -89,7 +89,8 @@ def writes_of(
         modes: tell where no marker is written.
 
     Returns:
-        What the decision says, and the partitions of which the parts say all.
+        What the decision says, and the partitions of which the parts say more: all, or where it is
+        placed a share.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
@@ -103,8 +104,14 @@ def writes_of(
         for p in partitions
         if named.get(p.key) or not added.get(p.key)
     )
-    of_parts = (p for p in registered.values() if added.get(p.key) and not named.get(p.key))
-    return writes, tuple(of_parts)
+    of_parts = (p for p in registered.values() if added.get(p.key))
+    # A marker says all that branches wrote. Where there is none, readers must know from the
+    # decision that it is not all.
+    return writes, tuple(
+        p
+        for p in of_parts
+        if not named.get(p.key) or modes.is_placed(PartitionId(*p.key, p.topic_id))
+    )
 
 
 def part_of(
@@ -132,7 +139,8 @@ def placed_of(partitions: Iterable[DataPartition], modes: TopicModes) -> tuple[T
     """Returns those partitions in which what is decided now is placed, rather than marked."""
     if not modes.places_any:
         return ()
-    return tuple(p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id)))
+    placed = (p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id)))
+    return tuple(dict.fromkeys(placed))
 
 
 def check_markers_fit(

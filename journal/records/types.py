@@ -197,14 +197,16 @@ class PrepareCommit(Lazy):
     """Wall clock of the coordinator, milliseconds since 1970."""
     added: tuple[DataPartition, ...] = ()
     """The partitions that `writes` does not name: all that branches wrote there is in the parts
-    (`AddWrites`). Every one of them has records."""
+    (`AddWrites`). Every one of them has records. Where the transaction is placed, also those that
+    `writes` names and parts name too: no marker tells readers that parts say more."""
     placed: tuple[TopicPartition, ...] = ()
     """Those of its partitions in which it is placed, rather than marked."""
 
     @property
     def written(self) -> list[TopicPartition]:
         """The partitions in which the transaction has records that count."""
-        return [*(w.partition.key for w in self.writes if w.branches), *(p.key for p in self.added)]
+        named = (w.partition.key for w in self.writes if w.branches)
+        return list(dict.fromkeys((*named, *(p.key for p in self.added))))
 
 
 @value(frozen=True, slots=True, kw_only=True)

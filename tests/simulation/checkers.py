@@ -243,7 +243,9 @@ def durable(history: History, reading: Reading) -> Iterator[str]:
     for journal in reading.journals:
         for found in journal.transactions.values():
             gone = {k for k in found.gone if _was_gone(history, k, found)}
-            without = [k for k in sorted(found.partitions - gone) if (found.txid, k) not in marked]
+            placed = found.decision.placed if found.decision is not None else frozenset()
+            ends = found.partitions - gone - placed
+            without = [k for k in sorted(ends) if (found.txid, k) not in marked]
             if found.decision is not None and without:
                 yield f"{found.txid} has no marker in {without}"
 
@@ -292,10 +294,14 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
                     yield f"{where}: first marker of sequence {sequence} behind that of {before}"
                 last[marked.txid.journal] = sequence
     for view in views(history, reading):
-        order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
-        known = [order[o] for o in view.kept if o in order]
-        if any(a > b for a, b in pairwise(known)):
-            yield f"{view.name} got offsets in the order {view.kept}"
+        yield from _disordered(view)
+
+
+def _disordered(view: View) -> Iterator[str]:
+    order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
+    known = [order[o] for o in view.kept if o in order]
+    if any(a > b for a, b in pairwise(known)):
+        yield f"{view.name} got offsets in the order {view.kept}"
 
 
 # ---- 5 ------------------------------------------------------------------------------------------
@@ -313,7 +319,10 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             yield f"{view.name} got {strangers}, which nobody may get"
         if view.rests:
             rest, got = view.rests[-1]
-            due = {offset for place, offset in items if place < rest.next_offset}
+            upto = rest.next_offset
+            if history.settled_ms is not None and not history.unfinished:
+                upto, got = 2**63, frozenset(view.kept)
+            due = {offset for place, offset in items if place < upto}
             lost = sorted(due - got)
             if lost:
                 yield f"{view.name} rests at {rest.next_offset} without {lost}"
@@ -368,11 +377,11 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
             # With the topic all that it wrote there is gone, or is torn.
             lost.update(r.value() for r in history.former[key] + history.data.get(key, []))
         elif partition is not None:
-            places = {m.record.offset() for m in partition.markers if m.txid == txid and m.first}
+            # Strays of the TxId are not among what is expected.
             got.update(
                 partition.records[offset].value() or b""
-                for place, offset in partition.expected
-                if place in places
+                for _, offset in partition.expected
+                if partition.txids.get(offset) == txid
             )
     if counts != wrote.total():
         yield f"{txid} was committed with {counts} records; its producer wrote {wrote.total()}"

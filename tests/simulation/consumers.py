@@ -1,4 +1,4 @@
-"""Consumers: `PartitionBuffer` as it is, with the look-ups and side reads of the real code.
+"""Consumers: `Following` and its buffers as they are, with the real look-ups and side reads.
 
 Each reads one data partition at its own pace, from its own start. It commits positions now and
 then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka.
@@ -7,9 +7,11 @@ then, crashes, and goes on from the last commit, as `consumer/reading.py` does w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from logtx.consumer import lookup
+from logtx.consumer.assigned import Assigned, StartedAt
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.pending import Record as CoreRecord
@@ -21,6 +23,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 
+from .followers import PlayedFollowing
 from .history import Consumed, Delivered, Rest, Resumed
 from .logs import LogView, NotYetError
 from .schedule import Party
@@ -34,6 +37,10 @@ LOOK_UP_AGE_MS: Final = 350
 """How long a transaction is pending before it is looked up."""
 LOOK_UP_EVERY_MS: Final = 150
 """Time between look-ups."""
+LATE_SHARE: Final = 0.2
+"""Share of the lives of a consumer that learn late which topics are switched."""
+LATE_MS: Final = (20, 300)
+"""Least and most time until they have learnt it."""
 
 
 class MemoryStore:
@@ -96,18 +103,50 @@ class Consumer(Party):
         self._store = MemoryStore()
         pending_map = PendingTransactionMap(self._memory_max_bytes, self._store)
         self._map = pending_map
-        self.buffer = PartitionBuffer(
-            self.partition,
-            Position.from_metadata(self._committed.o1, self._committed.to_metadata()),
-            pending_map,
-            malformed=malformed,
-            counters=setting.counters,
-        )
+        self._following = PlayedFollowing(setting, self, pending_map, lambda _: self._high)
+        self._high = -1
+        """Up to where its partition reached when it was fetched last."""
+        start = Position.from_metadata(self._committed.o1, self._committed.to_metadata())
+        self._assigned: Assigned | None = None
+        """None until it has learnt which home its topic has."""
         self._side_reader = SideReader(cast(Log, LogView(setting.broker)), {}, pending_map)
         self._looking = False
         self._resting = -1
-        self.later(setting.chance.randint(*STEP_MS), self.step)
+        if setting.modes is None:
+            self._learn(start)
+            return
+        late = setting.faults.on and setting.modes.random() < LATE_SHARE
+        setting.history.counts["modes read late"] += late
+        self.later(setting.modes.randint(*(LATE_MS if late else (0, 5))), partial(self._learn, start))
+
+    def _learn(self, start: Position) -> None:
+        self._following.learn([self.partition])
+        self._put(Assigned(self.partition, start, None, StartedAt.ELSEWHERE))
+        self.later(self._setting.chance.randint(*STEP_MS), self.step)
         self.later(LOOK_UP_EVERY_MS, self._look_up)
+
+    def _put(self, assigned: Assigned) -> None:
+        """Begins the partition, or begins it anew, as `Reading` does."""
+        former, self._assigned = self._assigned, assigned
+        assigned.buffer = self._following.make_buffer(assigned)
+        if assigned.home is not None:
+            self._following.homes.begin(assigned.home)
+        if former is not None:
+            self._setting.note(self.name, "begins anew", assigned.start)
+            self._side_reader.forget(former.buffer)
+            if former.home is not None:
+                self._following.homes.forget(former.home)
+            former.buffer.close()
+
+    @property
+    def buffer(self) -> PartitionBuffer:
+        """The buffer that it has now."""
+        assert self._assigned is not None
+        return self._assigned.buffer
+
+    def needs(self, key: TopicPartition) -> int:
+        """Returns the offset from which on it may read a data partition."""
+        return self._committed.o1 if key == self.partition else 2**63
 
     def crash(self) -> None:
         """Lose what was not committed."""
@@ -127,9 +166,13 @@ class Consumer(Party):
         """Whether it has read all there is and holds nothing, or stopped."""
         if self._seen.failure:
             return True
-        end = len(self._setting.broker.data(self.partition))
+        if self._assigned is None:
+            return False
+        end, home = len(self._setting.broker.data(self.partition)), self._assigned.home
         return (
             self.buffer.next_offset == end
+            and self.buffer.mode_met is None
+            and (home is None or self._following.is_settled(home))
             and not self.buffer.ready
             and not self.buffer.blocked
             and not any(True for _ in self.buffer.pending())
@@ -137,18 +180,23 @@ class Consumer(Party):
 
     def step(self) -> None:
         """Read a little, deliver a little."""
-        setting, buffer, chance = self._setting, self.buffer, self._setting.chance
-        log = setting.broker.data(self.partition)
-        resting = buffer.next_offset == len(log) == self._resting
+        setting, chance = self._setting, self._setting.chance
+        log, assigned = setting.broker.data(self.partition), self._assigned
+        assert assigned is not None
+        fed, buffer = assigned.input, assigned.buffer
+        follows = assigned.home is not None or buffer.mode_met is not None
+        resting = buffer.next_offset == len(log) == self._resting and not follows
         self.later(chance.randint(*(IDLE_MS if resting else STEP_MS)), self.step)
         if resting:
             return
         self._map.enforce()
         limit = 1_000 if self._steady else chance.randint(1, 12)
-        end = setting.told_end(*self.partition)
-        batch = log[buffer.next_offset : min(buffer.next_offset + limit, end)]
+        end = self._high = setting.told_end(*self.partition)
+        batch = log[fed.next_offset : min(fed.next_offset + limit, end)]
         if batch:
-            buffer.feed(cast(Sequence[CoreRecord], batch))
+            fed.feed(cast(Sequence[CoreRecord], batch))
+        if follows or buffer.mode_met is not None:
+            buffer = self._follow(assigned)
         if buffer.blocked:
             if buffer.failure is not None:
                 self._seen.failure = str(buffer.failure)
@@ -160,6 +208,19 @@ class Consumer(Party):
             self._resting = buffer.next_offset
             at, now_ms = setting.history.tick(), setting.now_ms
             self._seen.events.append(Rest(self._resting, at, now_ms))
+
+    def _follow(self, assigned: Assigned) -> PartitionBuffer:
+        """Reads the home on, and turns at a mode record; returns the buffer of now."""
+        following, setting = self._following, self._setting
+        following.try_again()
+        _, anew = following.poll([assigned])
+        failure = following.homes.failure
+        if failure is not None and not setting.faults.on:
+            self._seen.failure = str(failure)
+        for again in anew:
+            self._put(again)
+            setting.history.counts["turns at mode records"] += 1
+        return self.buffer
 
     def _take(self, limit: int) -> None:
         setting, chance = self._setting, self._setting.chance
@@ -187,12 +248,14 @@ class Consumer(Party):
             self._setting.history.counts["positions within a transaction"] += 1
 
     def _look_up(self) -> None:
-        setting, buffer = self._setting, self.buffer
+        setting, buffer, assigned = self._setting, self.buffer, self._assigned
         self.later(LOOK_UP_EVERY_MS, self._look_up)
         due: list[Question] = []
-        settled = buffer.looked_up
+        settled, home = buffer.looked_up, assigned and assigned.home
         for pending in buffer.pending():
-            if pending.since is None:
+            if home is not None and home.is_known(pending.txid):
+                pending.since = pending.since or setting.now_ms
+            elif pending.since is None:
                 pending.since = setting.now_ms
             elif setting.now_ms - pending.since >= LOOK_UP_AGE_MS and pending.txid not in settled:
                 due.append((self.partition, pending.txid))
@@ -229,7 +292,18 @@ class Consumer(Party):
         for found in answers:
             what = f"{TxId.from_bytes(found.txid)} ended={found.ended} end={found.end_offset}"
             setting.note(self.name, "looked up", what)
-            found.tell(self.buffer, setting.readers_s)
+            self._told(found)
+
+    def _told(self, found: lookup.LookedUp) -> None:
+        assigned = self._assigned
+        assert assigned is not None
+        if assigned.home is not None or not found.is_placed:
+            found.tell(self.buffer, self._setting.readers_s)
+            return
+        again = self._following.found_placed(assigned)
+        if again is not None:
+            self._setting.history.counts["homes found by look-ups"] += 1
+            self._put(again)
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:

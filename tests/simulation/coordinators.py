@@ -397,9 +397,10 @@ class Seat:
         setting.broker.trim(self.partition, min(bounds))
 
     def _log_start(self, partition: PartitionId) -> int:
-        # No data is deleted, but with its topic.
         facts = self._setting.topology.truth.get(partition.topic)
-        return 0 if facts is not None and facts.topic_id == partition.topic_id else GONE
+        if facts is None or facts.topic_id != partition.topic_id:
+            return GONE
+        return self._setting.broker.data_starts.get(partition.key, 0)
 
     # ---- giving it away -------------------------------------------------------------------------
 
@@ -532,8 +533,8 @@ class Seat:
     def _is_certain(self, topic: str) -> bool:
         # A topic is switched only when look-ups told of the same one for long enough: a mode that
         # has the id of its predecessor would be no news to its readers.
-        facts = self._facts.get(topic)
-        return facts is not None and facts.topic_id == self._setting.topology.truth[topic].topic_id
+        facts, truth = self._facts.get(topic), self._setting.topology.truth.get(topic)
+        return facts is not None and truth is not None and facts.topic_id == truth.topic_id
 
 
 class _Shell:

@@ -57,9 +57,22 @@ KINDS: Final = (
     *TRIALS,
     "writes in parts",
     "former leader answered",
+    *(
+        "topic switched",
+        "topic switched without mode records",
+        "mode record written twice",
+        "ends of partitions told late",
+        "end of a partition not told",
+        "gate told late",
+        "gate not told",
+        "modes read late",
+        "data trimmed",
+    ),
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""
+_MODES_CHANCE: Final = 0.5
+"""Share of the histories in which topics are switched to places, and back."""
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
 """Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
 get far."""
@@ -80,6 +93,7 @@ class Faults:
         trials: Random,
         parts: Random,
         ends: Random,
+        modes: Random,
         counts: Counter[str],
     ) -> None:
         """Draws which kinds of faults this history has.
@@ -89,6 +103,7 @@ class Faults:
             trials: what `TRIALS` draw from.
             parts: what decides which transactions name what they wrote in parts.
             ends: what decides when a partition's former leader answers readers.
+            modes: what decides whether and when topics are switched.
             counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
@@ -102,6 +117,8 @@ class Faults:
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
         self._parts = parts if parts.random() < _TRIAL_CHANCE else None
+        self.modes = modes if modes.random() < _MODES_CHANCE else None
+        """What decides when topics are switched; None if none is."""
         self.ends = ends if ends.random() < _TRIAL_CHANCE else None
         """What decides when a former leader answers; None if none does."""
         self._trials = {trial for trial in TRIALS if trials.random() < _TRIAL_CHANCE}

@@ -90,6 +90,15 @@ class Trim:
 
 
 @dataclass(slots=True)
+class DataTrim:
+    """Retention deleted everything below an offset of a data partition."""
+
+    partition: TopicPartition
+    before: int
+    at: int
+
+
+@dataclass(slots=True)
 class Absence:
     """A topic did not exist for a while."""
 
@@ -234,6 +243,8 @@ class ModesRecord:
 
     key: ModeKey
     value: TopicModeRecord | None
+    time_ms: int = 0
+    """When it landed."""
 
 
 class History:
@@ -253,6 +264,9 @@ class History:
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []
         self.modes_log: list[ModesRecord] = []
+        self.data_trims: list[DataTrim] = []
+        self.mode_records: Counter[tuple[TopicPartition, TxId]] = Counter()
+        """(data partition, what names the MODE record) → how often its mode record lies there."""
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}
         self.serial: dict[str, Serial] = {}

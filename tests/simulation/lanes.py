@@ -21,7 +21,7 @@ from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
-from logtx.journal.control import TXCTL_HEADER, TopicPartition, decode_control
+from logtx.journal.control import TXCTL_HEADER, ModeRecord, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.txid import TxId
@@ -176,6 +176,11 @@ class Markers:
             return None
         control = decode_control(dict(headers)[TXCTL_HEADER] or b"")
         setting.note(name, f"{key} offset {offset}: {job.txid}", control)
+        if isinstance(control, ModeRecord):
+            written = setting.history.mode_records
+            written[key, job.txid] += 1
+            setting.history.counts["mode records"] += 1
+            setting.history.counts["mode record written twice"] += written[key, job.txid] > 1
         return offset
 
     def _not_written(self, job: Job, failure: Failure) -> None:

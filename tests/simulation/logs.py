@@ -18,10 +18,11 @@ from logtx.journal import reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError, UnknownTopicError
 from logtx.journal.logs.interface import GroupOffset, TopicInfo
+from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from .faults import Faults
-from .history import History, JournalRecord, Record, Trim
+from .history import DataTrim, History, JournalRecord, Record, Trim
 from .schedule import Party, Scheduler
 
 APPEND_TIMEOUT_MS: Final = 120
@@ -59,6 +60,8 @@ class Broker:
         self.starts = [0] * journals
         self.messages: list[list[JournalMessage]] = [[] for _ in range(journals)]
         """Messages of each journal partition, as its readers get them."""
+        self.data_starts: dict[TopicPartition, int] = {}
+        """First offset of each data partition from which retention deleted something."""
         self.losses: dict[int, int] = {}
         """Journal partition → where its tail was lost."""
         self.checkpoints: list[Checkpoint | None] = [None] * journals
@@ -108,6 +111,8 @@ class Broker:
 
     def end(self, topic: str, partition: int) -> int:
         """Returns the end of a partition."""
+        if topic == MODES_TOPIC:
+            return len(self.history.modes_log)
         journal = topic == JOURNAL_TOPIC
         return len(self.journal(partition) if journal else self.data((topic, partition)))
 
@@ -134,6 +139,14 @@ class Broker:
             at, now_ms = self.history.tick(), self.scheduler.now_ms
             self.history.trims[partition].append(Trim(before, at, now_ms))
             self.history.note(now_ms, "broker", f"journal {partition} begins at", before)
+
+    def trim_data(self, partition: TopicPartition, before: int) -> None:
+        """Deletes the start of a data partition. The checkers need it, so readers must not ask."""
+        if before > self.data_starts.get(partition, 0):
+            self.data_starts[partition] = before
+            self.history.data_trims.append(DataTrim(partition, before, self.history.tick()))
+            self.history.counts["data trimmed"] += 1
+            self.history.note(self.scheduler.now_ms, "broker", f"{partition} begins at", before)
 
 
 class Pipe:
@@ -306,7 +319,11 @@ class LogView:
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the start of a partition."""
         del timeout_s
-        start = self._broker.starts[partition] if topic == JOURNAL_TOPIC else 0
+        broker = self._broker
+        if topic == JOURNAL_TOPIC:
+            start = broker.starts[partition]
+        else:
+            start = broker.data_starts.get((topic, partition), 0)
         if self._answers is None:
             return start
         if self._asked == len(self._answers):

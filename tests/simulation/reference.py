@@ -7,7 +7,7 @@ more, as plainly as they can be stated.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,9 +18,12 @@ from logtx.journal.control import (
     BranchRange,
     DataControl,
     Marker,
+    ModeRecord,
     TopicPartition,
     decode_control,
 )
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.position import Place
 from logtx.journal.records.types import (
     Aborted,
@@ -56,6 +59,8 @@ class Decision:
     committed: bool
     at: int
     writes: dict[TopicPartition, tuple[BranchRange, ...]]
+    placed: frozenset[TopicPartition] = frozenset()
+    """Data partitions in which it writes no marker."""
     reason: AbortReason | None = None
     """Why it is aborted."""
 
@@ -73,6 +78,8 @@ class JournalTransaction:
     record: Begin
     at: int
     partitions: set[TopicPartition] = field(default_factory=set)
+    ids: dict[TopicPartition, str] = field(default_factory=dict)
+    """Data partition → id of its topic, as it was named last before or with the decision."""
     registered: dict[TopicPartition, int] = field(default_factory=dict)
     """Data partition → when it was registered, before the decision."""
     steps: list[tuple[int, str, OffsetStep]] = field(default_factory=list)
@@ -81,6 +88,8 @@ class JournalTransaction:
     """Offset of the first claim that took input from it while it was open."""
     parts: list[AddWrites] = field(default_factory=list)
     decision: Decision | None = None
+    places: dict[PartitionId, int] = field(default_factory=dict)
+    """Where it is placed, or `GONE`."""
     finished_at: int | None = None
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that got no marker, for their topic is said to be gone."""
@@ -127,6 +136,11 @@ class Journal:
         """What no journal may hold: (name of the checker that reports it, what)."""
         self.snapshots: list[tuple[int, int]] = []
         """(when it was complete, first chunk)."""
+        self.modes: list[tuple[JournalRecord, ModeChange]] = []
+        """Valid MODE records."""
+        self.placings: list[tuple[JournalRecord, Placed]] = []
+        """Valid PLACED records."""
+        self._phases: dict[tuple[str, str], Phase] = {}
         self._chunks = (-1, -1, 0)
         self._hw: list[tuple[int, int]] = []
         self._open: dict[int, int] = {}
@@ -204,8 +218,29 @@ class Journal:
                 self._change(record, told)
             case Committed() | Aborted():
                 self._finish(record, told)
+            case ModeChange():
+                self.modes.append((record, told))
+                self._phases[told.topic, told.topic_id] = told.phase
+            case Placed():
+                self.placings.append((record, told))
+                self._place(told)
             case _:
                 pass
+
+    def _place(self, told: Placed) -> None:
+        # The slow way: each PLACED record looks at all transactions.
+        for partition, place in told.ends.items():
+            for found in self.transactions.values():
+                decision = found.decision
+                if decision is None or decision.sequence > told.upto:
+                    continue
+                due = partition.key in decision.placed and decision.writes.get(partition.key)
+                if due and found.ids[partition.key] == partition.topic_id:
+                    found.places.setdefault(partition, place)
+
+    def phase_of(self, key: TopicPartition, topic_id: str) -> Phase:
+        """Returns the phase of a topic, after all that was read."""
+        return self._phases.get((key[0], topic_id), Phase.MARKERS)
 
     def _claim(self, record: JournalRecord, told: Claim) -> None:
         before = {p: self.claim_at(told.group, p, record.at) for p in told.partitions}
@@ -261,13 +296,21 @@ class Journal:
                     self.wrong.append(("claims", what))
                 writes = self._writes(offset, found, told)
                 found.partitions.update(writes)
-                found.decision = Decision(offset, True, record.at, writes)
+                found.ids.update({p.key: p.topic_id for p in told.added})
+                found.ids.update({w.partition.key: w.partition.topic_id for w in told.writes})
+                placed = frozenset(told.placed)
+                found.decision = Decision(offset, True, record.at, writes, placed)
                 self._commit(record, found)
             case PrepareAbort():
                 if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
                     what = f"{offset}: nobody claimed input of {found.txid}, and it is aborted"
                     self.wrong.append(("claims", what))
-                found.decision = Decision(offset, False, record.at, {}, told.reason)
+                placed = frozenset(
+                    k
+                    for k in found.partitions
+                    if self.phase_of(k, found.ids[k]) is Phase.METADATA
+                )
+                found.decision = Decision(offset, False, record.at, {}, placed, told.reason)
 
     @staticmethod
     def _register(
@@ -275,6 +318,7 @@ class Journal:
     ) -> None:
         for partition in partitions:
             found.partitions.add(partition.key)
+            found.ids.setdefault(partition.key, partition.topic_id)
             found.registered.setdefault(partition.key, record.at)
 
     def _add_part(self, offset: int, found: JournalTransaction, told: AddWrites) -> None:
@@ -294,6 +338,8 @@ class Journal:
             for w in record.writes:
                 writes[w.partition.key] = writes.get(w.partition.key, ()) + w.branches
         of_parts = writes.keys() - {w.partition.key for w in told.writes}
+        # Where no marker says all, the decision names what parts add to, too.
+        of_parts |= set(told.placed) & {w.partition.key for part in found.parts for w in part.writes}
         if of_parts != {p.key for p in told.added}:
             what = f"{offset}: the commit of {found.txid} does not name what its parts do"
             self.wrong.append(("decided-once", what))
@@ -356,22 +402,32 @@ class MarkerRecord:
 class Partition:
     """One data partition, and what it holds for a reader of committed records."""
 
-    def __init__(self, key: TopicPartition, records: list[Record], reading: Reading) -> None:
-        """Reads it."""
+    def __init__(
+        self, key: TopicPartition, records: list[Record], reading: Reading, topic_id: str
+    ) -> None:
+        """Reads it; it is of the topic with this id."""
         self.key = key
+        self.topic_id = topic_id
         self.records = records
         self.markers: list[MarkerRecord] = []
         self.txids: dict[int, TxId] = {}
         """Offset of a transaction's record → its TxId; plain records are absent."""
         self.expected: list[tuple[int, int]] = []
         """(place, offset) of each record to deliver, in this order. The place is the record's own
-        offset, or that of its transaction's first marker."""
+        offset, that of its transaction's first marker, or the one that the journal says."""
+        self.placed: dict[int, TxId] = {}
+        """Offset of each record that is delivered at a place of the journal → its TxId."""
+        self.ends: list[tuple[TxId, int, int]] = []
+        """(TxId, commit sequence, place) of each transaction that is placed here, in the order of
+        delivery."""
+        self.mode_records: list[tuple[TxId, ModeRecord, Record]] = []
+        items: list[tuple[tuple[int, int, int], int, list[int]]] = []
         by_txid: dict[TxId, list[tuple[int, int]]] = {}
         ended: set[TxId] = set()
         for record in records:
             offset, headers = record.offset(), dict(record.headers() or ())
             if not headers:
-                self.expected.append((offset, offset))
+                items.append(((offset, 1, 0), offset, [offset]))
                 continue
             txid = TxId.from_bytes(headers[TXID_HEADER])
             raw = headers.get(TXCTL_HEADER)
@@ -380,6 +436,9 @@ class Partition:
                 self.txids[offset] = txid
                 by_txid.setdefault(txid, []).append((control.branch, offset))
                 continue
+            if isinstance(control, ModeRecord):
+                self.mode_records.append((txid, control, record))
+                continue
             self.markers.append(MarkerRecord(txid, control, record, txid not in ended))
             if txid in ended:
                 continue
@@ -387,10 +446,33 @@ class Partition:
             found = reading.transaction(txid)
             if found is not None and found.decision is not None and found.decision.committed:
                 ranges = found.decision.writes.get(key, ())
+                if key in found.decision.placed:
+                    continue  # It has a place; `placed-order` says that a marker is too much.
                 accepted = _accepted(by_txid.get(txid, ()), ranges)
                 if len(accepted) < sum(r.count for r in ranges) and key in reading.history.former:
                     continue  # The rest was in the topic that was deleted.
-                self.expected.extend((offset, each) for each in accepted)
+                items.append(((offset, 1, 0), offset, accepted))
+        items += self._at_places(reading, by_txid)
+        self.expected = [(place, each) for _, place, accepted in sorted(items) for each in accepted]
+
+    def _at_places(
+        self, reading: Reading, by_txid: dict[TxId, list[tuple[int, int]]]
+    ) -> Iterator[tuple[tuple[int, int, int], int, list[int]]]:
+        """Yields what is placed here: (what to sort it by, place, offsets of its records)."""
+        ends = []
+        for journal in reading.journals:
+            for found in journal.transactions.values():
+                place = found.places.get(PartitionId(*self.key, self.topic_id), GONE)
+                if found.decision is not None and place != GONE:
+                    ends.append((place, found.decision.sequence, found))
+        for place, sequence, found in sorted(ends, key=lambda end: end[:2]):
+            assert found.decision is not None
+            ranges = found.decision.writes[self.key]
+            accepted = _accepted(by_txid.get(found.txid, ()), ranges)
+            self.ends.append((found.txid, sequence, place))
+            self.placed.update(dict.fromkeys(accepted, found.txid))
+            # Before the record at its place, and in commit-sequence order with others at it.
+            yield (place, 0, sequence), place, accepted
 
 
 def _accepted(
@@ -420,11 +502,14 @@ class Reading:
     @cached_property
     def partitions(self) -> dict[TopicPartition, Partition]:
         """All data partitions."""
-        data = self.history.data
-        return {key: Partition(key, records, self) for key, records in data.items()}
+        data, former = self.history.data, self.history.former
+        return {
+            key: Partition(key, records, self, f"{'new-' if key in former else ''}id-{key[0]}")
+            for key, records in data.items()
+        }
 
     @cached_property
     def former(self) -> dict[TopicPartition, Partition]:
         """Data partitions of topics that were deleted."""
         data = self.history.former
-        return {key: Partition(key, records, self) for key, records in data.items()}
+        return {key: Partition(key, records, self, f"id-{key[0]}") for key, records in data.items()}

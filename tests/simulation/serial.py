@@ -89,7 +89,12 @@ class SerialConsumer(Party):
         self.later(setting.chance.randint(*STEP_MS), self.step)
 
     def _read_journal(self) -> None:
-        self._tail.begin({key: buffer.delivered for key, buffer in self._buffers.items()})
+        delivered = {key: buffer.delivered for key, buffer in self._buffers.items()}
+        self._tail.begin(delivered, self._buffers)
+
+    def needs(self, key: TopicPartition) -> int:
+        """Returns the offset from which on it may read a data partition."""
+        return self._committed[key].o1
 
     def crash(self) -> None:
         """Lose what was not committed."""

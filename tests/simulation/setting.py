@@ -11,6 +11,7 @@ from typing import Final
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.journal.control import TopicPartition
+from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from .faults import Faults
@@ -53,6 +54,8 @@ class Setting:
     """Whether no coordinator answers at this address."""
     extends: bool
     """Whether producers begin the timeouts of their transactions anew."""
+    modes: Random | None = None
+    """What histories draw from in which topics are switched; None: all topics keep to markers."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
     _former: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """From when until when a former leader answers for a partition, now or next."""
@@ -71,7 +74,8 @@ class Setting:
 
     def told_end(self, topic: str, partition: int) -> int:
         """Returns the end of a partition as a broker tells it, which may be one of the past."""
-        broker, since_ms = self.broker, self._former_since((topic, partition))
+        broker = self.broker
+        since_ms = None if topic == MODES_TOPIC else self._former_since((topic, partition))
         if since_ms is None:
             return broker.end(topic, partition)
         if topic == JOURNAL_TOPIC:

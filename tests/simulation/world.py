@@ -29,9 +29,11 @@ from .lanes import QUICK
 from .logs import LATE_MAX_MS, Broker
 from .network import Network, query
 from .producers import Producer
+from .retention import retain
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
 from .setting import Setting
+from .switching import Operator
 from .topology import TEMPORARY, Topology
 from .workers import Group, Worker
 
@@ -61,6 +63,10 @@ HANG_MS: Final = 1_300
 """Timeout of the transaction that hangs while the others must go on."""
 SILENT_MS: Final = 1_500
 """How long no look-up of a topic is answered meanwhile; longer than a commit may take."""
+RETENTION_CHANCE: Final = 0.4
+"""Share of the histories with switches in which data is deleted that all have read."""
+RETENTION_MS: Final = 170
+"""Time between two such deletions."""
 HOLD_MS: Final = 200
 """How long the first of a chain of commits keeps the others waiting."""
 CANNOT_READ_FROM_MS: Final = 500
@@ -99,6 +105,9 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator
 class World:
     """All parties of one history."""
 
+    switches = True
+    """Whether topics are switched in some of these histories."""
+
     def __init__(self, seed: int) -> None:
         """Starts all parties."""
         chance = Random(seed)
@@ -106,7 +115,9 @@ class World:
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
         faults = Faults(
-            chance, Random(-seed - 3), Random(-seed - 6), Random(-seed - 7), history.counts
+            chance,
+            *(Random(-seed - 3), Random(-seed - 6), Random(-seed - 7), Random(-seed - 8)),
+            history.counts,
         )
         topology = Topology(scheduler, chance, faults, history)
         temporary = Random(-seed - 4)
@@ -128,6 +139,7 @@ class World:
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
+            modes=faults.modes if self.switches and faults.ends is None else None,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -156,11 +168,13 @@ class World:
         for application in self._managed:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
-        for key in self.setting.output_keys:
-            for number in range(2):
-                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
-        if chance.random() < 0.5:
-            self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
+        self._operator: Operator | None = None
+        if self.setting.modes is None:
+            self._start_readers()
+        else:
+            self._operator = Operator(self.setting, self.network, self._start_readers)
+            if self.setting.modes.random() < RETENTION_CHANCE:
+                scheduler.after(RETENTION_MS, self._retain)
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
@@ -290,9 +304,31 @@ class World:
         journal = self.setting.chance.randrange(self.setting.journals)
         self.consumers.append(SerialConsumer(self.setting, name, journal, starts, steady=steady))
 
+    def _start_readers(self) -> None:
+        for key in self.setting.output_keys:
+            for number in range(2):
+                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
+        if self.setting.chance.random() < 0.5:
+            self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
+
     def _anywhere(self) -> dict[TopicPartition, int]:
         broker, chance = self.setting.broker, self.setting.chance
-        return {key: chance.randint(0, len(broker.data(key))) for key in self.setting.output_keys}
+        starts = broker.data_starts
+        return {
+            key: chance.randint(starts.get(key, 0), len(broker.data(key)))
+            for key in self.setting.output_keys
+        }
+
+    def _retain(self) -> None:
+        """Deletes data that all readers have delivered."""
+        if not self.setting.faults.on:
+            return
+        self.setting.scheduler.after(RETENTION_MS, self._retain)
+        needed = {
+            key: min((k.needs(key) for k in self.consumers), default=0)
+            for key in self.setting.output_keys
+        }
+        retain(self.setting, needed)
 
     def _read_temporary(self) -> None:
         """Begins to read the temporary topic, some time after it was created anew."""
@@ -305,11 +341,18 @@ class World:
     def _latecomers(self) -> None:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
+        if self._operator is not None and self._operator.is_before_readers:
+            return
         for key in self.setting.output_keys:
-            end = len(self.setting.broker.data(key))
-            self._start_consumer(f"k{key[1]}m", key, chance.randint(0, end), steady=False)
+            first, end = self._range(key)
+            self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
         if chance.random() < 0.5:
             self._start_serial("sm", self._anywhere(), steady=False)
+
+    def _range(self, key: TopicPartition) -> tuple[int, int]:
+        """Returns start and end of a data partition."""
+        broker = self.setting.broker
+        return broker.data_starts.get(key, 0), len(broker.data(key))
 
     # ---- faults ---------------------------------------------------------------------------------
 
@@ -517,7 +560,7 @@ class World:
 
     def _unfinished(self) -> list[str]:
         """Returns what is still to be done; empty if all is well."""
-        left = []
+        left, history = [], self.history
         for journal in range(self.setting.journals):
             seats = [
                 seat
@@ -537,6 +580,10 @@ class World:
             if producer.alive and not producer.idle:
                 left.append(f"producer {producer.name} waits")
         left += [f"consumer {k.name} is behind" for k in self.consumers if not k.done]
+        if self._operator is not None:
+            # A topic that was deleted and created anew begins with markers, whoever asks.
+            waits = {t: m for t, m in self._operator.waits.items() if (t, 0) not in history.former}
+            left += [f"{topic} is not switched to {mode}" for topic, mode in waits.items()]
         if self._audits:
             left.append(f"{self._audits} questions without an answer")
         return left
@@ -546,10 +593,10 @@ class World:
         setting, chance = self.setting, self.setting.chance
         temporary = [(TEMPORARY, 0)] if TEMPORARY in setting.topology.truth else []
         for key in setting.output_keys + temporary:
-            end, name = len(setting.broker.data(key)), "kt" if key in temporary else f"k{key[1]}"
-            self._start_consumer(f"{name}a", key, 0, steady=True)
-            self._start_consumer(f"{name}z", key, chance.randint(0, end), steady=True)
-        from_start = dict.fromkeys(setting.output_keys, 0)
+            (first, end), name = self._range(key), "kt" if key in temporary else f"k{key[1]}"
+            self._start_consumer(f"{name}a", key, first, steady=True)
+            self._start_consumer(f"{name}z", key, chance.randint(first, end), steady=True)
+        from_start = {key: self._range(key)[0] for key in setting.output_keys}
         self._start_serial("sa", chance.choice((from_start, self._anywhere())), steady=True)
         txids = list(self.history.works)
         for txid in chance.sample(txids, min(4, len(txids))):

@@ -281,9 +281,10 @@ class Reference:
                 told.parts += 1
                 self._write(offset, told, record)
             case PrepareCommit() if told.state is State.OPEN:
+                of_parts = set(told.writes)
                 self._write(offset, told, record)
-                named = {w.partition.key for w in record.writes}
-                assert {p.key for p in record.added} == set(told.writes) - named, (
+                named = {w.partition.key for w in record.writes} - set(record.placed)
+                assert {p.key for p in record.added} == of_parts - named, (
                     f"the commit at {offset} does not name the partitions of its parts"
                 )
                 told.state, told.sequence = State.COMMITTING, offset

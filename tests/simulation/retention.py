@@ -1,0 +1,58 @@
+"""Retention of the simulated world's data: deletes what no reader needs.
+
+It deletes no record of a transaction that ends above: a reader that begins at the log's start would
+find it torn, which is another matter (`torn.reset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from logtx.journal.control import TopicPartition
+
+from .reference import Partition, Reading
+from .setting import Setting
+
+
+def retain(setting: Setting, needed: Mapping[TopicPartition, int]) -> None:
+    """Deletes the start of some data partitions.
+
+    Args:
+        setting: of the world.
+        needed: data partition → offset from which on some reader needs it.
+    """
+    draw = setting.modes
+    assert draw is not None
+    reading = Reading(setting.history)
+    for key, bound in needed.items():
+        start = setting.broker.data_starts.get(key, 0)
+        partition = reading.partitions.get(key)
+        if partition is None or bound <= start or draw.random() < 0.3:
+            continue
+        bound = min(bound, len(partition.records))
+        wanted = draw.choice((bound, draw.randint(start, bound)))
+        setting.broker.trim_data(key, whole_below(partition, reading, wanted))
+
+
+def whole_below(partition: Partition, reading: Reading, wanted: int) -> int:
+    """Returns the highest offset up to `wanted` below which no transaction lies in part."""
+    ends = {offset: place for place, offset in partition.expected}
+    start = wanted
+    while True:
+        torn = [
+            offset
+            for offset, txid in partition.txids.items()
+            if offset < start and not _is_over(reading, txid, ends.get(offset), start)
+        ]
+        if not torn:
+            return start
+        start = min(torn)
+
+
+def _is_over(reading: Reading, txid: object, place: int | None, start: int) -> bool:
+    found = reading.transaction(txid)  # type: ignore[arg-type]
+    decision = found.decision if found is not None else None
+    if decision is None:
+        return False
+    # One that is committed and has no end yet may still get one above.
+    return not decision.committed or (place is not None and place < start)
