@@ -235,6 +235,7 @@ class Coordinator:
         # Before the server starts: a client that is told that the journal has 0 partitions would
         # not come back. No partition is served or followed before `ownership` starts.
         services = self._services = self._services_of(ownership, nonce, journal, offsets)
+        self._switching.modes = services.modes
         self._make_runtimes(services)
         await self._server.start()
         if self._config.advertised is not None:

@@ -96,7 +96,8 @@ class TopicModeRecord:
     mode_offset: int
     """Journal offset of the MODE record with which the latest switch began."""
     offset: int
-    """Journal offset of the latest MODE record."""
+    """Orders what a home publishes of the topic: `mode_offset`, and one more once the switch is
+    over."""
     since: Mapping[int, int] = field(default_factory=dict)
     """See `ModeChange.since`."""
     with_records: bool = True

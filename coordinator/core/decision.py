@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...journal.control import TopicPartition
 from ...journal.errors import LogtxError
 from ...journal.places import Placed
 from ...journal.records.types import JournalRecord
@@ -148,7 +149,10 @@ class WriteModeRecords:
 
 @value(frozen=True, slots=True)
 class PublishMode:
-    """Effect: a topic's mode is final; tell readers of it, then call `Tenure.mode_published`."""
+    """Effect: a topic's mode is final; tell readers of it, then call `Tenure.mode_published`.
+
+    Of a switch that begins, readers are told before the first mode record (`WriteModeRecords`).
+    """
 
     topic: str
 

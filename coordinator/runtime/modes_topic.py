@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ...journal.errors import LogtxError
+from ...journal.errors import LogtxError, TopicModeError
 from ...journal.logs.interface import Log
 from ...journal.mode_registry import ModeKey, TopicModeRecord, encode_key, encode_value
 from ...journal.modes import MODES_TOPIC
@@ -49,6 +49,20 @@ class ModesWriter:
         self._closed = False
 
     # ---- what the coordinator asks --------------------------------------------------------------
+
+    async def prepare(self) -> LogtxError | None:
+        """Creates the topic if it is missing; returns why that can't be done.
+
+        To be called before a switch is decided: markers behind its mode records wait until readers
+        are told of it.
+        """
+        if await self._prepared() is not None:
+            return None
+        return TopicModeError(
+            f"{MODES_TOPIC} can't be created or has settings that logtx can't use: no topic is"
+            " switched before readers can be told; see modes_topic_not_prepared in the"
+            " coordinator's log"
+        )
 
     def write(self, key: ModeKey, mode: TopicModeRecord, written: Written) -> None:
         """Writes a topic's mode. See `ModesLanes.write`."""

@@ -25,6 +25,7 @@ from ...journal.errors import (
     UnknownTopicError,
 )
 from ...journal.mode_registry import ModeKey, TopicModeRecord
+from ...journal.places import PartitionId
 from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
 from ...journal.records.types import AbortReason
@@ -41,6 +42,7 @@ from ..core.decision import (
     WriteOffsets,
 )
 from ..core.mode_records import ModeWrite
+from ..core.modes import SWITCHING
 from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
@@ -150,6 +152,8 @@ class Serving:
         self._wanted: deque[tuple[Answer, commands.Command, TxId]] = deque()
         """Look-ups that wait for a scan. The windows of streams and the limit of calls bound it."""
         self._looking_up = False
+        self._switches_told: set[tuple[str, int]] = set()
+        """(topic, offset of the MODE record): switches of which readers are told."""
 
     # ---- what the partition asks ----------------------------------------------------------------
 
@@ -379,16 +383,26 @@ class Serving:
                     partitions,
                 )
             case WriteModeRecords(with_records=False):
+                self._publish_mode(effect.topic)
                 written = services.markers.lanes.stop_mode(self._partition, effect.topic)
                 self._placing.end_switch(effect, written)
             case WriteModeRecords(topic, topic_id, offset, places):
+                self._publish_mode(topic)
                 txid = TxId(self._partition, shard.incarnation, offset)
-                may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded
+                may_mark = partial(self._may_write_mode, topic, offset)
                 services.markers.lanes.write_mode(
-                    ModeWrite(txid, topic, topic_id, places, may_mark, recorded)
+                    ModeWrite(txid, topic, topic_id, places, may_mark, tenure.mode_recorded)
                 )
             case PublishMode(topic):
                 self._publish_mode(topic)
+
+    def _may_write_mode(
+        self, topic: str, offset: int, partition: PartitionId, sequence: int
+    ) -> bool:
+        # Published first: a reader that begins behind the mode record and finds nothing published
+        # would wait for markers, or pass over what is placed, until it looks the first one up.
+        is_told = (topic, offset) in self._switches_told
+        return is_told and self.tenure.placer.may_mark(partition, sequence)
 
     def _publish_mode(self, topic: str) -> None:
         shard, modes = self.tenure.shard, self._services.modes
@@ -401,15 +415,20 @@ class Serving:
             phase=mode.phase,
             home=key.home,
             mode_offset=mode.offset,
-            # A switch begins and ends with one record each, so their order is the same.
-            offset=mode.offset,
+            # Between two switches lie two MODE records at least.
+            offset=mode.offset + (mode.phase not in SWITCHING),
             since=mode.since,
             with_records=mode.with_records,
         )
-        modes.write(key, record, partial(self._mode_published, key))
+        modes.write(key, record, partial(self._mode_published, key, record))
 
-    def _mode_published(self, key: ModeKey) -> None:
-        self.tenure.mode_published(key.topic)
+    def _mode_published(self, key: ModeKey, record: TopicModeRecord) -> None:
+        now = self.tenure.shard.modes.get(key.topic)
+        if record.phase in SWITCHING:
+            self._switches_told.add((key.topic, record.mode_offset))
+            self._services.markers.lanes.resume(self._partition)
+        elif now is not None and (now.phase, now.offset) == (record.phase, record.mode_offset):
+            self.tenure.mode_published(key.topic)
         # Not before: a reader would meet the removal, and nothing behind it.
         for epoch in () if self.tenure.over else self.tenure.shard.past_epochs:
             self._services.modes.clear_former(replace(key, epoch=epoch))

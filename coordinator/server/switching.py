@@ -21,6 +21,7 @@ from ...journal.reader import journal_partition_of
 from ...journal.records.codec import FORMAT_VERSION
 from ..membership.members import Members
 from ..protocol.commands import SetTopicMode
+from ..runtime.modes_topic import ModesWriter
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
 
@@ -42,6 +43,8 @@ class Switching:
             members: the other coordinators; None: there are none.
         """
         self.members = members
+        self.modes: ModesWriter | None = None
+        """Tells readers of modes; None: nobody does."""
         self._topics = topics
         self._bindings = bindings
 
@@ -77,6 +80,9 @@ class Switching:
             )
         if command.mode is Mode.METADATA:
             self._check_builds()
+        refusal = None if self.modes is None else await self.modes.prepare()
+        if refusal is not None:
+            return refusal
         # Nothing is written to a topic that is switched without mode records: it may be sealed.
         unwritten = (command.topic,) if command.without_records else ()
         refusal = await self._topics.learn(((command.topic, 0),), unwritten)

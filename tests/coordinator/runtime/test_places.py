@@ -479,12 +479,25 @@ async def test_a_mode_is_published_and_a_new_owner_publishes_it_again(log: Memor
         assert log.topic_info(MODES_TOPIC).partition_count == 1
         assert log.topic_info(MODES_TOPIC).compacted
     async with running(log) as driver:
-        await driver.until(lambda: len(rows(log)) == 3)
-        again, removal = rows(log)[1:]
-        assert again.value == rows(log)[0].value
-        assert again.key != rows(log)[0].key, "of its own epoch"
-        assert (removal.key, removal.value) == (rows(log)[0].key, None)
+        await driver.until(lambda: len(rows(log)) == 4)
+        begun, ended, again, removal = rows(log)
+        assert begun.key == ended.key
+        assert again.value == ended.value
+        assert again.key != ended.key, "of its own epoch"
+        assert (removal.key, removal.value) == (ended.key, None)
         assert registry(log)[DATA] == first
+
+
+@on_loop
+async def test_readers_are_told_of_a_switch_before_its_mode_records(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        switching = asyncio.create_task(switch(driver))
+        while MODES_TOPIC not in log.topics() or not rows(log):
+            await asyncio.sleep(0.001)
+            assert not log.end_offset(DATA, 0), "no mode record is there yet"
+        assert registry(log)[DATA].phase is Phase.TO_METADATA
+        await switching
+        assert registry(log)[DATA].phase is Phase.METADATA
 
 
 @on_loop
