@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...journal.control import TopicPartition
 from ...journal.errors import LogtxError
 from ...journal.places import Placed
 from ...journal.records.types import JournalRecord
