@@ -10,6 +10,9 @@ record, as a marker goes at its commit sequence.
   acknowledgement, for so long that no broker is behind. A partition that was there before, and got
   no mode record, would have readers that don't know of places. One that is added later, or while
   the last look-up is answered, is in the topic's new mode from its first offset on.
+  What is published tells readers that are assigned it later. One that was assigned it before finds
+  it out when it first looks a transaction up. A late mode record would lie behind places, and so
+  could not give that transaction its order either.
 - Readers are told the offset of each mode record. One that begins at or behind it reads the journal
   at once, so what they are told may be too low, and never too high. It is the acknowledged offset.
   librdkafka can lose a batch's base offset. It then tells None, or the index in the batch, which is

@@ -285,6 +285,35 @@ def test_partitions_turn_one_by_one(home: Places, make_consumer: MakeConsumer) -
     assert read(consumer, 3) == [b"m"] * 3
 
 
+def test_a_partition_that_came_while_its_topic_was_switched_is_found_without_a_mode_record(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    # It was assigned before the mode is published, so nothing tells this reader of it.
+    early = make_consumer(pending_lookup_age_ms=50)
+    early.assign([TopicPartition("t", 2)])
+    assert nothing_more(early, 0.1)
+    home.partitions = 2
+    since = home.switch(Phase.METADATA)
+    home.partitions = 3
+    assert sorted(since) == [0, 1]
+    home.transaction([b"a1", b"a2"], 2)
+    assert read(early, 2) == [b"a1", b"a2"]
+    home.written.append("t", [b"p1"], partition=2)
+    second = home.written.begin()
+    home.written.write(second, "t", [b"b"], 2)
+    home.written.append("t", [b"p2"], partition=2)
+    assert read(early, 2) == [b"p1", b"p2"]
+    home.decide(second)
+    home.written.append("t", [b"p3"], partition=2)
+    assert nothing_more(early, 0.2), "it asks the home by now"
+    home.place(2)
+    assert read(early, 2) == [b"p3", b"b"]
+    # One that is assigned it later follows the home from the partition's first offset on.
+    late = make_consumer()
+    late.assign([TopicPartition("t", 2, 0)])
+    assert read(late, 6) == [b"a1", b"a2", b"p1", b"p2", b"p3", b"b"]
+
+
 def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

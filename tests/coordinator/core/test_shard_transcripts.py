@@ -41,6 +41,7 @@ from logtx.coordinator.core import transactions as metadata
 from logtx.coordinator.core.decision import (
     PublishMode,
     ShardConfig,
+    WriteLateMarkers,
     WriteMarkers,
     WriteModeRecords,
     WriteOffsets,
@@ -250,6 +251,9 @@ def show_event(event: Event) -> str:  # noqa: PLR0912
             ]
             what = f"T{transaction.begin} {transaction.state} at {transaction.commit_sequence}"
             return words("marker", what, *named, f"hw={hw}")
+        case Emitted(WriteLateMarkers(transaction, keys), _):
+            what = f"T{transaction.begin} {transaction.state} at {transaction.commit_sequence}"
+            return words("marker", "late", what, *map(show_partition, keys))
         case Emitted(WriteOffsets(group, _, offsets), _):
             return f"iov    {group}: {show_offsets(offsets)}"
         case Emitted(WriteModeRecords(topic, _, offset, places, with_records), _):
