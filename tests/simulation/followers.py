@@ -255,4 +255,3 @@ class PlayedFollowing(Following):
                 view, partition = lane.view, followed.partition
                 return view.is_settled(partition, end) and view.next_place(partition) is None
         return False
-

@@ -13,7 +13,6 @@ from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
 from logtx.coordinator.core.placing import Placer
 
-
 from .registry import Patch, caught_by
 
 

@@ -132,7 +132,7 @@ def show_record(record: JournalRecord) -> str:
         case AddOffsets():
             return words(name, f"T{record.begin}", record.group, *map(show_step, record.steps))
         case PrepareCommit():
-            placed = {key: "=placed" for key in record.placed}
+            placed = dict.fromkeys(record.placed, "=placed")
             keys = [w.partition.key for w in record.writes]
             writes = [show_partition(key) + placed.get(key, "") for key in keys]
             return words(name, f"T{record.begin}", *writes)
