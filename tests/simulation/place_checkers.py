@@ -31,7 +31,7 @@ def placed_order(history: History, reading: Reading) -> Iterator[str]:
             if sequence < last.get(txid.journal, -1):
                 yield f"{key}: {txid} of sequence {sequence} ends behind {last[txid.journal]} (R4)"
             last[txid.journal] = sequence
-        yield from _recorded(history, reading, key)
+        yield from _recorded(reading, key)
 
 
 def _placed(history: History, reading: Reading, found: JournalTransaction) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _trimmed(history: History, journal: Journal) -> Iterator[str]:
                 )
 
 
-def _recorded(history: History, reading: Reading, key: tuple[str, int]) -> Iterator[str]:
+def _recorded(reading: Reading, key: tuple[str, int]) -> Iterator[str]:
     """Each place lies behind the mode record of its stretch (R15)."""
     partition = reading.partitions[key]
     for journal in reading.journals:
