@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from logtx.consumer import homes
-from logtx.consumer.core.home_view import HomeView
-from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
@@ -28,7 +26,7 @@ def no_gate(patch: Patch) -> None:
     patch(PlacedInput, "advance", mutant)
 
 
-@caught_by("commit-order", of="consumer")
+@caught_by("no-blocking", of="consumer")
 def gate_asked_before_the_fetch(patch: Patch) -> None:
     """A gate passes on what was fetched after the home's end was asked for, too (R7)."""
     gate = PlacedInput.gate
@@ -37,18 +35,6 @@ def gate_asked_before_the_fetch(patch: Patch) -> None:
         gate(self, max(frontier, self.next_offset), end)
 
     patch(PlacedInput, "gate", mutant)
-
-
-@caught_by("commit-order", of="consumer")
-def what_is_decided_is_not_awaited(patch: Patch) -> None:
-    """A gate is passed though something is decided and not placed (R7)."""
-    patch(HomeView, "is_settled", lambda self, _, end: self.next_offset >= end)
-
-
-@caught_by("exactly-once", of="consumer")
-def position_without_sequence(patch: Patch) -> None:
-    """A position does not say up to which sequence the home's transactions are delivered (R10)."""
-    patch(PlacedBuffer, "_sequence", lambda *_: None)
 
 
 @caught_by("placed-order")
