@@ -278,9 +278,7 @@ class HomeStarts:
                 writes += record.writes
         return joined(writes)
 
-    def _between_with(
-        self, home: Journal, start: int, begin: int, decided: int
-    ) -> list[_Known]:
+    def _between_with(self, home: Journal, start: int, begin: int, decided: int) -> list[_Known]:
         """Returns a snapshot before a decision that has what was said of the transaction."""
         newest = self._snapshots(home, start)[:1]
         for first in self._counting(home, start, newest[0]) if newest else ():

@@ -26,6 +26,7 @@ from logtx.journal.txid import TxId
 
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
+from .place_checkers import placed_order
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
@@ -543,6 +544,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "decided-once": decided_once,
     "durable": durable,
     "commit-order": commit_order,
+    "placed-order": placed_order,
     "serial-order": serial_order,
     "exactly-once": exactly_once,
     "fenced": fenced,

@@ -117,7 +117,9 @@ class Consumer(Party):
             return
         late = setting.faults.on and setting.modes.random() < LATE_SHARE
         setting.history.counts["modes read late"] += late
-        self.later(setting.modes.randint(*(LATE_MS if late else (0, 5))), partial(self._learn, start))
+        self.later(
+            setting.modes.randint(*(LATE_MS if late else (0, 5))), partial(self._learn, start)
+        )
 
     def _learn(self, start: Position) -> None:
         self._following.learn([self.partition])

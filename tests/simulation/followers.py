@@ -57,6 +57,7 @@ class ReadersLog(LogView):
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the start of a partition."""
+        del timeout_s
         return 0 if topic == MODES_TOPIC else super().start_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
@@ -255,4 +256,3 @@ class PlayedFollowing(Following):
                 view, partition = lane.view, followed.partition
                 return view.is_settled(partition, end) and view.next_place(partition) is None
         return False
-

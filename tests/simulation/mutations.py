@@ -36,10 +36,10 @@ from logtx.producer.core import bookkeeping
 from logtx.producer.core.bookkeeping import Phase, TransactionBook
 from logtx.producer.core.tally import BranchTally
 
-from . import shell_mutations
+from . import place_mutations, shell_mutations
 from .registry import MUTATIONS, Mutation, Patch, caught_by
 
-__all__ = ["MUTATIONS", "Mutation", "Patch", "shell_mutations"]
+__all__ = ["MUTATIONS", "Mutation", "Patch", "place_mutations", "shell_mutations"]
 
 
 # ---- who may write the journal ------------------------------------------------------------------

@@ -306,9 +306,7 @@ class Journal:
                     what = f"{offset}: nobody claimed input of {found.txid}, and it is aborted"
                     self.wrong.append(("claims", what))
                 placed = frozenset(
-                    k
-                    for k in found.partitions
-                    if self.phase_of(k, found.ids[k]) is Phase.METADATA
+                    k for k in found.partitions if self.phase_of(k, found.ids[k]) is Phase.METADATA
                 )
                 found.decision = Decision(offset, False, record.at, {}, placed, told.reason)
 
@@ -339,7 +337,9 @@ class Journal:
                 writes[w.partition.key] = writes.get(w.partition.key, ()) + w.branches
         of_parts = writes.keys() - {w.partition.key for w in told.writes}
         # Where no marker says all, the decision names what parts add to, too.
-        of_parts |= set(told.placed) & {w.partition.key for part in found.parts for w in part.writes}
+        of_parts |= set(told.placed) & {
+            w.partition.key for part in found.parts for w in part.writes
+        }
         if of_parts != {p.key for p in told.added}:
             what = f"{offset}: the commit of {found.txid} does not name what its parts do"
             self.wrong.append(("decided-once", what))

@@ -24,12 +24,12 @@ def retain(setting: Setting, needed: Mapping[TopicPartition, int]) -> None:
     draw = setting.modes
     assert draw is not None
     reading = Reading(setting.history)
-    for key, bound in needed.items():
+    for key, upto in needed.items():
         start = setting.broker.data_starts.get(key, 0)
         partition = reading.partitions.get(key)
-        if partition is None or bound <= start or draw.random() < 0.3:
+        if partition is None or upto <= start or draw.random() < 0.3:
             continue
-        bound = min(bound, len(partition.records))
+        bound = min(upto, len(partition.records))
         wanted = draw.choice((bound, draw.randint(start, bound)))
         setting.broker.trim_data(key, whole_below(partition, reading, wanted))
 

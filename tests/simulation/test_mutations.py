@@ -47,6 +47,13 @@ SEEN_AT: Final = {
     "stale_answers": 284,
     "steps_without_the_vector": 25,
     "topics_before_the_outcome": 1181,
+    "fence_must_be_named": 4,
+    "gate_asked_before_the_fetch": 8,
+    "home_without_the_topics_id": 5,
+    "marker_overtakes_a_place": 31,
+    "no_gate": 4,
+    "trimmed_at_once": 4,
+    "turns_at_the_offset": 31,
     "unknown_outcome_is_an_abort": 79,
 }
 """Mutation → first seed that catches it. The rare ones would take long otherwise."""

@@ -1,0 +1,89 @@
+"""Checker of places; it sees a `History` and nothing of the simulator."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from logtx.journal.modes import Phase
+from logtx.journal.places import GONE
+
+from .history import History
+from .reference import Journal, JournalTransaction, Reading
+
+
+def placed_order(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 4 in metadata mode: places lie where the rules of decision 24 say."""
+    for journal in reading.journals:
+        for found in journal.transactions.values():
+            yield from _placed(history, reading, found)
+        yield from _trimmed(history, journal)
+    for key, partition in reading.partitions.items():
+        last: dict[tuple[int, int], int] = {}
+        # A place is before the record at its offset, so before a marker at it.
+        ends = [(place, 0, sequence, txid) for txid, sequence, place in partition.ends]
+        ends += [
+            (m.record.offset(), 1, m.marker.commit_sequence, m.txid)
+            for m in partition.markers
+            if m.first and key not in history.former
+        ]
+        for _, _, sequence, txid in sorted(ends, key=lambda end: end[:3]):
+            if sequence < last.get(txid.journal, -1):
+                yield f"{key}: {txid} of sequence {sequence} ends behind {last[txid.journal]} (R4)"
+            last[txid.journal] = sequence
+        yield from _recorded(reading, key)
+
+
+def _placed(history: History, reading: Reading, found: JournalTransaction) -> Iterator[str]:
+    decision = found.decision
+    if decision is None or not decision.committed:
+        return
+    for key in decision.placed & {k for k, ranges in decision.writes.items() if ranges}:
+        partition = reading.partitions.get(key)
+        places = [place for p, place in found.places.items() if p.key == key]
+        if not places:
+            if found.finished_at is not None:
+                yield f"{found.txid} is finished and has no place in {key}"
+        elif partition is not None and key not in history.former and places[0] != GONE:
+            there = bisect_left(partition.records, decision.at, key=lambda record: record.at)
+            if places[0] < there:
+                yield f"{found.txid} is placed at {places[0]} of {key}, {there} was there (R2)"
+            if any(m.txid == found.txid for m in partition.markers):
+                yield f"{found.txid} is placed in {key}, and has a marker there"
+
+
+def _trimmed(history: History, journal: Journal) -> Iterator[str]:
+    """What readers of the data that is left may need was not trimmed (R14)."""
+    for trim in history.trims[journal.partition]:
+        last: dict[tuple[str, int], int] = {}
+        for record, placed in journal.placings:
+            if record.offset < trim.before:
+                last.update((p.key, e) for p, e in placed.ends.items() if e != GONE)
+        for key, place in last.items():
+            starts = (t.before for t in history.data_trims if t.partition == key and t.at < trim.at)
+            gone = any(a.topic == key[0] and a.at <= trim.at for a in history.absent)
+            if max(starts, default=0) < place and not gone:
+                yield (
+                    f"journal {journal.partition} was trimmed to {trim.before}, and {key} has data"
+                    f" below its place {place} (R14)"
+                )
+
+
+def _recorded(reading: Reading, key: tuple[str, int]) -> Iterator[str]:
+    """Each place lies behind the mode record of its stretch (R15)."""
+    partition = reading.partitions[key]
+    for journal in reading.journals:
+        begun = [
+            record.offset
+            for record, change in journal.modes
+            if (change.topic, change.topic_id) == (key[0], partition.topic_id)
+            and change.phase is Phase.TO_METADATA
+            and change.with_records
+        ]
+        for offset in begun:
+            firsts = [r.offset() for t, _, r in partition.mode_records if t.offset == offset]
+            later = [b for b in begun if b > offset]
+            for txid, sequence, place in partition.ends:
+                is_its = txid.partition == journal.partition and sequence > offset
+                if is_its and not (later and sequence > later[0]) and firsts and place <= firsts[0]:
+                    yield f"{key}: {txid} is placed at {place}, the mode record is at {firsts[0]}"
