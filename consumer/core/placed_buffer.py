@@ -116,7 +116,11 @@ class PlacedBuffer(PartitionBuffer):
             # The view says of TxIds of the home alone what has ended.
             self._ended.add(raw, self._shared.ended_max)
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
-        self._commit(PlacedTransaction(raw, marker, offset), pending)
+        entry = PlacedTransaction(raw, marker, offset)
+        # The sequence is the home's, whoever began it. Counted for the other journal, it would make
+        # that one's next markers look like duplicates.
+        entry.journal = self._home
+        self._commit(entry, pending)
         return offset == place
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
