@@ -173,7 +173,7 @@ class Answers:
         """Takes a durable decision that hands something over."""
         self._waiting[handed.txid.offset] = handed, {w.partition for w in handed.writes}
 
-    def take(self, home: int, adopted: Adopted) -> list[Refused]:
+    def take(self, home: Adopted) -> list[Refused]:
         """Takes what a home's valid, durable records say.
 
         Returns:
@@ -182,9 +182,9 @@ class Answers:
         refused: list[Refused] = []
         for begin, (handed, left) in list(self._waiting.items()):
             for each in handed.writes:
-                if each.home != home or each.partition not in left:
+                if each.home != home.home or each.partition not in left:
                     continue
-                answer = adopted.answer(handed.txid, handed.sequence, each.partition)
+                answer = home.answer(handed.txid, handed.sequence, each.partition)
                 if answer is not Answer.NONE:
                     left.discard(each.partition)
                 if answer is Answer.REFUSED:
@@ -231,7 +231,8 @@ class Adopted:
             places: its places, which it tells of what is adopted.
             modes: the modes of its topics.
         """
-        self._home, self._places, self._modes = home, places, modes
+        self.home = home
+        self._places, self._modes = places, modes
         self._of: dict[Journal, _Of] = {}
         self._waiting: dict[int, Adoption] = {}
         """Offset of ADOPT → what has not all its places: a reader that begins at a snapshot needs
@@ -310,7 +311,7 @@ class Adopted:
             handed: what its valid, durable records say, up to any of them.
         """
         of = self._of.get(journal, _Of())
-        each = next((h for h in handed.to(self._home) if h.sequence > of.upto), None)
+        each = next((h for h in handed.to(self.home) if h.sequence > of.upto), None)
         if each is None:
             return None
         # Refusals are of lower sequences, so those decisions were read too.
@@ -323,7 +324,7 @@ class Adopted:
                 placed=self._modes.is_placed(w.partition) and w.partition not in locked,
             )
             for w in each.writes
-            if w.home == self._home
+            if w.home == self.home
         )
         return Adoption(each.txid, each.sequence, each.committed, writes, settled)
 

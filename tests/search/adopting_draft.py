@@ -92,8 +92,10 @@ class AdoptingDraft(Draft):
     def crash_foreign(self, decision: Item | None) -> AdoptingDraft:
         """Replaces the other owner, with a marker on its way; or a decision, which is void."""
         world, old = self.world, self.foreign_epoch
-        if decision is None and self.foreign_lane:
-            self.late = (*self.late, self.foreign_lane[0][1])
+        facts: ForeignFacts = world.foreigners.facts[self.foreigner]
+        lane = self.foreign_lane
+        if decision is None and lane and lane[0][0] in facts.may_mark:
+            self.late = (*self.late, lane[0][1])
         self._bid_foreign()
         if decision is not None:
             self.foreign = world.foreign.append(self.foreign, (old, decision))

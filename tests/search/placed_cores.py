@@ -289,7 +289,7 @@ class LiveForeign:
                     self.answers.wait(each)
             case ("home", chain):
                 home = home_of(self._journals, chain)
-                for refused in self.answers.take(PARTITION, home):
+                for refused in self.answers.take(home):
                     self._given.append(("mark", refused.begin, refused.sequence))
             case _:
                 raise AssertionError(key)
