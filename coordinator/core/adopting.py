@@ -24,19 +24,19 @@ The rules, each of which the search dropped:
   any case: it places, or it refuses. So nobody waits for one that does not know of the topic.
 - A3. The home places only while the topic is in metadata mode when ADOPT is written. Else it
   refuses, and the deciding journal marks. A place behind the mode record would be missed.
-- A4. In a partition, the deciding journal's order is kept, by three waits, each for lower sequences
-  alone. It hands a partition over only if no marker of it is unfinished there (`may_hand`). A marker
-  waits for what was handed over earlier (`may_mark`). And while something that was refused is not
-  finished, the home refuses there what follows: else the topic could be switched back meanwhile, and
-  a later transaction be placed before the earlier one's marker.
+- A4. In a partition, the deciding journal's order is kept, by three waits, each for lower
+  sequences alone. It hands a partition over only if no marker of it is unfinished there
+  (`may_hand`). A marker waits for what was handed over earlier (`may_mark`). And while something
+  that was refused is not finished, the home refuses there what follows: else the topic could be
+  switched again meanwhile, and a later transaction be placed before the earlier one's marker.
 - A5. The deciding journal finishes a transaction when all its partitions are placed, durably, or
   marked. So its HW, its snapshots and its trimming keep what is not adopted, and a marker whose HW
   lies above a transaction stands behind its place.
 - A6. An abort is adopted too: readers of the topic learn it there, and need no marker.
 
-Why a reader needs nothing but the home. It gates on the home's end. What is adopted below that end
-and not placed is waited for (R7). What is adopted later is placed at an end that was asked for later
-still (R2). What was *decided* when has no part in it.
+Why a reader needs nothing but the home. It gates on the home's end. What is adopted below that
+end and not placed is waited for (R7). What is adopted later is placed at an end that was asked for
+later still (R2). When it was *decided* plays no part.
 
 What the home keeps is small: a sequence for each journal, what waits for a place, and what was
 refused and is not finished. Everything else that was handed over and lies at or below that sequence
@@ -297,7 +297,7 @@ class Adopted:
         return Answer.PLACED
 
     def upto(self, journal: Journal) -> int:
-        """Returns the commit sequence up to which a journal's transactions are adopted; -1: none."""
+        """Returns up to which commit sequence a journal's transactions are adopted; -1: none."""
         of = self._of.get(journal)
         return -1 if of is None else of.upto
 

@@ -132,7 +132,7 @@ class AdoptingDraft(Draft):
         return bool(given) or self.problem is not None
 
     def adopt_late(self, chain: int) -> AdoptingDraft:
-        """Replaces the home's owner, whose ADOPT then lands, void; and the next one is surprised."""
+        """Replaces the home's owner, whose ADOPT then lands, void. The next one is surprised."""
         epoch, number = self.owner[0], self.owner[1]
         _, given = self.world.owners.step(number, ("adopt", chain))
         self.crash()

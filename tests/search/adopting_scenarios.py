@@ -54,9 +54,9 @@ ADOPTED_AGAIN: Final = AdoptingScenario(
     "adopted, again", "places, markers, places; two of the other's, its owner is replaced", (),
     Budget(switches=2, foreign_crashes=1), foreign=(1, 1), written=TWO, length_max=8, is_read=False,
 )  # fmt: skip
-ADOPTED_AGAIN_READ: Final = AdoptingScenario(
-    "adopted, again, read", "the same with a reader, owners stay", (),
-    Budget(switches=2), foreign=(1, 1), written=TWO, length_max=7, reads_in_steps=False,
+ADOPTED_TWO: Final = AdoptingScenario(
+    "adopted, two", "places, markers; two of the other's, a reader", (),
+    Budget(switches=1), foreign=(1, 1), written=TWO, length_max=7, reads_in_steps=False,
     knows_modes=True,
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ ADOPTING_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (ADOPTED_REPLACED, replace(ADOPTED_REPLACED, reads_in_steps=False,
                                budget=Budget(crashes=1, foreign_crashes=1), length_max=3)),
     (ADOPTED_BACK, replace(ADOPTED_BACK, budget=Budget(switches=1, restarts=1))),
-    (ADOPTED_AGAIN_READ, replace(ADOPTED_AGAIN_READ, budget=Budget(switches=1))),
+    (ADOPTED_TWO, replace(ADOPTED_TWO, foreign=(1,), written=ONE)),
     (ADOPTED, replace(ADOPTED, budget=Budget(restarts=1), records=(), length_max=3)),
     (ADOPTED_TO, replace(ADOPTED_TO, budget=Budget(switches=1))),
     (ADOPTED_AGAIN, replace(ADOPTED_AGAIN, budget=Budget(switches=2), reads_in_steps=False)),

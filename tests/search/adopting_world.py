@@ -259,8 +259,7 @@ class AdoptingWorld(PlacesWorld):
         # or knew as aborted. Then a look-up tells.
         facts: ReaderFacts = self.readers.facts[state[5]]
         is_behind = facts.next_offset < self.data.lengths[state[0]] or (
-            facts.follows
-            and (facts.frontier >= 0 or state[6] < self.journals.lengths[state[1]])
+            facts.follows and (facts.frontier >= 0 or state[6] < self.journals.lengths[state[1]])
         )
         held = sorted(set(facts.foreign) & self._finished(state))
         budget = self.scenario.budget
@@ -328,7 +327,7 @@ class AdoptingWorld(PlacesWorld):
 
     # ---- words ----------------------------------------------------------------------------------
 
-    def tell(self, state: State, move: Move, traded: bool) -> str:
+    def tell(self, state: State, move: Move, traded: bool) -> str:  # noqa: PLR0912
         """Returns a step in words."""
         end, length = self.data.lengths[state[0]], self.foreign.lengths[state[9][0]]
         match move[:-1]:

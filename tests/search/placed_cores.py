@@ -12,8 +12,8 @@ from logtx.consumer.core.home_view import HomeView, HomeWrites, Start, where_to_
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
-from logtx.coordinator.core.adopting import Adopted, Answers, Handed, HandedOver, HandedWrites
 from logtx.consumer.side_read import SideReader
+from logtx.coordinator.core.adopting import Adopted, Answers, Handed, HandedOver, HandedWrites
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Places
 from logtx.coordinator.core.placing import Placer, PlaceWrites, Question
@@ -262,9 +262,7 @@ def home_of(journals: Told, chain: int) -> Adopted:
     owner = LiveOwner(journals, chain, foreign=Told())
     places = Places.restore(owner.places.fence(0), owner.places.rows())
     adopted = owner.adopted
-    return Adopted.restore(
-        PARTITION, places, owner.modes, adopted.rows(), adopted.unplaced()
-    )
+    return Adopted.restore(PARTITION, places, owner.modes, adopted.rows(), adopted.unplaced())
 
 
 class LiveForeign:
@@ -301,8 +299,14 @@ class LiveForeign:
 
     def fingerprint(self) -> bytes:
         """Returns its whole state."""
-        return _OWNER((self.handed._handed, self.handed._marked, self.handed._sequences,
-                       {b: (h, sorted(left)) for b, (h, left) in self.answers._waiting.items()}))
+        return _OWNER(
+            (
+                self.handed._handed,
+                self.handed._marked,
+                self.handed._sequences,
+                {b: (h, sorted(left)) for b, (h, left) in self.answers._waiting.items()},
+            )
+        )
 
     def facts(self) -> ForeignFacts:
         """Returns what the world needs to know."""
