@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from .control import TopicPartition
+from .control import BranchRange, TopicPartition
 from .record_type import RecordType
+from .txid import TxId
 from .value import value
 
 GONE: Final = -1
@@ -47,6 +48,34 @@ class Placed:
     """Commit sequence of the last decision that it covers."""
     ends: Mapping[PartitionId, int]
     """Partition → the place there, or `GONE`."""
+
+
+@value(frozen=True, slots=True)
+class AdoptedWrites:
+    """What a home says of a foreign transaction's writes in one of its partitions."""
+
+    partition: PartitionId
+    branches: tuple[BranchRange, ...]
+    """What the decision accepts there; none of an aborted one."""
+    placed: bool
+    """Whether the home places it. If not, the journal that decided it marks it there."""
+
+
+@value(frozen=True, slots=True)
+class Adoption:
+    """A transaction of another journal, as the home of a topic takes it over (ADOPT).
+
+    From its own offset on it is a decision of the home like any other: that offset is the
+    transaction's commit sequence in the home.
+    """
+
+    txid: TxId
+    sequence: int
+    """Its commit sequence in its own journal."""
+    committed: bool
+    writes: tuple[AdoptedWrites, ...]
+    settled: tuple[int, ...] = ()
+    """Commit sequences, in that journal, of what the home refused earlier and is finished now."""
 
 
 T = TypeVar("T")

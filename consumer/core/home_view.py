@@ -38,8 +38,9 @@ from enum import Enum, auto
 from typing import Final
 
 from ...journal.control import BranchRange
-from ...journal.places import GONE, PartitionId, Placed, Unplaced
+from ...journal.places import GONE, Adoption, PartitionId, Placed, Unplaced
 from ...journal.position import Journal
+from ...journal.txid import TxId
 from ...journal.value import value
 
 KEPT_MAX: Final = 10_000
@@ -81,8 +82,11 @@ class Due:
     """A committed transaction, as one partition is to deliver it."""
 
     begin: int
+    """Offset of its BEGIN; of one that the home adopted, that of ADOPT."""
     sequence: int
     branches: tuple[BranchRange, ...]
+    txid: TxId | None = None
+    """The TxId, if another journal decided it."""
 
 
 @value(frozen=True, slots=True)
@@ -90,11 +94,14 @@ class Listed:
     """An unfinished transaction that a snapshot lists."""
 
     begin: int
+    """See `Due`."""
     sequence: int | None = None
     """Commit sequence; None if it is undecided or aborted."""
     aborted: bool = False
     writes: tuple[HomeWrites, ...] = ()
     places: Mapping[PartitionId, int] = field(default_factory=dict)
+    txid: TxId | None = None
+    """See `Due`."""
 
 
 @value(frozen=True, slots=True)
@@ -177,6 +184,8 @@ class _Part:
         self.kept: dict[int, Fate] = {}
         """BEGINs of what waits for its place, of what is placed and not passed, and of what a
         marker ends."""
+        self.aborted: list[TxId] = []
+        """What the home adopted as aborted, and the partition was not told of."""
 
 
 class HomeView:
@@ -213,7 +222,7 @@ class HomeView:
         for each in sorted(listed or (), key=lambda t: t.sequence or 0):
             if each.sequence is not None:
                 writes = [w for w in each.writes if w.partition == partition]
-                self._decide(each.begin, each.sequence, writes, each.places)
+                self._decide(each.begin, each.sequence, writes, each.places, each.txid)
             elif not each.aborted:
                 self._open.add(each.begin)
 
@@ -260,6 +269,26 @@ class HomeView:
         """Takes a decision to abort: nothing of it is delivered anywhere."""
         self._end(begin)
 
+    def adopted(self, offset: int, adoption: Adoption) -> None:
+        """Takes an ADOPT record: a decision of another journal, as of its own offset.
+
+        What the home refuses ends by a marker of that journal, which needs nothing here.
+        """
+        writes = [HomeWrites(w.partition, w.branches, True) for w in adoption.writes if w.placed]
+        if adoption.committed:
+            self._decide(offset, offset, writes, {}, adoption.txid)
+            return
+        for each in writes:
+            part = self._parts.get(each.partition)
+            if part is not None:
+                part.aborted.append(adoption.txid)
+
+    def take_aborted(self, partition: PartitionId) -> list[TxId]:
+        """Returns, once, what the home adopted as aborted: nothing of it is delivered."""
+        part = self._parts[partition]
+        found, part.aborted = part.aborted, []
+        return found
+
     def _end(self, begin: int) -> None:
         if begin in self._open:
             self._open.discard(begin)
@@ -272,12 +301,13 @@ class HomeView:
         sequence: int,
         writes: Iterable[HomeWrites],
         places: Mapping[PartitionId, int],
+        txid: TxId | None = None,
     ) -> None:
         for each in writes:
             part = self._parts.get(each.partition)
             if part is None or not each.branches:
                 continue
-            due = Due(begin, sequence, each.branches)
+            due = Due(begin, sequence, each.branches, txid)
             place = places.get(each.partition)
             if not each.placed:
                 part.kept[begin] = Fate.MARKED

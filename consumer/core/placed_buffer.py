@@ -107,13 +107,20 @@ class PlacedBuffer(PartitionBuffer):
             False if more was fed: the transaction comes now, behind its place.
         """
         offset = max(place, self.next_offset)
-        raw = TxId(*self._home, due.begin).to_bytes()
+        raw = (due.txid or TxId(*self._home, due.begin)).to_bytes()
         marker = Marker(
             committed=True, commit_sequence=due.sequence, hw=0, epoch=0, branches=due.branches
         )
         pending = self._pending.pop(raw, None)
+        if due.txid is not None:
+            # The view says of TxIds of the home alone what has ended.
+            self._ended.add(raw, self._shared.ended_max)
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
-        self._commit(PlacedTransaction(raw, marker, offset), pending)
+        entry = PlacedTransaction(raw, marker, offset)
+        # The sequence is the home's, whoever began it. Counted for the other journal, it would make
+        # that one's next markers look like duplicates.
+        entry.journal = self._home
+        self._commit(entry, pending)
         return offset == place
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
@@ -128,6 +135,13 @@ class PlacedBuffer(PartitionBuffer):
     def is_met(self, due: Due) -> bool:
         """Returns whether a transaction was delivered before, by an end of a higher sequence."""
         return due.sequence <= self._met.get(self._home, -1)
+
+    def drop(self, txid: TxId) -> None:
+        """Drops a transaction of another journal that was aborted, and what is read of it later."""
+        raw = txid.to_bytes()
+        self._ended.add(raw, self._shared.ended_max)
+        if raw in self._pending:
+            self._drop(raw)
 
     def drop_ended(self) -> None:
         """Drops pending transactions of the home that have ended."""

@@ -125,6 +125,8 @@ class PlacedInput:
         self.horizon = max(self.horizon, view.last_place(partition))
         if buffer.begun_behind is None:
             buffer.begun_behind = view.passed(partition)
+        for txid in view.take_aborted(partition):
+            buffer.drop(txid)
         if view.next_offset != self._looked:
             self._looked = view.next_offset
             buffer.drop_ended()

@@ -21,6 +21,7 @@ from logtx.journal.position import Position
 from ..simulation import mutations as shared
 from ..simulation.mutations import Patch
 from . import scenarios as s
+from .adopting_scenarios import ADOPTING_MUTATIONS
 from .explore import Report, explore
 from .journal_world import Budget
 from .marker_world import Budget as MarkerBudget
@@ -170,6 +171,7 @@ MUTATIONS: Final = (
     Mutation("o3 forgotten", "18", "the position says nothing of the records delivered",
              ONE, _position(lambda p: replace(p, o3=0))),
     *(Mutation(name, "", *rest) for name, *rest in PLACED_MUTATIONS),
+    *(Mutation(name, "", *rest) for name, *rest in ADOPTING_MUTATIONS),
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from logtx.consumer.core.home_view import HomeView, HomeWrites, Start, where_to_
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
+from logtx.consumer.side_read import SideReader
+from logtx.coordinator.core.adopting import Adopted, Answers, Handed, HandedOver, HandedWrites
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Places
 from logtx.coordinator.core.placing import Placer, PlaceWrites, Question
@@ -22,22 +24,29 @@ from logtx.journal.records.fate import EpochFilter
 from logtx.journal.txid import TxId
 
 from ..consumer.records import malformed
-from .buffers import LogRecord
+from ..coordinator.harness import PARTITION
+from .buffers import LogRecord, OneLog
 from .machines import Fingerprint
 from .placed_logs import (
     DATA,
     HOME,
+    OTHER,
     Item,
     Told,
+    adoption_of,
     change_of,
     entry_of,
+    foreign_txid,
+    item_of,
     placed_of,
     record_of,
 )
 
 SEQUENCES: Final = range(24)
 """No journal of a scenario is longer."""
-_OWNER: Final = Fingerprint({Placer: frozenset({"_first_marker"})}, {})
+_OWNER: Final = Fingerprint(
+    {Placer: frozenset({"_first_marker"}), Adopted: frozenset({"_places", "_modes"})}, {}
+)
 _READER: Final = Fingerprint(
     {
         PlacedBuffer: frozenset(
@@ -93,10 +102,11 @@ class OwnerFacts:
 class LiveOwner:
     """The placing of one tenure: real `Places`, `TopicModes` and `Placer`."""
 
-    def __init__(self, journals: Told, origin: int) -> None:
+    def __init__(self, journals: Told, origin: int, *, foreign: Told) -> None:
         """Takes a journal over whose last record is this tenure's OWNER record."""
-        self._journals = journals
+        self._journals, self._foreign = journals, foreign
         self.places, self.modes = Places(), TopicModes()
+        self.adopted = Adopted(PARTITION, self.places, self.modes)
         self.placer = Placer(lambda _: self._first_marker)
         self._first_marker: int | None = None
         self._question: Question | None = None
@@ -116,8 +126,10 @@ class LiveOwner:
         match item:
             case ("commit", begin, _, last, _, True):
                 self.places.replay_commit(begin, offset, {DATA: last + 1})
+            case ("adopt", *_):
+                self.adopted.replay(offset, adoption_of(item))
             case ("placed", *_):
-                self.places.replay_placed(placed_of(item))
+                self.adopted.replay_placed(self.places.replay_placed(placed_of(item)))
             case ("mode", *_):
                 self.modes.replay(offset, change_of(item))
             case _:
@@ -135,6 +147,10 @@ class LiveOwner:
                 self._given.append(("asked", self._question is not None))
             case ("answer", end):
                 self._answer(end)
+            case ("adopt", chain):
+                found = self.adopted.adopt(OTHER, replica_of(self._foreign.items(chain)))
+                if found is not None:
+                    self._given.append(("append", item_of(found)))
             case ("recorded", offset):
                 change = self.modes.recorded(DATA, offset, (0,))
                 if change is not None:
@@ -150,6 +166,8 @@ class LiveOwner:
         match item:
             case ("commit", begin, *_, True):
                 self.placer.place(PlaceWrites(begin, offset, (DATA,)))
+            case ("adopt", _, _, True, True, *_):
+                self.placer.place(PlaceWrites(offset, offset, (DATA,)))
             case ("placed", *_):
                 self.placer.placed(placed_of(item))
             case _:
@@ -172,7 +190,7 @@ class LiveOwner:
 
     def fingerprint(self) -> bytes:
         """Returns its whole state."""
-        return _OWNER((self.places, self.modes, self.placer, self._question))
+        return _OWNER((self.places, self.adopted, self.modes, self.placer, self._question))
 
     def facts(self) -> OwnerFacts:
         """Returns what the world needs to know."""
@@ -186,6 +204,118 @@ class LiveOwner:
             mode_offset=under_way[0] if under_way else -1,
             may_mark=tuple(s for s in SEQUENCES if self.placer.may_mark(DATA, s)),
             waits=len(self.placer) > 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFacts:
+    """What the world needs to know of the owner of the other journal."""
+
+    may_hand: bool
+    """Whether what is decided now may be handed over."""
+    may_mark: tuple[int, ...]
+    """Sequences whose marker may go out now."""
+    waiting: tuple[int, ...]
+    """BEGINs for which the home has not answered."""
+    unfinished: tuple[int, ...]
+    """BEGINs that are decided and not finished."""
+
+
+def replay_foreign(handed: HandedOver, offset: int, item: Item) -> None:
+    """Applies a valid record of the other journal."""
+    match item:
+        case ("commit", begin, first, last, count, is_handed):
+            accepted = (BranchRange(0, first, last, count),)
+            _replay_decided(handed, begin, offset, accepted, is_handed)
+        case ("abort", begin, is_handed):
+            _replay_decided(handed, begin, offset, (), is_handed)
+        case ("finished", begin):
+            handed.replay_finished(begin)
+        case _:
+            pass
+
+
+def _replay_decided(
+    handed: HandedOver, begin: int, offset: int, accepted: tuple[BranchRange, ...], is_handed: bool
+) -> None:
+    writes = (HandedWrites(DATA, accepted, PARTITION),) if is_handed else ()
+    each = Handed(foreign_txid(begin), offset, bool(accepted), writes)
+    handed.replay_decided(each, () if is_handed else (DATA,))
+
+
+def handed_by(items: tuple[Item, ...]) -> HandedOver:
+    """Returns what the valid records of the other journal say."""
+    handed, epochs = HandedOver(), EpochFilter()
+    for offset, (epoch, item) in enumerate(items):
+        if epochs.accept(offset, entry_of(offset, epoch, item)):
+            replay_foreign(handed, offset, item)
+    return handed
+
+
+def replica_of(items: tuple[Item, ...]) -> HandedOver:
+    """Returns the other journal as the home's owner follows it."""
+    return handed_by(items)
+
+
+def home_of(journals: Told, chain: int) -> Adopted:
+    """Returns the home as the other journal's owner follows it, from a snapshot of now."""
+    owner = LiveOwner(journals, chain, foreign=Told())
+    places = Places.restore(owner.places.fence(0), owner.places.rows())
+    adopted = owner.adopted
+    return Adopted.restore(PARTITION, places, owner.modes, adopted.rows(), adopted.unplaced())
+
+
+class LiveForeign:
+    """The owner of the other journal: real `HandedOver` and `Answers`, a replica of the home."""
+
+    def __init__(self, foreign: Told, journals: Told, origin: int) -> None:
+        """Takes a journal over whose last record is this tenure's OWNER record."""
+        self._foreign, self._journals = foreign, journals
+        self.handed, self.answers = handed_by(foreign.items(origin)), Answers()
+        self._given: list[tuple[Any, ...]] = []
+        for each in self.handed.all():
+            self.answers.wait(each)
+
+    def apply(self, key: Hashable) -> None:
+        """Takes an input."""
+        match key:
+            case ("record", offset, number):
+                item = self._foreign.numbers.values[number][1]
+                replay_foreign(self.handed, offset, item)
+                each = None if item[0] == "finished" else self.handed.get(item[1])
+                if each is not None:
+                    self.answers.wait(each)
+            case ("home", chain):
+                home = home_of(self._journals, chain)
+                for refused in self.answers.take(home):
+                    self._given.append(("mark", refused.begin, refused.sequence))
+            case _:
+                raise AssertionError(key)
+
+    def drain(self) -> tuple[tuple[Any, ...], ...]:
+        """Returns what it gave out since the last call."""
+        given, self._given = tuple(self._given), []
+        return given
+
+    def fingerprint(self) -> bytes:
+        """Returns its whole state."""
+        return _OWNER(
+            (
+                self.handed._handed,
+                self.handed._marked,
+                self.handed._sequences,
+                {b: (h, sorted(left)) for b, (h, left) in self.answers._waiting.items()},
+            )
+        )
+
+    def facts(self) -> ForeignFacts:
+        """Returns what the world needs to know."""
+        unfinished = tuple(self.handed._sequences)
+        return ForeignFacts(
+            may_hand=self.handed.may_hand(DATA),
+            may_mark=tuple(s for s in SEQUENCES if self.answers.may_mark(DATA, s)),
+            waiting=tuple(b for b in unfinished if self.answers.is_waiting(b)),
+            unfinished=unfinished,
         )
 
 
@@ -210,6 +340,8 @@ class ReaderFacts:
     failure: str | None
     pending: tuple[int, ...]
     """BEGINs of the home whose records are held."""
+    foreign: tuple[int, ...]
+    """BEGINs of the other journal whose records are held."""
 
 
 def packed(position: Position, *, follows: bool, known: int) -> Origin:
@@ -240,7 +372,7 @@ class LiveReader:
         self.follows, self._known = follows, known
         self._back: tuple[int, int] | None = None
         """(offset of the mode record, of its MODE record) from which on there are markers again."""
-        pending = PendingTransactionMap(2**62)
+        pending = self._pending = PendingTransactionMap(2**62)
         self.view: HomeView | None = None
         self.input: PlacedInput | None = None
         if not follows:
@@ -278,10 +410,26 @@ class LiveReader:
                     self._journal(at, self._journals.numbers.values[number])
                 assert self.input is not None
                 self.input.advance()
+            case ("look up", begin, end):
+                raw = foreign_txid(begin).to_bytes()
+                self.buffer.resolve(raw, end_offset=end, ended=True)
+            case ("side read", chain):
+                self._side_read(self._data.items(chain))
             case _:
                 raise AssertionError(key)
         self._deliver()
         self._go_back()
+
+    def _side_read(self, items: tuple[Item, ...]) -> None:
+        # A mode record tells a side read nothing; and it ends behind the last record, too.
+        numbers = self._data.numbers
+        log = [
+            record_of(at, ("x",) if item[0] == "s" else item, numbers(item))
+            for at, item in enumerate(items)
+        ]
+        reader = SideReader(OneLog([*log, LogRecord(len(log))]), {}, self._pending)  # type: ignore[arg-type]
+        while self.buffer.side_reads() and reader.busy_with is None:
+            reader.step(self.buffer, 0)
 
     def _fetch(self, offset: int, number: int) -> bool:
         # Returns False if it begins anew, and the rest is to be fetched again.
@@ -358,6 +506,7 @@ class LiveReader:
             blocked=self.buffer.blocked,
             failure=None if failure is None else f"{type(failure).__name__}: {failure}",
             pending=tuple(t.offset for t in txids if t.journal == HOME),
+            foreign=tuple(t.offset for t in txids if t.journal == OTHER),
         )
 
 
@@ -371,6 +520,8 @@ def take_in(view: HomeView, offset: int, item: Item) -> None:
             view.committed(begin, offset, [HomeWrites(DATA, accepted, placed)])
         case ("abort", begin):
             view.aborted(begin)
+        case ("adopt", *_):
+            view.adopted(offset, adoption_of(item))
         case ("placed", *_):
             view.placed(placed_of(item))
         case _:

@@ -7,6 +7,8 @@ Items of the data partition are tuples:
 - ("m", begin, sequence, first, last, count, HW): a marker of it
 - ("foreign", first): a marker of a transaction of another journal, whose one record lies at `first`
 - ("fd",): that record
+- ("f", begin): a record of the transaction of another journal that began there
+- ("fm", begin, committed, sequence, first, last, count, HW): a marker of it
 - ("s", phase, offset): a mode record of the MODE record at this journal offset
 
 Records of the journal are pairs of an epoch and an item:
@@ -14,6 +16,12 @@ Records of the journal are pairs of an epoch and an item:
 - ("owner", replaces), ("begin",)
 - ("commit", begin, first, last, count, whether placed), ("abort", begin)
 - ("placed", upto, place), ("mode", phase, since)
+- ("adopt", begin, sequence, whether committed, whether placed, first, last, count, settled)
+
+Those of the other journal:
+
+- ("commit", begin, first, last, count, whether handed over), ("abort", begin, handed over)
+- ("finished", begin)
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from typing import Any, Final
 
 from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, BranchRange, Marker, encode_marker
 from logtx.journal.modes import ModeChange, Phase
-from logtx.journal.places import PartitionId, Placed
+from logtx.journal.places import AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import Entry, Owner
 from logtx.journal.txid import TxId
@@ -37,6 +45,8 @@ from .tenures import txid_of
 DATA: Final = PartitionId("a", 0, "id")
 HOME: Final = (PARTITION, INCARNATION)
 FOREIGN: Final = TxId(PARTITION + 1, INCARNATION, 7)
+OTHER: Final = FOREIGN.journal
+"""The journal that decides what the home adopts."""
 Item = tuple[Any, ...]
 
 
@@ -61,6 +71,14 @@ class Told:
             found = self._items[chain] = tuple(values[n] for n in self._chains.items(chain))
         return found
 
+    def prefixes(self, chain: int) -> list[int]:
+        """Returns a sequence and all that it grew from, the longest first; not the empty one."""
+        found = []
+        while chain:
+            found.append(chain)
+            chain = self._chains.parents[chain]
+        return found
+
     def between(self, chain: int, start: int, stop: int) -> tuple[int, ...]:
         """Returns the numbers of the items from one place on, below another."""
         return self._chains.items(chain)[start:stop]
@@ -74,18 +92,37 @@ def record_of(offset: int, item: Item, number: int) -> LogRecord:
         case ("fd",):
             record = LogRecord(offset, [(TXID_HEADER, FOREIGN.to_bytes())])
         case ("m", begin, sequence, first, last, count, hw):
-            accepted = BranchRange(0, first, last, count)
+            accepted = (BranchRange(0, first, last, count),)
             record = _marker(offset, txid_of(begin), sequence, accepted, hw)
+        case ("f", begin):
+            record = LogRecord(offset, [(TXID_HEADER, foreign_txid(begin).to_bytes())])
+        case ("fm", begin, committed, sequence, first, last, count, hw):
+            accepted = (BranchRange(0, first, last, count),) if committed else ()
+            record = _marker(offset, foreign_txid(begin), sequence, accepted, hw, committed)
         case ("foreign", first):
-            record = _marker(offset, FOREIGN, 9, BranchRange(0, first, first, 1), 0)
+            record = _marker(offset, FOREIGN, 9, (BranchRange(0, first, first, 1),), 0)
         case _:
             record = LogRecord(offset)
     object.__setattr__(record, "number", number)
     return record
 
 
-def _marker(offset: int, txid: TxId, sequence: int, accepted: BranchRange, hw: int) -> LogRecord:
-    marker = Marker(committed=True, commit_sequence=sequence, hw=hw, epoch=0, branches=(accepted,))
+def foreign_txid(begin: int) -> TxId:
+    """Returns the TxId of a transaction of the other journal."""
+    return TxId(*OTHER, begin)
+
+
+def _marker(
+    offset: int,
+    txid: TxId,
+    sequence: int,
+    branches: tuple[BranchRange, ...],
+    hw: int,
+    committed: bool = True,
+) -> LogRecord:
+    marker = Marker(
+        committed=committed, commit_sequence=sequence, hw=hw, epoch=0, branches=branches
+    )
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, txid.to_bytes()),
         (TXCTL_HEADER, encode_marker(marker)),
@@ -111,6 +148,25 @@ def entry_of(offset: int, epoch: int, item: Item) -> Entry:
 def placed_of(item: Item) -> Placed:
     """Returns what a PLACED record says."""
     return Placed(item[1], {DATA: item[2]})
+
+
+def adoption_of(item: Item) -> Adoption:
+    """Returns what an ADOPT record says."""
+    _, begin, sequence, committed, placed, first, last, count, settled = item
+    accepted = (BranchRange(0, first, last, count),) if committed else ()
+    writes = (AdoptedWrites(DATA, accepted, placed),)
+    return Adoption(foreign_txid(begin), sequence, committed, writes, settled)
+
+
+def item_of(adoption: Adoption) -> Item:
+    """Returns an ADOPT record as an item."""
+    (each,) = adoption.writes
+    accepted = [(r.first_offset, r.last_offset, r.count) for r in each.branches] or [(0, 0, 0)]
+    return (
+        *("adopt", adoption.txid.offset, adoption.sequence, adoption.committed, each.placed),
+        *accepted[0],
+        adoption.settled,
+    )
 
 
 def change_of(item: Item) -> ModeChange:

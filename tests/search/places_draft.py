@@ -28,11 +28,12 @@ class Budget(NamedTuple):
     aborts: int = 0
     foreign: int = 0
     """Transactions of another journal."""
+    foreign_crashes: int = 0
+    look_ups: int = 0
 
 
-PLAIN, LATE, CRASHES, RESTARTS, SWITCHES, DUPLICATES, STALE, ABORTS, FOREIGN = range(
-    len(Budget._fields)
-)
+PLAIN, LATE, CRASHES, RESTARTS, SWITCHES, DUPLICATES, STALE, ABORTS, FOREIGN = range(9)
+FOREIGN_CRASHES, LOOK_UPS = 9, 10
 
 
 class Cut(NamedTuple):
@@ -47,8 +48,9 @@ class Cores:
 
     def __init__(self) -> None:
         """Begins without any."""
-        self.data, self.journals = Told(), Told()
-        self.owners = Machine(partial(LiveOwner, self.journals))
+        self.data, self.journals, self.foreign = Told(), Told(), Told()
+        """The partition, its home, and the journal of another one's transactions."""
+        self.owners = Machine(partial(LiveOwner, self.journals, foreign=self.foreign))
         self.readers = Machine(partial(LiveReader, self.data, self.journals))
         self.delivered = Chains()
         self.origins = Interner()

@@ -78,6 +78,8 @@ class PlacesWorld(Cores):
     delivered, where the reader may be killed).
     """
 
+    draft: type[Draft] = Draft
+
     def __init__(self, scenario: PlacesScenario) -> None:
         """Begins without any state visited."""
         self.name = scenario.name
@@ -176,22 +178,22 @@ class PlacesWorld(Cores):
         if len(items) >= self.scenario.length_max:
             return
         if budget[PLAIN]:
-            add(("plain", len(items)), Draft(self, state, PLAIN).write(("x",)))
+            add(("plain", len(items)), self.draft(self, state, PLAIN).write(("x",)))
         for number, most in enumerate(self.scenario.records):
             begin = self.begin_of(number)
             if begin not in told and items.count(("d", begin)) < most:
-                add(("write", begin, len(items)), Draft(self, state).write(("d", begin)))
+                add(("write", begin, len(items)), self.draft(self, state).write(("d", begin)))
             elif begin in told and budget[LATE]:
-                add(("late", begin, len(items)), Draft(self, state, LATE).write(("d", begin)))
+                add(("late", begin, len(items)), self.draft(self, state, LATE).write(("d", begin)))
         if budget[FOREIGN] and ("fd",) not in items:
-            add(("foreign write", len(items)), Draft(self, state).write(("fd",)))
+            add(("foreign write", len(items)), self.draft(self, state).write(("fd",)))
         elif budget[FOREIGN] and not TopicModes().is_placed(FOREIGN_PARTITION):
             # The owner of another journal, which knows of no MODE record: it marks.
             item = ("foreign", items.index(("fd",)))
-            add(("foreign marker", len(items)), Draft(self, state, FOREIGN).write(item))
+            add(("foreign marker", len(items)), self.draft(self, state, FOREIGN).write(item))
         elif budget[FOREIGN]:
             # It places there, in its own journal, which no reader of this partition follows.
-            add(("foreign place", len(items)), Draft(self, state, FOREIGN))
+            add(("foreign place", len(items)), self.draft(self, state, FOREIGN))
 
     def _moves_of_owner(self, state: State, add: Any) -> None:
         _, number, asked, lane = state[2]
@@ -200,27 +202,27 @@ class PlacesWorld(Cores):
         moved = self._decisions(state, add, facts)
         if asked is None and facts.waits:
             first = min((sequence for sequence, _ in lane), default=-1)
-            draft = Draft(self, state)
+            draft = self.draft(self, state)
             if draft.ask(first):
                 moved = True
                 add(("ask",), draft)
         if asked == "asked":
             for lag in range(min(budget[STALE], self.data.lengths[state[0]]) + 1):
-                draft = Draft(self, state, STALE if lag else None)
+                draft = self.draft(self, state, STALE if lag else None)
                 end = self.data.lengths[state[0]] - lag
                 draft.owner[2] = end
                 add(("end", end), draft)
         elif asked is not None:
-            add(("place", asked), Draft(self, state).answer(asked))
+            add(("place", asked), self.draft(self, state).answer(asked))
         if lane and self.data.lengths[state[0]] < self.scenario.length_max:
             sequence, item = lane[0]
             if sequence in facts.may_mark:
                 moved = True
-                add(("lane", item), Draft(self, state).land(item))
+                add(("lane", item), self.draft(self, state).land(item))
         elif lane:
             moved = True
         if asked is None and (facts.waits or lane) and not moved:
-            draft = Draft(self, state)
+            draft = self.draft(self, state)
             draft.problem = "what is decided is never finished: each end waits for another"
             add(("stuck",), draft)
         assert before == len(budget)
@@ -234,21 +236,21 @@ class PlacesWorld(Cores):
             if begin in told or not mine:
                 continue
             item = ("commit", begin, mine[0], mine[-1], len(mine), facts.is_placed)
-            add(("commit", begin, facts.is_placed), Draft(self, state).record(item))
+            add(("commit", begin, facts.is_placed), self.draft(self, state).record(item))
             if budget[ABORTS]:
-                draft = Draft(self, state, ABORTS).record(("abort", begin))
+                draft = self.draft(self, state, ABORTS).record(("abort", begin))
                 add(("abort", begin), draft)
         change = facts.change
         if budget[SWITCHES] and change is not None:
-            draft = Draft(self, state, SWITCHES).record(("mode", change.phase.value, ()))
+            draft = self.draft(self, state, SWITCHES).record(("mode", change.phase.value, ()))
             add(("switch", change.phase.value), draft)
         if budget[DUPLICATES] and len(items) < self.scenario.length_max:
             for item in sorted({i for i in items if i[0] in "ms"}):
-                add(("again", item), Draft(self, state, DUPLICATES).write(item))
+                add(("again", item), self.draft(self, state, DUPLICATES).write(item))
         if budget[CRASHES]:
-            add(("crash",), Draft(self, state, CRASHES).crash())
+            add(("crash",), self.draft(self, state, CRASHES).crash())
         for place, (number, asked, at) in enumerate(zombies):
-            draft = Draft(self, state)
+            draft = self.draft(self, state)
             if asked == "asked":
                 draft.zombies[place] = (number, self.data.lengths[data], at)
                 add(("zombie end", self.data.lengths[data]), draft)
@@ -258,26 +260,26 @@ class PlacesWorld(Cores):
         return False
 
     def _moves_of_reader(self, state: State, add: Any) -> None:
-        data, journal, _, _, budget, number, known, _, cuts = state
+        data, journal, _, _, budget, number, known, _, cuts, *_ = state
         facts: ReaderFacts = self.readers.facts[number]
         end, length = self.data.lengths[data], self.journals.lengths[journal]
         if facts.next_offset < end:
-            add(("fetch", end), Draft(self, state).fetch())
+            add(("fetch", end), self.draft(self, state).fetch())
         if facts.frontier >= 0:
             key = ("gate", facts.frontier, length)
-            add(key, Draft(self, state).take(key))
+            add(key, self.draft(self, state).take(key))
         if facts.follows:
             steps = range(known + 1, length + 1) if self.scenario.reads_in_steps else (length,)
             for upto in steps:
                 if upto > known:
-                    draft = Draft(self, state)
+                    draft = self.draft(self, state)
                     key = ("journal", known, *self.journals.between(journal, known, upto))
                     draft.known = upto
                     add(("read", upto), draft.take(key))
         if budget[RESTARTS]:
             for cut in dict.fromkeys(cuts):
                 if cut[0]:
-                    add(("kill", cut[1]), Draft(self, state, RESTARTS).restart(Cut(*cut)))
+                    add(("kill", cut[1]), self.draft(self, state, RESTARTS).restart(Cut(*cut)))
 
     # ---- words ----------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from logtx.coordinator.protocol import commands
 from ..coordinator.harness import step as offset_step
 from . import journal_world as j
 from . import marker_world as m
+from .adopting_scenarios import ADOPTING_SEARCHES
+from .adopting_world import AdoptingScenario, AdoptingWorld
 from .clients import GROUP, INPUT, START, Client, Script, request
 from .explore import World
 from .fences_world import FencesScenario, FencesWorld
@@ -79,6 +81,8 @@ def world_of(scenario: Scenario) -> World:
             return j.JournalWorld(scenario)
         case m.MarkerScenario():
             return m.MarkerWorld(scenario)
+        case AdoptingScenario():
+            return AdoptingWorld(scenario)
         case PlacesScenario():
             return PlacesWorld(scenario)
         case FencesScenario():
@@ -266,4 +270,5 @@ SEARCHES: Final = (
     *(MARKERS, PLAIN, DUPLICATES, LOOK_UPS, FENCING, EXPIRY),
     *(CLAIMS, OWNERSHIP, PARTS, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
     *(Search(full, reduced) for full, reduced in PLACED_SEARCHES),
+    *(Search(full, reduced) for full, reduced in ADOPTING_SEARCHES),
 )

@@ -15,7 +15,8 @@ from logtx.consumer.core.home_view import (
     where_to_begin,
 )
 from logtx.journal.control import BranchRange
-from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.places import GONE, AdoptedWrites, Adoption, PartitionId, Placed
+from logtx.journal.txid import TxId
 
 A, B = PartitionId("a", 0, "id"), PartitionId("b", 3, "id")
 HOME = (2, 0xABC)
@@ -267,3 +268,45 @@ def test_a_marked_transaction_is_forgotten_when_its_marker_is_read() -> None:
     view.end_marked(A, 1)
     assert view.kept(A) == 0
     assert view.fate(A, 1) is Fate.ENDED
+
+
+FOREIGN = TxId(5, 0xDEF, 40)
+
+
+def adoption(*partitions: PartitionId, committed: bool = True, placed: bool = True) -> Adoption:
+    accepted = RANGE if committed else ()
+    found = tuple(AdoptedWrites(p, accepted, placed) for p in partitions)
+    return Adoption(FOREIGN, 44, committed, found)
+
+
+def test_what_the_home_adopts_is_a_decision_of_the_home() -> None:
+    view = view_of(A, B)
+    view.adopted(6, adoption(A))
+    view.read_to(7)
+    assert not view.is_settled(A, 7)
+    assert view.is_settled(B, 7)
+    view.placed(Placed(6, {A: 9}))
+    assert view.is_settled(A, 7)
+    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN))
+    view.pass_over(A)
+    assert view.passed(A) == 6
+    assert view.kept(A) == 0
+
+
+def test_what_the_home_refuses_or_adopts_as_aborted_is_not_waited_for() -> None:
+    view = view_of(A, B)
+    view.adopted(6, adoption(A, placed=False))
+    view.adopted(7, adoption(A, committed=False))
+    view.read_to(8)
+    assert view.is_settled(A, 8)
+    assert view.take_aborted(A) == [FOREIGN]
+    assert view.take_aborted(A) == [], "it is told once"
+    assert view.take_aborted(B) == []
+
+
+def test_a_snapshot_lists_what_is_adopted_and_not_placed() -> None:
+    view = HomeView(HOME, 10)
+    writes_of_it = (HomeWrites(A, RANGE, True),)
+    view.attach(A, Start(2, None, 2), [Listed(6, 6, writes=writes_of_it, txid=FOREIGN)])
+    view.placed(Placed(6, {A: 9}))
+    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN))

@@ -1,0 +1,372 @@
+"""Hands transactions over to the home of a topic that another journal places.
+
+A topic in metadata mode has one home, which alone places there (R1). A transaction of another
+journal would need a marker, which a partition that takes no writes never gets. So the journal that
+decides it hands it over, and the home adopts it:
+
+    deciding journal: PREPARE_COMMIT, "handed to this home" ──▶ ... ──▶ COMMITTED
+                             │                                   ▲
+    home:                    └▶ ADOPT ──▶ PLACED ────────────────┘
+
+Each owner follows the other's journal anyway, as a standby. There is no request between them: each
+decides by the valid, durable records of the other, and one that is behind only waits.
+
+In the home, the offset of ADOPT is the transaction's commit sequence *and* stands for its BEGIN. No
+other record has that offset. So `Places`, `Placer` and everything that reads places take it as a
+decision of the home like any other.
+
+The rules, each of which the search dropped:
+
+- A1. A decision is adopted once, by the decisions' order in their journal. The home's state says up
+  to which sequence of each journal it has adopted. It is adopted from what is *unfinished* in the
+  deciding journal, so an owner that begins with nothing finds it again.
+- A2. The deciding journal says of each partition to which home it is handed. That home answers in
+  any case: it places, or it refuses. So nobody waits for one that does not know of the topic.
+- A3. The home places only while the topic is in metadata mode when ADOPT is written. Else it
+  refuses, and the deciding journal marks. A place behind the mode record would be missed.
+- A4. In a partition, the deciding journal's order is kept, by three waits, each for lower
+  sequences alone. It hands a partition over only if no marker of it is unfinished there
+  (`may_hand`). A marker waits for what was handed over earlier (`may_mark`). And while something
+  that was refused is not finished, the home refuses there what follows: else the topic could be
+  switched again meanwhile, and a later transaction be placed before the earlier one's marker.
+- A5. The deciding journal finishes a transaction when all its partitions are placed, durably, or
+  marked. So its HW, its snapshots and its trimming keep what is not adopted, and a marker whose HW
+  lies above a transaction stands behind its place.
+- A6. An abort is adopted too: readers of the topic learn it there, and need no marker.
+
+Why a reader needs nothing but the home. It gates on the home's end. What is adopted below that
+end and not placed is waited for (R7). What is adopted later is placed at an end that was asked for
+later still (R2). When it was *decided* plays no part.
+
+What the home keeps is small: a sequence for each journal, what waits for a place, and what was
+refused and is not finished. Everything else that was handed over and lies at or below that sequence
+is placed.
+
+Pure. `replay` alone changes what comes from a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from ...journal.control import BranchRange
+from ...journal.errors import CorruptRecordError
+from ...journal.places import AdoptedWrites, Adoption, PartitionId
+from ...journal.position import Journal
+from ...journal.txid import TxId
+from ...journal.value import value
+from .modes import TopicModes
+from .places import Places
+
+
+class Answer(Enum):
+    """What a home has said of a transaction that was handed over, in one partition."""
+
+    NONE = auto()
+    """Nothing yet, or it is adopted and has no place yet."""
+    PLACED = auto()
+    """It has a place, or its topic is gone."""
+    REFUSED = auto()
+    """It is to be marked."""
+
+
+@value(frozen=True, slots=True)
+class HandedWrites:
+    """What is handed over in one partition."""
+
+    partition: PartitionId
+    branches: tuple[BranchRange, ...]
+    """What the decision accepts there; none of an aborted transaction."""
+    home: int
+    """The journal partition that is to place it."""
+
+
+@value(frozen=True, slots=True)
+class Handed:
+    """A decided, unfinished transaction with writes in topics of other homes."""
+
+    txid: TxId
+    sequence: int
+    committed: bool
+    writes: tuple[HandedWrites, ...]
+
+
+# ---- the journal that decides -------------------------------------------------------------------
+
+
+class HandedOver:
+    """What a journal partition decided and did not finish: replayed state."""
+
+    def __init__(self) -> None:
+        self._handed: dict[int, Handed] = {}
+        self._marked: dict[int, frozenset[PartitionId]] = {}
+        """BEGIN of an unfinished transaction → where it is marked."""
+        self._sequences: dict[int, int] = {}
+        """BEGIN of an unfinished, decided transaction → its commit sequence."""
+
+    def replay_decided(self, handed: Handed, marked: Iterable[PartitionId]) -> None:
+        """Applies a decision.
+
+        Args:
+            handed: the transaction, with what is handed over; it may be nothing.
+            marked: where it is marked.
+        """
+        begin = handed.txid.offset
+        self._sequences[begin] = handed.sequence
+        self._marked[begin] = frozenset(marked)
+        if handed.writes:
+            self._handed[begin] = handed
+
+    def replay_finished(self, begin: int) -> None:
+        """Forgets a finished transaction."""
+        for each in (self._sequences, self._marked, self._handed):
+            each.pop(begin, None)
+
+    def may_hand(self, partition: PartitionId) -> bool:
+        """Returns whether a decision that is made now may hand a partition over (A4).
+
+        Not while the partition may still get a marker of an earlier decision: a home knows nothing
+        of those, and might place the later one before it.
+        """
+        return all(partition not in marked for marked in self._marked.values())
+
+    def to(self, home: int) -> list[Handed]:
+        """Returns what is handed over to a home and unfinished, by commit sequence."""
+        found = (h for h in self._handed.values() if any(w.home == home for w in h.writes))
+        return sorted(found, key=lambda handed: handed.sequence)
+
+    def get(self, begin: int) -> Handed | None:
+        """Returns an unfinished transaction that is handed over; None if it is not."""
+        return self._handed.get(begin)
+
+    def is_finished(self, sequence: int) -> bool:
+        """Returns whether a decision that was read is finished."""
+        return sequence not in self._sequences.values()
+
+    def all(self) -> list[Handed]:
+        """Returns all that is handed over and unfinished, by commit sequence."""
+        return sorted(self._handed.values(), key=lambda handed: handed.sequence)
+
+
+@value(frozen=True, slots=True)
+class Refused:
+    """A home refused: the marker is to be written."""
+
+    begin: int
+    sequence: int
+    partition: PartitionId
+
+
+class Answers:
+    """What the homes answered, as one tenure of the deciding journal knows it. Volatile.
+
+    It asks about durable decisions only: its owner calls `wait` as it would hand markers to lanes.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Handed, set[PartitionId]]] = {}
+        """BEGIN → the partitions without an answer."""
+
+    def wait(self, handed: Handed) -> None:
+        """Takes a durable decision that hands something over."""
+        self._waiting[handed.txid.offset] = handed, {w.partition for w in handed.writes}
+
+    def take(self, home: Adopted) -> list[Refused]:
+        """Takes what a home's valid, durable records say.
+
+        Returns:
+            What it refused, by commit sequence: once for each transaction and partition.
+        """
+        refused: list[Refused] = []
+        for begin, (handed, left) in list(self._waiting.items()):
+            for each in handed.writes:
+                if each.home != home.home or each.partition not in left:
+                    continue
+                answer = home.answer(handed.txid, handed.sequence, each.partition)
+                if answer is not Answer.NONE:
+                    left.discard(each.partition)
+                if answer is Answer.REFUSED:
+                    refused.append(Refused(begin, handed.sequence, each.partition))
+            if not left:
+                del self._waiting[begin]
+        return sorted(refused, key=lambda each: each.sequence)
+
+    def may_mark(self, partition: PartitionId, sequence: int) -> bool:
+        """Returns whether a marker of this sequence may go out there now (A4)."""
+        return all(
+            partition not in left or handed.sequence >= sequence
+            for handed, left in self._waiting.values()
+        )
+
+    def is_waiting(self, begin: int) -> bool:
+        """Returns whether a home has not answered for a transaction everywhere (A5)."""
+        return begin in self._waiting
+
+
+# ---- the home -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Of:
+    """What a home has adopted of one journal."""
+
+    upto: int = -1
+    """Everything handed over to this home up to this commit sequence is adopted."""
+    refused: dict[int, frozenset[PartitionId]] = field(default_factory=dict)
+    """Commit sequence → where it is to be marked; until it is known as finished."""
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Commit sequence → offset of the ADOPT record of what has not all its places."""
+
+
+class Adopted:
+    """What a home adopted: the part of its replayed state that ADOPT records change."""
+
+    def __init__(self, home: int, places: Places, modes: TopicModes) -> None:
+        """Begins without any.
+
+        Args:
+            home: number of this journal partition.
+            places: its places, which it tells of what is adopted.
+            modes: the modes of its topics.
+        """
+        self.home = home
+        self._places, self._modes = places, modes
+        self._of: dict[Journal, _Of] = {}
+        self._waiting: dict[int, Adoption] = {}
+        """Offset of ADOPT → what has not all its places: a reader that begins at a snapshot needs
+        it whole."""
+
+    # ---- what the journal says ------------------------------------------------------------------
+
+    def replay(self, offset: int, adoption: Adoption) -> tuple[PartitionId, ...]:
+        """Applies a valid ADOPT record.
+
+        Returns:
+            Where it is to be placed now.
+
+        Raises:
+            CorruptRecordError: it was adopted before. A reader that begins between two such records
+                could not tell, and would deliver it twice; so no owner may write the second.
+        """
+        of = self._of.setdefault(adoption.txid.journal, _Of())
+        if adoption.sequence <= of.upto:
+            raise CorruptRecordError(
+                f"the ADOPT record at {offset} takes over {adoption.txid} (sequence"
+                f" {adoption.sequence}), and all up to {of.upto} was taken over before"
+            )
+        of.upto = adoption.sequence
+        for sequence in adoption.settled:
+            of.refused.pop(sequence, None)
+        refused = frozenset(w.partition for w in adoption.writes if not w.placed)
+        if refused:
+            of.refused[adoption.sequence] = refused
+        ends = {
+            w.partition: max(b.last_offset for b in w.branches) + 1
+            for w in adoption.writes
+            if w.placed and w.branches
+        }
+        if ends:
+            of.waiting[adoption.sequence] = offset
+            self._waiting[offset] = adoption
+            self._places.replay_commit(offset, offset, ends)
+        return tuple(ends)
+
+    def replay_placed(self, whole: Iterable[int]) -> None:
+        """Takes what `Places.replay_placed` returned: what is adopted has no COMMITTED here."""
+        for offset in whole:
+            adoption = self._waiting.pop(offset, None)
+            if adoption is not None:
+                del self._of[adoption.txid.journal].waiting[adoption.sequence]
+                self._places.replay_finished(offset)
+
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def answer(self, txid: TxId, sequence: int, partition: PartitionId) -> Answer:
+        """Returns what this home said of a transaction that was handed over to it."""
+        of = self._of.get(txid.journal)
+        if of is None or sequence > of.upto:
+            return Answer.NONE
+        if partition in of.refused.get(sequence, ()):
+            return Answer.REFUSED
+        offset = of.waiting.get(sequence)
+        row = None if offset is None else self._places.of(offset)
+        if row is not None and partition in row.ends and partition not in row.places:
+            return Answer.NONE
+        return Answer.PLACED
+
+    def upto(self, journal: Journal) -> int:
+        """Returns up to which commit sequence a journal's transactions are adopted; -1: none."""
+        of = self._of.get(journal)
+        return -1 if of is None else of.upto
+
+    # ---- what an owner decides ------------------------------------------------------------------
+
+    def adopt(self, journal: Journal, handed: HandedOver) -> Adoption | None:
+        """Returns the next ADOPT record for a journal; None if nothing is to be adopted.
+
+        Args:
+            journal: the journal that decides.
+            handed: what its valid, durable records say, up to any of them.
+        """
+        of = self._of.get(journal, _Of())
+        each = next((h for h in handed.to(self.home) if h.sequence > of.upto), None)
+        if each is None:
+            return None
+        # Refusals are of lower sequences, so those decisions were read too.
+        settled = tuple(s for s in of.refused if handed.is_finished(s))
+        locked = self._locked(of.refused, settled)
+        writes = tuple(
+            AdoptedWrites(
+                w.partition,
+                w.branches,
+                placed=self._modes.is_placed(w.partition) and w.partition not in locked,
+            )
+            for w in each.writes
+            if w.home == self.home
+        )
+        return Adoption(each.txid, each.sequence, each.committed, writes, settled)
+
+    @staticmethod
+    def _locked(
+        refused: Mapping[int, frozenset[PartitionId]], settled: Collection[int]
+    ) -> frozenset[PartitionId]:
+        """Returns the partitions in which something refused is not finished (A4)."""
+        return frozenset(p for s, where in refused.items() if s not in settled for p in where)
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def unplaced(self) -> list[tuple[int, Adoption]]:
+        """Returns what has not all its places, by offset of ADOPT: rows of a snapshot."""
+        return sorted(self._waiting.items())
+
+    def rows(self) -> list[tuple[Journal, int, dict[int, frozenset[PartitionId]]]]:
+        """Returns (journal, up to which sequence it is adopted, what is refused and unfinished)."""
+        return sorted((j, of.upto, dict(of.refused)) for j, of in self._of.items())
+
+    @classmethod
+    def restore(
+        cls,
+        home: int,
+        places: Places,
+        modes: TopicModes,
+        rows: Iterable[tuple[Journal, int, Mapping[int, frozenset[PartitionId]]]],
+        unplaced: Iterable[tuple[int, Adoption]],
+    ) -> Adopted:
+        """Returns the state as it was when `rows` and `unplaced` gave it.
+
+        Args:
+            home: see the class.
+            places: the restored places, which have what waits already.
+            modes: see the class.
+            rows: what `rows` gave.
+            unplaced: what `unplaced` gave.
+        """
+        adopted = cls(home, places, modes)
+        for journal, upto, refused in rows:
+            adopted._of[journal] = _Of(upto, dict(refused))
+        for offset, adoption in unplaced:
+            adopted._of[adoption.txid.journal].waiting[adoption.sequence] = offset
+            adopted._waiting[offset] = adoption
+        return adopted
