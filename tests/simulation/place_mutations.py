@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from logtx.consumer import homes
+from logtx.consumer.core.home_view import HomeView
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
@@ -78,3 +79,9 @@ def fence_must_be_named(patch: Patch) -> None:
     """Only snapshots that something names are looked at (trap 66)."""
     patch(HomeStarts, "_first", lambda *_: [])
     patch(HomeStarts, "_between_with", lambda *_: [])
+
+
+@caught_by("commit-order", of="consumer")
+def what_is_decided_is_not_awaited(patch: Patch) -> None:
+    """A gate is passed though something is decided and not placed (R7)."""
+    patch(HomeView, "is_settled", lambda self, _, end: self.next_offset >= end)

@@ -55,6 +55,7 @@ SEEN_AT: Final = {
     "trimmed_at_once": 4,
     "turns_at_the_offset": 31,
     "unknown_outcome_is_an_abort": 79,
+    "what_is_decided_is_not_awaited": 31,
 }
 """Mutation → first seed that catches it. The rare ones would take long otherwise."""
 
