@@ -283,6 +283,7 @@ class Reference:
             case PrepareCommit() if told.state is State.OPEN:
                 of_parts = set(told.writes)
                 self._write(offset, told, record)
+                # Where no marker adds them up, readers must know of the parts (trap 68).
                 named = {w.partition.key for w in record.writes} - set(record.placed)
                 assert {p.key for p in record.added} == of_parts - named, (
                     f"the commit at {offset} does not name the partitions of its parts"

@@ -185,7 +185,6 @@ async def test_the_last_marker_the_mode_record_and_the_first_place_come_in_this_
     async with running(log) as driver:
         log.hold_appends(*P0)
         before = await committed(driver, P0)
-        before = log.end_offset(DATA, 0)
         switching = asyncio.create_task(switch(driver))
         await driver.until(lambda: bool(journal(log, ModeChange)))
         during = await committed(driver, P0)
@@ -406,7 +405,6 @@ async def test_trap_12_what_a_topic_of_the_name_has_gets_a_marker_there(
 async def test_partitions_that_are_added_meanwhile_get_their_mode_record(log: MemoryLog) -> None:
     async with running(log) as driver:
         log.hold_appends(*P1)
-        before = log.end_offset(DATA, 0)
         switching = asyncio.create_task(switch(driver))
         await driver.until(lambda: len(controls(log, P0)) == 1)
         log.add_partitions(DATA, 3)
