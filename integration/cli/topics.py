@@ -142,10 +142,9 @@ def set_mode(
 ) -> None:
     """Switch a topic from markers to places in the journal (`metadata`), or back.
 
-    It changes nothing for what is committed, and works under load. First upgrade all coordinators,
-    then all clients that read or write the topic: an older reader stops there. Readers need the
-    right to read `__transaction_control` and `__transaction_topics`. docs/topics.md says when to
-    choose which mode. Repeating the command does no harm, and goes on with what is half done. Exit
+    Experimental: docs/topics.md says what is not proved yet, and when to choose which mode. First
+    upgrade all coordinators, then all clients that read or write the topic: an older reader stops
+    there. Readers need the right to read `__transaction_control` and `__transaction_topics`. Repeating the command does no harm, and goes on with what is half done. Exit
     status 1 means that a topic is not switched.
 
     Examples:
