@@ -144,8 +144,9 @@ def set_mode(
 
     Experimental: docs/topics.md says what is not proved yet, and when to choose which mode. First
     upgrade all coordinators, then all clients that read or write the topic: an older reader stops
-    there. Readers need the right to read `__transaction_control` and `__transaction_topics`. Repeating the command does no harm, and goes on with what is half done. Exit
-    status 1 means that a topic is not switched.
+    there. Readers need the right to read `__transaction_control` and `__transaction_topics`.
+    Repeating the command does no harm, and goes on with what is half done. Exit status 1 means that
+    a topic is not switched.
 
     Examples:
 
