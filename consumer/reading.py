@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, Final, cast
+from weakref import WeakMethod
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -115,8 +116,11 @@ class Reading:
         self._events: deque[Message] = deque()
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
+        high_of = WeakMethod(self._high_of)
+        # Weakly: in a circle, a consumer that is dropped would wait for the garbage collector.
         self.following = Following(
-            *(log, config, counters, self.pending_map, self.shared, self.topic_ids, self._high_of)
+            *(log, config, counters, self.pending_map, self.shared, self.topic_ids),
+            lambda key: 0 if (method := high_of()) is None else method(key),
         )
         self._make_buffer: MakeBuffer = self.following.make_buffer
         self._turning: set[TopicPartition] = set()

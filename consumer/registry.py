@@ -6,18 +6,23 @@ partitions are assigned: whether there is `__transaction_topics` at all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from typing import Final
 
+from confluent_kafka import KafkaError
+
 from ..journal.control import TopicPartition
-from ..journal.errors import UnknownTopicError
+from ..journal.errors import BrokerError, UnknownTopicError
 from ..journal.logs.interface import Log
 from ..journal.mode_registry import Published, TopicModeRecord, latest
 from ..journal.modes import MODES_TOPIC
 from ..journal.reader import read_records
 from .core.known_modes import KnownModes
 from .topic_ids import TopicIds
+
+_LOG = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 10.0
 """Time-out of each request, and of reading the topic. A longer one blocks an assignment for longer
@@ -35,6 +40,8 @@ class Registry:
         self._read_to = 0
         """The end up to which `_all` was read."""
         self._all: Mapping[str, TopicModeRecord] = {}
+        self._is_refused = False
+        """Whether it was said that the topic may not be read."""
 
     def modes(self, key: TopicPartition) -> KnownModes:
         """Returns what is known of a partition's modes."""
@@ -71,6 +78,14 @@ class Registry:
             start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
         except UnknownTopicError:
+            return {}
+        except BrokerError as error:
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            # Kafka answers so too if there is no such topic, as before the first switch.
+            if not self._is_refused:
+                _LOG.warning("modes_of_topics_not_readable error=%s", error)
+            self._is_refused = True
             return {}
         if end != self._read_to:
             records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)

@@ -16,7 +16,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap, Record
-from logtx.consumer.reading import malformed_event
+from logtx.consumer.malformed import malformed_event
 from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.collector import collector_paused
 from logtx.journal.control import (

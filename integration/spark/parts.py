@@ -1,4 +1,4 @@
-"""Cuts a partition's range into parts, one for each task. Pure."""
+"""Cuts a partition's range into parts, one for each task. Does no I/O."""
 
 from __future__ import annotations
 

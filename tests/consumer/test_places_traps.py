@@ -78,7 +78,6 @@ def test_trap_67_no_mode_record_tells_where_a_topic_begins_to_place() -> None:
         topic="t",
         topic_id="id",
         phase=Phase.METADATA,
-        transaction_group="g",
         home=HOME,
         mode_offset=7,
         offset=9,

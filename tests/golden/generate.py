@@ -275,7 +275,10 @@ class World:
     def write_markers(self, *left_out: TopicPartition) -> None:
         """Write what is due, in order, except to some partitions."""
         while self.due:
-            self.write_marker(self.due.popleft(), left_out)
+            event = self.due.popleft()
+            # The MODE and PLACED records are appended by hand: nobody switches or places here.
+            if isinstance(event.effect, WriteMarkers):
+                self.write_marker(event, left_out)
 
     def write_marker(self, event: Emitted, left_out: Sequence[TopicPartition] = ()) -> None:
         """The markers of one decided transaction."""

@@ -51,23 +51,25 @@ TRIALS: Final = (
     "little in one turn",
 )
 """Events with a `Random` of their own: histories without them are as they would be without it."""
+KINDS_OF_SWITCHES: Final = (
+    "topic switched",
+    "topic switched without mode records",
+    "mode record written twice",
+    "ends of partitions told late",
+    "end of a partition not told",
+    "gate told late",
+    "gate not told",
+    "modes read late",
+    "data trimmed",
+)
+"""Of histories in which topics are switched."""
 KINDS: Final = (
     *(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds),
     *EVENTS,
     *TRIALS,
     "writes in parts",
     "former leader answered",
-    *(
-        "topic switched",
-        "topic switched without mode records",
-        "mode record written twice",
-        "ends of partitions told late",
-        "end of a partition not told",
-        "gate told late",
-        "gate not told",
-        "modes read late",
-        "data trimmed",
-    ),
+    *KINDS_OF_SWITCHES,
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""

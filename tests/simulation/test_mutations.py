@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from .checkers import CHECKERS, violations
-from .mutations import MUTATIONS, Mutation
+from .mutations import MUTATIONS, Mutation, place_mutations
 from .registry import described_in_docs
 from .test_simulation import SEEDS
-from .world import simulate
+from .world import World, simulate
 
 SEEN_AT: Final = {
     "a_lane_is_not_watched": 18,
@@ -60,7 +60,25 @@ SEEN_AT: Final = {
 """Mutation → first seed that catches it. The rare ones would take long otherwise."""
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def _is_of_places(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == place_mutations.__name__
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "mutation", filter(_is_of_places, MUTATIONS), ids=lambda mutation: mutation.name
+)
+def test_mutation_of_places_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "switches", True)
+    test_mutation_is_caught(mutation, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [m for m in MUTATIONS if not _is_of_places(m)],
+    ids=lambda mutation: mutation.name,
+)
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch.setattr)
     for seed in (SEEN_AT.get(mutation.name, 0), *range(SEEDS)):

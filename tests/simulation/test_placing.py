@@ -249,6 +249,7 @@ def run(seed: int) -> Reading:
     return reading
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_histories_in_which_topics_are_switched() -> None:
     counts: Counter[str] = Counter()

@@ -105,7 +105,7 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator
 class World:
     """All parties of one history."""
 
-    switches = True
+    switches = False
     """Whether topics are switched in some of these histories."""
 
     def __init__(self, seed: int) -> None:
