@@ -77,7 +77,8 @@ class Registry:
             self._log.partition_count(MODES_TOPIC, timeout_s=READ_TIMEOUT_S)
             start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
-        except UnknownTopicError:
+        except UnknownTopicError as error:
+            _let_go(error)
             return {}
         except BrokerError as error:
             if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -111,3 +112,11 @@ class Registry:
         """
         told = self._topic_ids.of([topic]).get(topic, "") if topic_id else ""
         return told not in ("", topic_id) and self._topic_ids.is_another(topic, topic_id)
+
+
+def _let_go(error: BaseException | None) -> None:
+    # Frames that an exception knows, and that know it, are a circle: a consumer in it that is
+    # dropped would wait for the garbage collector.
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
