@@ -84,7 +84,7 @@ def what_was_taken_counts(patch: Patch) -> None:
     patch(PartitionBuffer, "put_back", lambda _: None)
 
 
-@finding(8, "order", 442)
+@finding(8, "order", 192)
 def a_transaction_broken_off_counts(patch: Patch) -> None:
     """A transaction whose records could not all be read counts as delivered."""
     patch(SerialReader, "take_back", lambda _: None)
