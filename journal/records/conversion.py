@@ -166,7 +166,8 @@ def _sequences_from_avro(rows: Sequence[Avro]) -> dict[Journal, int]:
     return {(r["partition"], r["incarnation"]): r["sequence"] for r in rows}
 
 
-def _passed_to_avro(passed: Passed | None) -> Avro | None:
+def passed_to_avro(passed: Passed | None) -> Avro | None:
+    """Returns what was passed of a home as Avro."""
     if passed is None:
         return None
     partition, incarnation = passed.home
@@ -178,7 +179,8 @@ def _passed_to_avro(passed: Passed | None) -> Avro | None:
     }
 
 
-def _passed_from_avro(row: Avro | None) -> Passed | None:
+def passed_from_avro(row: Avro | None) -> Passed | None:
+    """Returns what was passed of a home, of its Avro form."""
     if row is None:
         return None
     return Passed((row["partition"], row["incarnation"]), row["sequence"], row["taken"])
@@ -192,7 +194,7 @@ def _position_to_avro(position: Position) -> Avro:
         "met": _sequences_to_avro(position.met),
         "delivered": _sequences_to_avro(position.delivered),
         "topic_id": position.topic_id,
-        "passed": _passed_to_avro(position.passed),
+        "passed": passed_to_avro(position.passed),
     }
 
 
@@ -204,7 +206,7 @@ def _position_from_avro(row: Avro) -> Position:
         met=_sequences_from_avro(row["met"]),
         delivered=_sequences_from_avro(row["delivered"]),
         topic_id=row.get("topic_id", ""),
-        passed=_passed_from_avro(row.get("passed")),
+        passed=passed_from_avro(row.get("passed")),
     )
 
 
@@ -212,14 +214,14 @@ def _from_place_to_avro(place: Place | None) -> Avro:
     return {
         "from_o2": None if place is None else place.o2,
         "from_o3": 0 if place is None else place.o3,
-        "from_passed": None if place is None else _passed_to_avro(place.passed),
+        "from_passed": None if place is None else passed_to_avro(place.passed),
     }
 
 
 def _from_place_from_avro(row: Avro) -> Place | None:
     if row["from_o2"] is None:
         return None
-    return Place(row["from_o2"], row["from_o3"], _passed_from_avro(row.get("from_passed")))
+    return Place(row["from_o2"], row["from_o3"], passed_from_avro(row.get("from_passed")))
 
 
 def _steps_to_avro(steps: Iterable[OffsetStep]) -> list[Avro]:
@@ -249,7 +251,7 @@ def _sent_to_avro(sent: Iterable[StepIdentity]) -> list[Avro]:
             **_from_place_to_avro(from_place),
             "o2": to.o2,
             "o3": to.o3,
-            "passed": _passed_to_avro(to.passed),
+            "passed": passed_to_avro(to.passed),
         }
         for topic, partition, from_place, to in sent
     ]
@@ -261,7 +263,7 @@ def _sent_from_avro(rows: Sequence[Avro]) -> tuple[StepIdentity, ...]:
             r["topic"],
             r["partition"],
             _from_place_from_avro(r),
-            Place(r["o2"], r["o3"], _passed_from_avro(r.get("passed"))),
+            Place(r["o2"], r["o3"], passed_from_avro(r.get("passed"))),
         )
         for r in rows
     )

@@ -16,7 +16,8 @@ from typing import Any, Final
 import fastavro
 
 from ....journal.errors import MetadataStoreError
-from ....journal.position import Journal, Passed, Place, Position
+from ....journal.position import Journal, Place, Position
+from ....journal.records.conversion import passed_from_avro, passed_to_avro
 from ....journal.records.fast_writer import encode_long, encode_string, signed
 from ....journal.records.types import AbortReason
 from ....journal.txid import TxId
@@ -250,30 +251,12 @@ def _header(txid: TxId, body: Avro) -> Header:
     )
 
 
-def _passed(passed: Passed | None) -> Avro | None:
-    if passed is None:
-        return None
-    partition, incarnation = passed.home
-    return {
-        "partition": partition,
-        "incarnation": incarnation,
-        "sequence": passed.sequence,
-        "taken": passed.taken,
-    }
-
-
-def _passed_of(row: Avro | None) -> Passed | None:
-    if row is None:
-        return None
-    return Passed((row["partition"], row["incarnation"]), row["sequence"], row["taken"])
-
-
 def _place(place: Place) -> Avro:
-    return {"o2": place.o2, "o3": place.o3, "passed": _passed(place.passed)}
+    return {"o2": place.o2, "o3": place.o3, "passed": passed_to_avro(place.passed)}
 
 
 def _place_of(row: Avro) -> Place:
-    return Place(row["o2"], row["o3"], _passed_of(row["passed"]))
+    return Place(row["o2"], row["o3"], passed_from_avro(row["passed"]))
 
 
 def _sequences(sequences: Mapping[Journal, int]) -> list[Avro]:
@@ -293,7 +276,7 @@ def _position(position: Position) -> Avro:
         "o3": position.o3,
         "met": _sequences(position.met),
         "delivered": _sequences(position.delivered),
-        "passed": _passed(position.passed),
+        "passed": passed_to_avro(position.passed),
         "topic_id": position.topic_id,
     }
 
@@ -305,7 +288,7 @@ def _position_of(row: Avro) -> Position:
         o3=row["o3"],
         met=_sequences_of(row["met"]),
         delivered=_sequences_of(row["delivered"]),
-        passed=_passed_of(row["passed"]),
+        passed=passed_from_avro(row["passed"]),
         topic_id=row["topic_id"],
     )
 
