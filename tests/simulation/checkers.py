@@ -321,7 +321,8 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
         if view.rests:
             rest, got = view.rests[-1]
             upto = rest.next_offset
-            if history.settled_ms is not None and not history.unfinished:
+            settled = history.settled_ms is not None and not history.unfinished
+            if settled and not view.consumed.failure:
                 upto, got = 2**63, frozenset(view.kept)
             due = {offset for place, offset in items if place < upto}
             lost = sorted(due - got)

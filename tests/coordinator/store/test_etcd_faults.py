@@ -83,11 +83,10 @@ def test_one_that_is_killed_is_used_again_when_it_is_back(own: LocalEtcd) -> Non
 def test_one_that_is_paused_is_waited_for_no_longer_than_a_call_may_take(
     own: LocalEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CALL_S", 0.5)
-
     async def check() -> None:
         store = EtcdStore([own.endpoint])
         assert await store.apply(PARTITION, None, Cursor(1), [Change(None, header(1))])
+        monkeypatch.setattr(module, "CALL_S", 0.5)
         own.pause()
         began_s = time.monotonic()
         with pytest.raises(MetadataStoreError, match="does not answer"):
