@@ -3,7 +3,8 @@
 There is one lane per journal partition and data partition. Consumers rely on this rule: in every
 data partition, the first markers of a journal partition stand in commit-sequence order. They take
 a marker at or below the last commit sequence met for a duplicate. So a lane never lets a marker
-overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has the transitions):
+overtake one that failed. A lane is in one of these states (`lane.VALID_PREVIOUS` has the
+transitions):
 
 - FLOWING: many markers in flight, by the shared producer of all lanes. That one is idempotent and
   gapless: when the broker refuses a batch, nothing behind the refused marker is written, in any
@@ -27,7 +28,7 @@ A marker that gets no answer at all fails its lane: the shared producer is repla
 reports such a marker by itself, because none times out there. An acknowledgement that comes before
 that of an older marker does the same.
 
-Why the order holds. A lane has its markers in flight with one producer (`_Lane.producer`), and
+Why the order holds. A lane has its markers in flight with one producer (`Lane.producer`), and
 changes to another only when none is in flight. In FLOWING the gapless producer keeps the order, up
 to the first failure; in CAREFUL there is only one. `Flow` covers a producer's local refusals, which
 are not in the broker's order: when one of a lane's markers was refused before it was sent, the
@@ -55,22 +56,25 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final, Protocol
 
-from ...journal.control import (
-    TXCTL_HEADER,
-    TXID_HEADER,
-    Marker,
-    PartitionList,
-    TopicPartition,
-    encode_marker,
-)
-from ...journal.places import PartitionId
+from ...journal.control import PartitionList, TopicPartition
 from ...journal.records.types import DataPartition
-from ...journal.state import State
-from ...journal.txid import TxId
+from .lane import (
+    VALID_PREVIOUS,
+    Ending,
+    Failure,
+    Finished,
+    Flow,
+    Headers,
+    Job,
+    Lane,
+    LaneState,
+    Producer,
+    Target,
+    count,
+    headers_of,
+)
 from .mode_records import MayMark, ModeRecords, ModeWrite
 from .topics import Existence, TopicKnowledge
 from .transactions import TransactionMetadata
@@ -95,169 +99,6 @@ RETRY_MAX_MS: Final = 1_000
 LOOK_PAUSE_MS: Final = 500
 """Pause between two look-ups of a topic that may be gone. A shorter one asks the brokers more; a
 longer one delays the verdict, which also needs `topics.CONFIRM_MS`."""
-
-Headers = list[tuple[str, bytes | None]]
-Finished = Callable[[int, tuple[TopicPartition, ...]], None]
-"""Called once all markers are written, with the BEGIN offset and the partitions that were gone."""
-
-
-class LaneState(Enum):
-    """What a lane may do; the module's docstring explains the states."""
-
-    FLOWING = auto()
-    CAREFUL = auto()
-    FAILED = auto()
-    PAUSED = auto()
-    DOUBTFUL = auto()
-
-
-VALID_PREVIOUS: Final[Mapping[LaneState, frozenset[LaneState]]] = {
-    LaneState.FLOWING: frozenset({LaneState.PAUSED, LaneState.CAREFUL, LaneState.DOUBTFUL}),
-    LaneState.CAREFUL: frozenset({LaneState.PAUSED, LaneState.DOUBTFUL}),
-    LaneState.FAILED: frozenset({LaneState.FLOWING, LaneState.CAREFUL}),
-    LaneState.PAUSED: frozenset({LaneState.FAILED}),
-    LaneState.DOUBTFUL: frozenset({LaneState.FLOWING, LaneState.CAREFUL, LaneState.FAILED}),
-}
-"""State → states that may precede it; a lane starts FLOWING. Tests and docs derive from it."""
-
-
-class Failure(Enum):
-    """Why a marker was not written, from the least to the most that it says of its partition.
-
-    From `STALLED` on, the partition itself is the cause.
-    """
-
-    FULL = 0
-    """The producer's queue was full; it goes on."""
-    STOPPED = 1
-    """The producer stopped, or there was none: the cause may be another partition's marker."""
-    STALLED = 2
-    """No answer came: its partition has no leader, or the producer hangs."""
-    REFUSED = 3
-    """The broker refused it."""
-    TOO_LARGE = 4
-    """The broker refused its batch for its size."""
-    NO_TOPIC = 5
-    """The broker, or the client's metadata, knows no such topic or partition."""
-
-    @property
-    def is_of_the_partition(self) -> bool:
-        """Whether the partition is the cause, and not what it shares with others."""
-        return self.value >= Failure.STALLED.value
-
-
-class Producer(Enum):
-    """The producer that a marker goes out by."""
-
-    SHARED = auto()
-    CAREFUL = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Flow:
-    """The markers that a lane sends one behind the other, from its start or from its last failure.
-
-    `cut` says that the producer refused one of them before it was sent. The shell sets it, and then
-    refuses every further one.
-    """
-
-    cut: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Ending:
-    """A decided transaction whose markers are being written."""
-
-    transaction: TransactionMetadata
-    epoch: int
-    listed: PartitionList
-    missing: int
-    hw: Callable[[], int]
-    finished: Finished | None
-    """None: its shard is gone, and the next owner writes its markers again."""
-    may_mark: MayMark
-    gone: list[TopicPartition] = field(default_factory=list)
-
-    @property
-    def txid(self) -> TxId:
-        return self.transaction.txid
-
-    @property
-    def sequence(self) -> int:
-        sequence = self.transaction.commit_sequence
-        assert sequence is not None, "it is decided"
-        return sequence
-
-    @property
-    def is_live(self) -> bool:
-        return self.finished is not None
-
-    def abandon(self) -> None:
-        self.finished = None
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One marker of one transaction, or one mode record."""
-
-    lane: _Lane
-    part_of: _Ending | ModeWrite
-    partition: DataPartition
-    size: int = 0
-    """Upper bound of its bytes in a batch, from when it is sent."""
-
-    @property
-    def txid(self) -> TxId:
-        """The transaction that it ends, or the MODE record that it follows from."""
-        return self.part_of.txid
-
-    @property
-    def sequence(self) -> int:
-        """Its place in the order of its lane: commit sequence, or offset of the MODE record."""
-        return self.part_of.sequence
-
-    @property
-    def may_go(self) -> bool:
-        """Whether all that was decided before it is placed in its partition (R4)."""
-        p = self.partition
-        return self.part_of.may_mark(
-            PartitionId(p.topic, p.partition, p.topic_id), self.part_of.sequence
-        )
-
-
-@dataclass(slots=True, eq=False)
-class _Target:
-    """A data partition: what its lanes have in flight together."""
-
-    bytes_in_flight: int = 0
-    held_back: dict[_Lane, None] = field(default_factory=dict)
-    """Lanes with markers that wait until others are answered, in the order of their coming."""
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """The markers of one journal partition for one data partition, in commit-sequence order."""
-
-    target: _Target
-    state: LaneState = LaneState.FLOWING
-    queue: deque[Job] = field(default_factory=deque)
-    in_flight: deque[Job] = field(default_factory=deque)
-    flow: Flow = field(default_factory=Flow)
-    producer: int = 0
-    """Number of the shared producer that has what is in flight; 0: the careful one."""
-    failure: Failure | None = None
-    """What is known of the first failure, while FAILED or PAUSED or DOUBTFUL."""
-    answered: int = 0
-    """Number of markers in flight that were answered since that failure."""
-    pause_ms: int = 0
-    """Latest pause after a failure."""
-    doubted: bool = False
-    """Whether it came to doubt its topic after the latest failure that spoke of one. The next one
-    makes it pause: else it would ask for ever, and as fast as it is answered."""
-    until_empty: bool = False
-    """Whether CAREFUL lasts until no marker waits: a batch was too large."""
-    watched: tuple[Job, int] | None = None
-    """The oldest marker in flight, and `answered`, when the lanes were watched last."""
 
 
 class Shell(Protocol):
@@ -291,21 +132,21 @@ class MarkerLanes:
         """
         self._shell = shell
         self._topics = topics
-        self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
-        self._targets: dict[TopicPartition, _Target] = {}
+        self._lanes: dict[tuple[int, TopicPartition], Lane] = {}
+        self._targets: dict[TopicPartition, Target] = {}
         self._shared = 1
         """Number of the current shared producer."""
-        self._due: list[tuple[int, int, _Lane]] = []
+        self._due: list[tuple[int, int, Lane]] = []
         """Heap of (monotonic ms, order of entry, lane): PAUSED lanes."""
-        self._later: dict[_Lane, None] = {}
+        self._later: dict[Lane, None] = {}
         """Lanes of large transactions that go on in one of the next turns, in order."""
-        self._looks: dict[str, dict[_Lane, None]] = {}
+        self._looks: dict[str, dict[Lane, None]] = {}
         """Topic → its DOUBTFUL lanes, in the order in which they came to doubt."""
         self._look_at: list[tuple[int, str]] = []
         """Heap of (monotonic ms, topic): look-ups to come."""
         self._entered = 0
         self._modes = ModeRecords(topics)
-        self._unplaced: dict[int, dict[_Lane, None]] = {}
+        self._unplaced: dict[int, dict[Lane, None]] = {}
         """Journal partition → lanes whose next job waits until something is placed."""
 
     # ---- what is written ------------------------------------------------------------------------
@@ -334,7 +175,7 @@ class MarkerLanes:
             finished(transaction.begin, ())
             return
         listed = PartitionList.of(partitions)
-        ending = _Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
+        ending = Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
         journal, ranges = transaction.txid.partition, 0
         for key, partition in partitions.items():
             if key in placed:
@@ -371,7 +212,7 @@ class MarkerLanes:
             keys: where.
         """
         listed = PartitionList.of(transaction.partitions)
-        ending = _Ending(transaction, epoch, listed, len(keys), hw, finished, may_mark)
+        ending = Ending(transaction, epoch, listed, len(keys), hw, finished, may_mark)
         for key in keys:
             lane = self._lane(transaction.txid.partition, key)
             job = Job(lane, ending, transaction.partitions[key])
@@ -419,20 +260,20 @@ class MarkerLanes:
         for lane in self._unplaced.pop(journal_partition, ()):
             self._send(lane)
 
-    def _lane(self, journal_partition: int, key: TopicPartition) -> _Lane:
+    def _lane(self, journal_partition: int, key: TopicPartition) -> Lane:
         lane = self._lanes.get((journal_partition, key))
         return self._open(journal_partition, key) if lane is None else lane
 
-    def _open(self, journal_partition: int, key: TopicPartition) -> _Lane:
+    def _open(self, journal_partition: int, key: TopicPartition) -> Lane:
         target = self._targets.get(key)
         if target is None:
-            target = self._targets[key] = _Target()
+            target = self._targets[key] = Target()
             if key[0] not in self._topics.facts:
                 self._shell.look_up(key[0])
-        lane = self._lanes[journal_partition, key] = _Lane(target)
+        lane = self._lanes[journal_partition, key] = Lane(target)
         return lane
 
-    def _send(self, lane: _Lane) -> None:
+    def _send(self, lane: Lane) -> None:
         """Sends what may go out now."""
         flowing = lane.state is LaneState.FLOWING
         if not flowing and lane.state is not LaneState.CAREFUL:
@@ -451,7 +292,7 @@ class MarkerLanes:
             if not job.may_go:
                 self._unplaced.setdefault(job.txid.partition, {})[lane] = None
                 return
-            headers = _headers(job)
+            headers = headers_of(job)
             size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
             if not self._has_room(lane.target, job.partition.topic, size):
                 lane.target.held_back[lane] = None
@@ -464,7 +305,7 @@ class MarkerLanes:
             producer = Producer.SHARED if flowing else Producer.CAREFUL
             self._shell.append(job, headers, producer, lane.flow)
 
-    def _has_room(self, target: _Target, topic: str, size: int) -> bool:
+    def _has_room(self, target: Target, topic: str, size: int) -> bool:
         if target.bytes_in_flight == 0:
             return True
         facts = self._topics.facts.get(topic)
@@ -494,8 +335,8 @@ class MarkerLanes:
         if lane.state is LaneState.CAREFUL and not (lane.until_empty and lane.queue):
             lane.until_empty = False
             self._turn(lane, LaneState.FLOWING)
-        if isinstance(job.part_of, _Ending):
-            _count(job, gone=False)
+        if isinstance(job.part_of, Ending):
+            count(job, gone=False)
         else:
             self._mode_written(job.part_of, job, offset, now_ms)
         self._send(lane)
@@ -508,7 +349,7 @@ class MarkerLanes:
         elif self._modes.written(write, job.partition.partition, offset, now_ms):
             self._shell.look_up(write.topic)
 
-    def _disorder(self, lane: _Lane, now_ms: int) -> None:
+    def _disorder(self, lane: Lane, now_ms: int) -> None:
         """Takes an acknowledgement that came before one of an older marker."""
         # librdkafka keeps an older marker back, or has lost it, as when the topic is deleted and
         # created anew. Only a producer that is closed reports it for sure.
@@ -529,11 +370,11 @@ class MarkerLanes:
             lane.failure = failure
         self._answered(lane, now_ms)
 
-    def _fail(self, lane: _Lane, failure: Failure) -> None:
+    def _fail(self, lane: Lane, failure: Failure) -> None:
         self._turn(lane, LaneState.FAILED)
         lane.failure, lane.answered = failure, 0
 
-    def _answered(self, lane: _Lane, now_ms: int) -> None:
+    def _answered(self, lane: Lane, now_ms: int) -> None:
         lane.answered += 1
         if lane.answered < len(lane.in_flight):
             return
@@ -557,14 +398,14 @@ class MarkerLanes:
         else:
             self._pause(lane, now_ms)
 
-    def _free(self, target: _Target, job: Job) -> None:
+    def _free(self, target: Target, job: Job) -> None:
         target.bytes_in_flight -= job.size
         if target.held_back:
             waiting, target.held_back = target.held_back, {}
             for lane in waiting:
                 self._send(lane)
 
-    def _pause(self, lane: _Lane, now_ms: int) -> None:
+    def _pause(self, lane: Lane, now_ms: int) -> None:
         self._turn(lane, LaneState.PAUSED)
         lane.pause_ms = min(max(lane.pause_ms * 2, RETRY_MIN_MS), RETRY_MAX_MS)
         self._entered += 1
@@ -592,14 +433,14 @@ class MarkerLanes:
             del self._later[lane]
             if lane.queue:
                 job = lane.queue[0]
-                if isinstance(job.part_of, _Ending):
+                if isinstance(job.part_of, Ending):
                     branches = job.part_of.transaction.branches
                     ranges += len(branches.get(job.partition.key, ()))
                 self._send(lane)
         if self._later:
             self._shell.wake_at(now_ms)
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _go_on(self, lane: Lane) -> None:
         failure, lane.failure = lane.failure, None
         careful = failure is not None and failure.is_of_the_partition
         self._turn(lane, LaneState.CAREFUL if careful else LaneState.FLOWING)
@@ -615,7 +456,7 @@ class MarkerLanes:
             self._shared += 1
             self._shell.renew()
 
-    def _is_stalled(self, lane: _Lane) -> bool:
+    def _is_stalled(self, lane: Lane) -> bool:
         # An older producer is being closed, and the careful one has a time-out: both report.
         if not lane.in_flight or lane.producer != self._shared:
             lane.watched = None
@@ -626,7 +467,7 @@ class MarkerLanes:
 
     # ---- topics that may be gone ----------------------------------------------------------------
 
-    def _doubt(self, lane: _Lane) -> None:
+    def _doubt(self, lane: Lane) -> None:
         self._turn(lane, LaneState.DOUBTFUL)
         topic = lane.queue[0].partition.topic
         self._looks.setdefault(topic, {})[lane] = None
@@ -646,15 +487,15 @@ class MarkerLanes:
             heapq.heappush(self._look_at, (now_ms + LOOK_PAUSE_MS, topic))
             self._shell.wake_at(now_ms + LOOK_PAUSE_MS)
 
-    def _is_settled(self, lane: _Lane, now_ms: int) -> bool:
+    def _is_settled(self, lane: Lane, now_ms: int) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
         while lane.queue:
             existence = self._topics.existence(lane.queue[0].partition.topic, now_ms)
             if existence is not Existence.GONE:
                 return existence is Existence.ALIVE
             job = lane.queue.popleft()
-            if isinstance(job.part_of, _Ending):
-                _count(job, gone=True)
+            if isinstance(job.part_of, Ending):
+                count(job, gone=True)
             else:
                 self._modes.give_up(job.part_of)
         return True
@@ -712,34 +553,6 @@ class MarkerLanes:
         for partition in [p for p in self._targets if p not in used]:
             del self._targets[partition]
 
-    def _turn(self, lane: _Lane, state: LaneState) -> None:
+    def _turn(self, lane: Lane, state: LaneState) -> None:
         assert lane.state in VALID_PREVIOUS[state], f"{lane.state} → {state}"
         lane.state = state
-
-
-def _headers(job: Job) -> Headers:
-    ending = job.part_of
-    if isinstance(ending, ModeWrite):
-        return [(TXID_HEADER, ending.txid.to_bytes()), (TXCTL_HEADER, ending.control())]
-    transaction = ending.transaction
-    branches = tuple(transaction.branches.get(job.partition.key, ()))
-    marker = Marker(
-        committed=transaction.state in (State.COMMITTING, State.COMMITTED),
-        commit_sequence=ending.sequence,
-        hw=ending.hw(),
-        epoch=ending.epoch,
-        branches=branches,
-        topic_id=job.partition.topic_id if branches else "",
-    )
-    control = encode_marker(marker, ending.listed)
-    return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
-
-
-def _count(job: Job, *, gone: bool) -> None:
-    ending = job.part_of
-    assert isinstance(ending, _Ending), "mode records are counted elsewhere"
-    ending.missing -= 1
-    if gone:
-        ending.gone.append(job.partition.key)
-    if ending.missing == 0 and ending.finished is not None:
-        ending.finished(ending.transaction.begin, tuple(ending.gone))

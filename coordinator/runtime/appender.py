@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from ...journal.logs.interface import Headers, Log, LogProducer
-from ..core.lanes import Flow
+from ..core.lane import Flow
 from ..tasks import raise_on
 
 _LOG = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from ...journal.logs.interface import Log
-from ..core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from ..core.lane import Failure, Flow, Headers, Job, Producer
+from ..core.lanes import MarkerLanes
 from ..tasks import essential_task
 from .alarm import Alarm, monotonic_ms
 from .appender import Appender

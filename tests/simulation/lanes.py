@@ -14,7 +14,8 @@ from typing import Final
 
 from logtx.coordinator.core import lanes, offsets_lanes, topics
 from logtx.coordinator.core.decision import Instant, TopicFacts, WriteModeRecords, WriteOffsets
-from logtx.coordinator.core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from logtx.coordinator.core.lane import Failure, Flow, Headers, Job, Producer
+from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure

@@ -10,7 +10,8 @@ from logtx.coordinator.client import pursuit
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.clocks import Clocks
 from logtx.coordinator.core.decision import TopicFacts
-from logtx.coordinator.core.lanes import LaneState, MarkerLanes, Producer
+from logtx.coordinator.core.lane import Job, LaneState, Producer, count, headers_of
+from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.offsets_lanes import OffsetsLanes
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -56,7 +57,7 @@ def another_topic_is_none(patch: Patch) -> None:
             facts = self._topics.facts.get(partition.topic)
             if facts is None or facts.topic_id == partition.topic_id:
                 break
-            lanes._count(lane.queue.popleft(), gone=True)
+            count(lane.queue.popleft(), gone=True)
         send(self, lane)
 
     patch(MarkerLanes, "_send", mutant)
@@ -71,13 +72,12 @@ def gone_long_ago_is_gone(patch: Patch) -> None:
 @caught_by("exactly-once", of="shell")
 def markers_name_no_topic(patch: Patch) -> None:
     """A marker does not tell which topic has its records, if another one got its name since."""
-    headers = lanes._headers
 
-    def mutant(job: lanes.Job) -> Any:
+    def mutant(job: Job) -> Any:
         nameless = replace(job.partition, topic_id="")
-        return headers(replace(job, partition=nameless))
+        return headers_of(replace(job, partition=nameless))
 
-    patch(lanes, "_headers", mutant)
+    patch(lanes, "headers_of", mutant)
 
 
 @caught_by("exactly-once", of="shell")

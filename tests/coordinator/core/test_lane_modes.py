@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logtx.coordinator.core import lanes, topics
-from logtx.coordinator.core.lanes import Failure, LaneState, Producer
+from logtx.coordinator.core.lane import Failure, LaneState, Producer
 from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.placing import Placer, PlaceWrites
 from logtx.journal.control import ModeRecord, TopicPartition, decode_control

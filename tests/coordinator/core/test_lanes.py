@@ -17,16 +17,17 @@ import pytest
 
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.decision import TopicFacts
-from logtx.coordinator.core.lanes import (
+from logtx.coordinator.core.lane import (
     VALID_PREVIOUS,
     Failure,
     Flow,
     Headers,
     Job,
+    Lane,
     LaneState,
-    MarkerLanes,
     Producer,
 )
+from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import MayMark
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
@@ -289,7 +290,7 @@ def test_lanes_make_every_transition_and_no_other(monkeypatch: pytest.MonkeyPatc
     made: set[tuple[LaneState, LaneState]] = set()
     turn = MarkerLanes._turn
 
-    def noting(self: MarkerLanes, lane: lanes._Lane, state: LaneState) -> None:
+    def noting(self: MarkerLanes, lane: Lane, state: LaneState) -> None:
         made.add((lane.state, state))
         turn(self, lane, state)
 
@@ -323,8 +324,9 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "lanes.md"
 TEMPLATE: Final = """# States of a marker lane
 
 A lane has the markers of one journal partition for one data partition. Drawn from `VALID_PREVIOUS`
-in [`coordinator/core/lanes.py`](../coordinator/core/lanes.py), whose docstring says why the order
-holds, by `tests/coordinator/core/test_lanes.py`.
+in [`coordinator/core/lane.py`](../coordinator/core/lane.py).
+[`lanes.py`](../coordinator/core/lanes.py) says why the order holds. By
+`tests/coordinator/core/test_lanes.py`.
 
 ```mermaid
 stateDiagram-v2
