@@ -28,12 +28,13 @@ from ..journal.settings import merged, refused
 from .assignment import Assignment
 from .config import OWN, ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
+from .core.looks import OFFSET_TIMEOUT_S
 from .delivery import Delivery
 from .inquiries import Inquiries, seconds
 from .lag import HeldBack, Lag, held_back, lag
 from .lifetime import Parts, weakly
 from .positions import Positions, key_of, place_of
-from .reading import OFFSET_TIMEOUT_S, Reading
+from .reading import Reading
 from .serial_reader import CommittedTransaction
 
 _LOG = logging.getLogger(__name__)

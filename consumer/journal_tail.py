@@ -34,10 +34,10 @@ from ..journal.records.fate import NO_EPOCH, EpochFilter
 from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
 from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
 from ..journal.txid import TxId
+from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
 from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialBuffer, SerialOrder
 from .home_starts import HomeStarts
-from .reading import OFFSET_TIMEOUT_S
 
 _LOG = logging.getLogger(__name__)
 DECISIONS_MAX: Final = 10_000

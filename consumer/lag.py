@@ -17,8 +17,8 @@ from ..journal.state import State
 from ..journal.txid import TxId
 from .assigned import Assigned
 from .core.entries import EndedTransaction, EntryState
+from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import PendingTransaction, PendingTransactionMap
-from .reading import OFFSET_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,8 +46,9 @@ from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
 from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig, OffsetsStorage
+from .core.looks import OFFSET_TIMEOUT_S
 from .position_store import Taken, open_positions
-from .reading import OFFSET_TIMEOUT_S, Reading
+from .reading import Reading
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1

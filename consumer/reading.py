@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, Final, cast
 from weakref import WeakMethod
@@ -26,12 +25,12 @@ from .assigned import Assigned, MakeBuffer, StartedAt
 from .config import MIB, ConsumerConfig
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
-from .core.looks import LOOK_TIMEOUT_S, LOOKS_APART_S
 from .core.pending import PendingTransactionMap, Record
 from .core.shared import Shared
 from .following import Following
 from .lookup import LookUps
 from .malformed import UnreadableHeadersError, readable_runs
+from .out_of_range import OutOfRange, Refusal, Restart
 from .side_read import SideReader
 from .spill.store import RocksSpillStore
 from .topic_ids import TopicIds
@@ -52,9 +51,6 @@ them, shorter slows that delivery."""
 UPKEEP_EVERY_S: Final = 1.0
 """Pause between two rounds of look-ups, unless ``pending.lookup.age.ms`` / 2 is shorter. Longer
 looks transactions up later; a round costs a pass over all that is pending."""
-OFFSET_TIMEOUT_S: Final = 10.0
-"""Time-out of each request for a partition's start or end. A longer one blocks `Consumer.poll` for
-longer while a broker is away, a shorter one fails on a slow broker."""
 SIDE_READ_SLICE_S: Final = 0.005
 """Longest wait for a side read's next records before other partitions are looked after. Longer
 delays those, shorter costs CPU."""
@@ -104,7 +100,6 @@ class Reading:
         self._topics: set[str] = set()
         """All topics that were ever assigned: records come from no other."""
         self.counters = counters
-        self._log = log
         self._inner = inner
         self._config = config
         self._store = RocksSpillStore(config.pending_dir, config.pending_disk_max_bytes)
@@ -116,6 +111,7 @@ class Reading:
         self._events: deque[Message] = deque()
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
+        self._out = OutOfRange(log, self.topic_ids, config.auto_offset_reset)
         high_of = WeakMethod(self._high_of)
         # Weakly: in a circle, a consumer that is dropped would wait for the garbage collector.
         self.following = Following(
@@ -129,8 +125,6 @@ class Reading:
         """Called when a topic is found to be created anew, and reading can't go on by itself."""
         self._blocked: set[TopicPartition] = set()
         """Partitions that wait for a side read or have failed."""
-        self._doubted: set[TopicPartition] = set()
-        """Partitions to be read again, as a broker told an end below where they are read."""
         self.fetched_s = 0.0
         """Monotonic time at which librdkafka was last polled, and so the group was heard."""
         self._upkeep_s = 0.0
@@ -469,72 +463,18 @@ class Reading:
         return records
 
     def _out_of_range(self, event: Message) -> None:
-        # The records at our offset were deleted, or the log was cut below it. librdkafka's own
-        # reset would skip them silently.
         assigned = self._owner(event)
         if assigned is None:
             return
-        topic, partition = assigned.key
-        start = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-        end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-        position = assigned.buffer.position()
-        reset = self._config.auto_offset_reset
-        started_at = StartedAt.ELSEWHERE
-        if position.o2 > end:
-            if self.topic_ids.becomes_another(topic, assigned.topic_id):
-                self.recreated()  # which finds it again, and says so
-                return
-            if not self._is_cut(assigned, end):
-                return
-        if start <= position.o2 <= end:
-            # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
-            # transaction.
-            position = replace(position, o1=max(start, min(position.o1, end)))
-        elif reset == "error":
+        found = self._out.restart(assigned)
+        if found is Refusal.RECREATED:
+            self.recreated()  # which finds it again, and says so
+        elif found is Refusal.UNWANTED:
             self._events.append(event)
-            return
-        else:
-            started_at = StartedAt.AT_START if reset == "earliest" else StartedAt.AT_END
-            position = Position.at(start if reset == "earliest" else end)
-        _LOG.warning(
-            "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
-            *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
-        )
-        with self.moving():
-            self.add(assigned.key, position, assigned.stored, started_at)
-            self.reassign([assigned.key])
-
-    def _is_cut(self, assigned: Assigned, end: int) -> bool:
-        # A broker that does not know yet that another leads the partition tells an end of the past.
-        now = time.monotonic()
-        if assigned.cut_s is None:
-            assigned.cut_s = now
-        if now - assigned.cut_s >= LOOKS_APART_S:
-            return True
-        _LOG.warning(
-            "end_below_position topic=%s partition=%d position=%d end=%d",
-            *(*assigned.key, assigned.buffer.next_offset, end),
-        )
-        self._doubted.add(assigned.key)
-        return False
-
-    def _ask_doubted(self, now: float) -> None:
-        # librdkafka does not read a partition on by itself that was out of range.
-        due = [k for k in self._doubted if (a := self.assigned.get(k)) is None or _is_due(a, now)]
-        self._doubted.difference_update(due)
-        again = [key for key in due if key in self.assigned]
-        if not again:
-            return
-        ends = self._log.each_end_offset(again, timeout_s=LOOK_TIMEOUT_S)
-        for key, end in ends.items():
-            assigned = self.assigned[key]
-            if not isinstance(end, int):
-                self._doubted.add(key)
-                again.remove(key)
-            elif end >= assigned.buffer.position().o2:
-                assigned.cut_s = None
-        if again:
-            self.reassign(again)
+        elif isinstance(found, Restart):
+            with self.moving():
+                self.add(assigned.key, found.position, assigned.stored, found.started_at)
+                self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
         """Makes librdkafka read these partitions from where their buffers go on."""
@@ -641,7 +581,8 @@ class Reading:
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
             self._look_up(now)
-            self._ask_doubted(now)
+            if again := self._out.to_read_again(self.assigned, now):
+                self.reassign(again)
         return waiting
 
     def _high_of(self, key: TopicPartition) -> int:
@@ -737,10 +678,6 @@ class Reading:
         self.following.close()
         self._side_reader.close()
         self._store.close()
-
-
-def _is_due(assigned: Assigned, now: float) -> bool:
-    return assigned.cut_s is None or now - assigned.cut_s >= LOOKS_APART_S
 
 
 def _nothing() -> None:

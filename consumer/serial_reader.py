@@ -30,7 +30,7 @@ from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig
 from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
-from .core.looks import LOOK_TIMEOUT_S
+from .core.looks import LOOK_TIMEOUT_S, OFFSET_TIMEOUT_S
 from .core.serial_order import CommitDecision, SerialBuffer, SerialOrder, Whole
 from .journal_tail import JournalTail
 from .malformed import malformed_event
@@ -38,7 +38,6 @@ from .reading import (
     AHEAD_MAX_RECORDS,
     FETCH_EVERY_S,
     FETCH_MAX_RECORDS,
-    OFFSET_TIMEOUT_S,
     Reading,
 )
 

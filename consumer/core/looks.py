@@ -37,6 +37,9 @@ also the pause between looks."""
 LOOK_TIMEOUT_S: Final = 2.0
 """Longest wait for partitions' ends. A partition whose leader is away is asked again later, and a
 longer wait would hold up the others meanwhile; a shorter one fails on a slow broker."""
+OFFSET_TIMEOUT_S: Final = 10.0
+"""Time-out of each request for a partition's start or end. A longer one blocks `Consumer.poll` for
+longer while a broker is away, a shorter one fails on a slow broker."""
 CONTRADICTED_APART_S: Final = 60.0
 """The same where what was read contradicts the end: a marker should lie ahead, or a TxId lies
 behind the journal's end. A longer time keeps stray records in memory for longer. A shorter one

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logtx.consumer import lookup, reading
+from logtx.consumer import lookup, out_of_range
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import looks
 from logtx.journal.logs.interface import Log
@@ -21,7 +21,7 @@ LOOKS_APART_S = 0.2
 
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lookup, looks, reading):
+    for module in (lookup, looks, out_of_range):
         monkeypatch.setattr(module, "LOOKS_APART_S", LOOKS_APART_S)
 
 
