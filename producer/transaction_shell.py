@@ -3,8 +3,8 @@
 The steps, with the phases of `bookkeeping` (Transactional Messaging in Kafka, "Transaction flow"):
 
 1. The BEGIN was sent before the application got this object. Until its TxId is known (on the
-   session's thread), records and offsets are kept here; from then on they are sent directly. So a
-   single thread can have hundreds of transactions under way without waiting for any.
+   session's thread), records (`EarlyWriter`) and offsets are kept; from then on they are sent
+   directly. So a single thread can have hundreds of transactions under way without waiting for any.
 2. `commit` closes the tally; the sender flushes until the last report has come.
 3. The thread that serves that report sends the request to end the transaction.
 4. The answer, on the session's thread, completes the future. If an answer does not tell the
@@ -19,16 +19,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
-
-from confluent_kafka import KafkaError, KafkaException
+from typing import TYPE_CHECKING, Protocol
 
 from ..coordinator.protocol.commands import Action, Began, Decided, Done, Outcome
-from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
+from ..journal.control import OWN_BRANCH, TopicPartition
 from ..journal.errors import (
     BrokerError,
     DoubleStartError,
@@ -58,23 +55,14 @@ from .core.bookkeeping import (
     end_result,
 )
 from .core.summary import BranchSummary, make_token
+from .early_writer import EarlyWriter
 from .futures import EndFuture
 from .transaction import Transaction
-from .writer import Record, Writer
+from .writer import Record
 
 if TYPE_CHECKING:
     from ..journal.offset_source import OffsetSource
     from .engine import Engine
-
-_BACKLOG_MAX: Final = 16
-"""Most records kept while the TxId is awaited; the next one waits for it.
-
-Keeping a record costs three times as much as producing it directly, and the TxId comes within 0.5
-ms: with 1,000, transactions of 10,000 small records were a tenth slower and took a fifth more CPU.
-A transaction of at most this many records never waits.
-"""
-_SLICE_S: Final = 0.05
-"""Longest single wait for the TxId; deadlines and a failed BEGIN are noticed this late at most."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +83,7 @@ class Listener(Protocol):
         """Notes that the transaction needs nothing any more."""
 
 
-class TransactionShell(Writer, Transaction):
+class TransactionShell(EarlyWriter, Transaction):
     """Implements `Transaction`; the calls beyond that are for the producer's own modules.
 
     Called by `OpenTransactions`: `on_began`, `on_decided`, `on_fatal`, `register_partitions`,
@@ -117,16 +105,14 @@ class TransactionShell(Writer, Transaction):
             engine.sender,
             OWN_BRANCH,
             engine.config.delivery_timeout_s,
+            begin_timeout_s=engine.config.coordinator_timeout_s,
             on_partition=self._announce,
         )
         self._engine = engine
         self._listener = listener
         self._book = TransactionBook(self._tally, partitions)
-        self._txid: TxId | None = None
         self._begin_error: LogtxError | None = None
-        self._backlog: deque[Record] = deque()
         self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
-        self._flowing = threading.Event()
         # `_future` is returned to repeated calls; `_pending` is the same one until it is completed.
         self._future: EndFuture | None = None
         self._pending: EndFuture | None = None
@@ -194,16 +180,6 @@ class TransactionShell(Writer, Transaction):
                 self._offsets_backlog.append((group, frozen))
                 return
         self._request_offsets(group, frozen)
-
-    @property
-    def kept(self) -> int:
-        """Number of records that wait for its TxId and are not in librdkafka's queue yet."""
-        return len(self._backlog)
-
-    def await_sent(self, deadline_s: float) -> None:
-        """Waits until no record is kept, or until `deadline_s` of the monotonic clock."""
-        while self._backlog and (left_s := deadline_s - time.monotonic()) > 0:
-            self._flowing.wait(min(left_s, _SLICE_S))
 
     def commit(self, timeout: float | None = None) -> Outcome:
         if not self.is_decided:
@@ -516,8 +492,7 @@ class TransactionShell(Writer, Transaction):
                 dropped = self._drop_backlog()
                 future = self._take_pending()
             else:
-                self._txid = reply.txid
-                self._headers = [(TXID_HEADER, reply.txid.to_bytes())]
+                self._begin(reply.txid)
                 offsets, self._offsets_backlog = self._offsets_backlog, []
         if isinstance(reply, LogtxError):
             self._flowing.set()
@@ -541,47 +516,6 @@ class TransactionShell(Writer, Transaction):
     def known_txid(self) -> TxId | None:
         """Its TxId; None before the answer to its BEGIN."""
         return self._txid
-
-    def _drain(self) -> bool:
-        """Sends the records that were kept. Returns False while librdkafka's queue is full."""
-        refused: list[tuple[Record, Exception]] = []
-        future: EndFuture | None = None
-        with self._lock:
-            full = not self._send_backlog(refused)
-            for record, error in refused:
-                self._tally.withdraw(record.number)
-                future = self._fail_locked(_refusal(record, error)) or future
-            if not full:
-                self._set_direct()
-        for record, error in refused:
-            told = (
-                error.args[0]
-                if isinstance(error, KafkaException)
-                else KafkaError(KafkaError._INVALID_ARG, str(error))
-            )
-            self._on_dropped([record], told)
-        if future is not None:
-            _finish(future, abort_only(self._book.cause or _refusal(*refused[0])))
-        if full:
-            return False
-        self._flowing.set()
-        self._advance()
-        return True
-
-    def _send_backlog(self, refused: list[tuple[Record, Exception]]) -> bool:
-        """Does so under the lock. Returns False once the queue is full; adds to `refused`."""
-        while self._backlog:
-            record = self._backlog[0]
-            try:
-                self._send_record(record)
-            except BufferError:
-                return False
-            except (KafkaException, TypeError, ValueError) as error:
-                if isinstance(error, KafkaException):
-                    self._sender.replaced(self._send, error)
-                refused.append((record, error))
-            self._backlog.popleft()
-        return True
 
     @property
     def future(self) -> EndFuture | None:
@@ -723,16 +657,12 @@ class TransactionShell(Writer, Transaction):
         self._set_direct()
         return future
 
-    def _set_direct(self) -> None:
-        self._direct = self._txid is not None and not self._backlog and self._book.takes_records
+    def _tell_failed(self, future: EndFuture, cause: LogtxError) -> None:
+        _finish(future, abort_only(self._book.cause or cause))
 
-    def _drop_backlog(self) -> list[Record]:
-        """Drops the records that were kept; called under the lock. Tell `_on_dropped` of them."""
-        dropped = list(self._backlog)
-        for record in dropped:
-            self._tally.withdraw(record.number)
-        self._backlog.clear()
-        return dropped
+    @property
+    def _takes_records(self) -> bool:
+        return self._book.takes_records
 
     def _check_begun(self) -> None:
         if self._begin_error is not None:
@@ -746,30 +676,6 @@ class TransactionShell(Writer, Transaction):
     def _check_locked(self) -> None:
         self._check_begun()
         self._book.check_open()
-
-    def _route(self, record: Record) -> None:
-        # Kept records share their content with the application until they are sent.
-        keepable = isinstance(record.value, bytes | str | None) and isinstance(
-            record.key, bytes | str | None
-        )
-        config = self._engine.config
-        deadline_s = time.monotonic() + config.coordinator_timeout_s + config.delivery_timeout_s
-        while True:
-            with self._lock:
-                if self._txid is not None and not self._backlog:
-                    break
-                self._check_locked()
-                if keepable and len(self._backlog) < _BACKLOG_MAX:
-                    self._backlog.append(record)
-                    return
-            if time.monotonic() > deadline_s:
-                raise RequestTimedOutError("the transaction did not begin in time")
-            self._flowing.wait(_SLICE_S)
-        self._send_waiting(record)
-
-
-def _refusal(record: Record, error: Exception) -> LogtxError:
-    return BrokerError(f"a record for {record.topic} was refused: {error}")
 
 
 def _finish(future: EndFuture | None, result: Outcome | LogtxError) -> None:
