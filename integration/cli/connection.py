@@ -170,7 +170,7 @@ def opened(kafka: Kafka) -> Iterator[Log]:
 
 def name_unused(kafka: Kafka) -> None:
     """Warns of settings that say nothing about how to reach the cluster: they have no effect."""
-    from ...journal.logs.kafka import shared_settings
+    from ...journal.logs.kafka_cluster import shared_settings
 
     unused = sorted(kafka.keys() - shared_settings(kafka).keys() - {BOOTSTRAP})
     if unused:

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from logtx.journal.errors import BrokerError, ConfigError
-from logtx.journal.logs.kafka import KafkaLog, shared_settings
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.logs.kafka_cluster import shared_settings
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.logs.open import open_log
 
