@@ -9,31 +9,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from confluent_kafka import KafkaError
 from rich.console import Console
 
-from ...journal.errors import BrokerError, LogtxError
+from ...journal.errors import LogtxError
 from . import admin as cli_admin
 from . import checkout as cli_checkout
+from . import coordinator as cli_coordinator
 from . import group as cli_group
 from . import journal as cli_journal
 from . import logs as cli_logs
 from . import metadata as cli_metadata
 from . import topics as cli_topics
-from .cluster import no_kafka
-from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 from .text import printable
 
 _EXIT_INTERRUPTED: Final = 130
 """Exit status after SIGINT or SIGTERM, as shells report it: 128 + 2."""
-_NO_BROKER: Final = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-"""librdkafka's codes when no broker answers."""
 _PORT_MAX: Final = 65_535
 """Highest TCP port."""
 
@@ -56,11 +51,6 @@ app.add_typer(cli_metadata.metadata, name="metadata")
 cli_metadata.add_commands(cli_admin.txn)
 cli_logs.add_commands(app)
 cli_checkout.add_commands(app)
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that were given. The config classes have defaults for the others."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def data_home() -> Path:
@@ -95,40 +85,48 @@ def _root(
     """
 
 
+_DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory for records and logs. \\[default: ~/.local/share/logtx]"),
+]
+_Brokers = Annotated[
+    int,
+    typer.Option(min=1, help="Number of brokers, at consecutive ports. Of 3, any one may die."),
+]
+_Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of the (first) broker.")]
+_CoordinatorPort = Annotated[
+    int, typer.Option(min=1, max=65535, help="Port of the (first) coordinator.")
+]
+_Topic = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME:PARTITIONS", help="Create this topic; may be repeated."),
+]
+_Coordinators = Annotated[
+    int,
+    typer.Option(min=1, help="Number of coordinators, at consecutive ports."),
+]
+_NoCoordinator = Annotated[bool, typer.Option("--no-coordinator", help="Start Kafka only.")]
+_MetadataStore = Annotated[
+    str,
+    typer.Option(
+        metavar="none|rocksdb|etcd",
+        help="Where coordinators keep what became of transactions: rocksdb in the data "
+        "directory, or etcd, which is started if none is named (etcd:HOST:PORT).",
+    ),
+]
+
+
 @app.command()
 def up(
     *,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory for records and logs. \\[default: ~/.local/share/logtx]"),
-    ] = None,
-    brokers: Annotated[
-        int,
-        typer.Option(min=1, help="Number of brokers, at consecutive ports. Of 3, any one may die."),
-    ] = 1,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the (first) broker.")] = 9092,
-    coordinator_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the (first) coordinator.")
-    ] = 9095,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:PARTITIONS", help="Create this topic; may be repeated."),
-    ] = None,
-    coordinators: Annotated[
-        int,
-        typer.Option(min=1, help="Number of coordinators, at consecutive ports."),
-    ] = 1,
-    no_coordinator: Annotated[
-        bool, typer.Option("--no-coordinator", help="Start Kafka only.")
-    ] = False,
-    metadata_store: Annotated[
-        str,
-        typer.Option(
-            metavar="none|rocksdb|etcd",
-            help="Where coordinators keep what became of transactions: rocksdb in the data "
-            "directory, or etcd, which is started if none is named (etcd:HOST:PORT).",
-        ),
-    ] = "none",
+    data_dir: _DataDir = None,
+    brokers: _Brokers = 1,
+    port: _Port = 9092,
+    coordinator_port: _CoordinatorPort = 9095,
+    topic: _Topic = None,
+    coordinators: _Coordinators = 1,
+    no_coordinator: _NoCoordinator = False,
+    metadata_store: _MetadataStore = "none",
 ) -> None:
     """Run a local Kafka and a coordinator, or several of each, until Ctrl-C.
 
@@ -182,239 +180,7 @@ def _ports(first: int, count: int, option: str) -> range:
     return range(first, first + count)
 
 
-@app.command()
-@with_kafka
-def coordinator(
-    *,
-    kafka: Kafka,
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="Address to listen on, for clients and other coordinators."
-        ),
-    ] = "127.0.0.1:9095",
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address that clients and other coordinators reach this one at. "
-            "\\[default: that of --listen]",
-        ),
-    ] = None,
-    metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address to serve Prometheus metrics on, at /metrics. \\[default: nowhere]",
-        ),
-    ] = None,
-    journal_partitions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Partitions of the journal, if this start creates it; fixed from then on. "
-            "\\[default: 8]",
-        ),
-    ] = None,
-    replication_factor: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Replicas of logtx's own topics, if this start creates them; existing topics must "
-            "have at least as many. \\[default: the brokers' default]",
-        ),
-    ] = None,
-    session_grace_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="How long a producer may be disconnected before its open transactions are "
-            "aborted. \\[default: 3000]",
-        ),
-    ] = None,
-    max_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Longest transaction.timeout.ms that a producer may ask for. "
-            "\\[default: 900000, 15 minutes]",
-        ),
-    ] = None,
-    max_open_transactions_per_producer: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Transactions that one producer may have open. Beyond that its attempts to begin "
-            "another are refused until one ends. \\[default: 10000]",
-        ),
-    ] = None,
-    max_open_transactions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Transactions that all producers of a journal partition together may have open. "
-            "\\[default: 100000]",
-        ),
-    ] = None,
-    max_added_ranges: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Ranges (one branch in one data partition) that the unfinished transactions of a "
-            "journal partition may name before their commits, 32 bytes of memory each. Only "
-            "commits that one journal record can't take need them. \\[default: 4000000]",
-        ),
-    ] = None,
-    producer_retention_hours: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Hours of service after which a producer that nobody used is forgotten; one "
-            r"without a transactional.id after an hour. \[default: 168, 7 days]",
-        ),
-    ] = None,
-    group_retention_hours: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Hours of service after which the offsets of a consumer group without members, "
-            r"which nobody moved or claimed, are forgotten. \[default: 720, 30 days]",
-        ),
-    ] = None,
-    snapshot_interval_records: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Journal records between two snapshots of a journal partition. A coordinator that "
-            "starts has to replay about as many. \\[default: 100000]",
-        ),
-    ] = None,
-    outcome_retention_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="How long after its BEGIN a transaction's outcome can be looked up, at least. "
-            "\\[default: 604800000, 7 days]",
-        ),
-    ] = None,
-    retention_warn_share: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Log a warning when an open transaction's data has come this share of the way to "
-            "its deletion by the topic's retention. \\[default: 0.5]",
-        ),
-    ] = None,
-    retention_abort_share: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Abort an open transaction when its data has come this share of the way to its "
-            "deletion by the topic's retention. \\[default: 0.8]",
-        ),
-    ] = None,
-    metadata_store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="none|rocksdb:DIR|etcd:HOST:PORT,…",
-            help="Where to keep what became of each transaction, so that it can be asked for: a "
-            "directory of this coordinator's own, or an etcd for all. \\[default: none]",
-        ),
-    ] = None,
-    metadata_history_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How long after its decision a finished transaction is kept there at most. "
-            "\\[default: in a directory, as long as its data may be read; in etcd 600000]",
-        ),
-    ] = None,
-    metadata_header_retention_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="How long after its decision a finished transaction is kept there at least. "
-            "\\[default: 60000]",
-        ),
-    ] = None,
-    metadata_sweep_interval_ms: Annotated[
-        int | None,
-        typer.Option(
-            min=100, help="Pause between two searches for what can go there. \\[default: 60000]"
-        ),
-    ] = None,
-) -> None:
-    """Run one coordinator until Ctrl-C or SIGTERM.
-
-    Start as many as you like on one cluster, each with its own address. They share the partitions
-    of the journal evenly, and each stands by for all others. When one is killed, the others take
-    over within a fraction of a second. On SIGTERM a coordinator first gives its partitions to the
-    others, so that no transaction is aborted. All state is in the journal, a topic of the cluster:
-    a coordinator needs no disk and can be replaced at any time.
-
-    Examples:
-
-    ```
-    logtx coordinator --bootstrap-servers localhost:9092
-    logtx coordinator --bootstrap-servers kafka-1:9092,kafka-2:9092 \\
-        --listen 0.0.0.0:9095 --advertise coordinator-1:9095
-    logtx coordinator --config /etc/logtx.toml
-    ```
-    """
-    from ...coordinator.core.decision import ShardConfig
-    from ...coordinator.runtime.housekeeping import HousekeepingConfig
-    from ...coordinator.server.retention import RetentionConfig
-    from ...coordinator.service import CoordinatorConfig, run
-    from ...coordinator.store.opening import MetadataConfig
-
-    optional: dict[str, Any] = {
-        "advertised": advertise,
-        "metrics_listen": metrics_listen,
-        "journal_partitions": journal_partitions,
-        "replication_factor": replication_factor,
-    }
-    limits: dict[str, Any] = {
-        "session_grace_ms": session_grace_ms,
-        "max_timeout_ms": max_timeout_ms,
-        "max_open_transactions_per_producer": max_open_transactions_per_producer,
-        "max_open_transactions": max_open_transactions,
-        "max_added_ranges": max_added_ranges,
-        "producer_retention_hours": producer_retention_hours,
-        "group_retention_hours": group_retention_hours,
-    }
-    housekeeping: dict[str, Any] = {
-        "snapshot_interval_records": snapshot_interval_records,
-        "outcome_retention_ms": outcome_retention_ms,
-    }
-    retention: dict[str, Any] = {
-        "warn_share": retention_warn_share,
-        "abort_share": retention_abort_share,
-    }
-    metadata: dict[str, Any] = {
-        "store": metadata_store,
-        "history_ms": metadata_history_ms,
-        "header_retention_ms": metadata_header_retention_ms,
-        "sweep_interval_ms": metadata_sweep_interval_ms,
-    }
-    name_unused(kafka)
-    config = CoordinatorConfig(
-        bootstrap_servers=kafka[BOOTSTRAP],
-        client={name: value for name, value in kafka.items() if name != BOOTSTRAP},
-        listen=listen,
-        limits=ShardConfig(**_given(limits)),
-        housekeeping=HousekeepingConfig(**_given(housekeeping)),
-        retention=RetentionConfig(**_given(retention)),
-        metadata=MetadataConfig(**_given(metadata)),
-        **_given(optional),
-    )
-    try:
-        run(config)
-    except BrokerError as error:
-        if error.args[0].code() in _NO_BROKER:
-            raise no_kafka(kafka[BOOTSTRAP], error) from error
-        raise
+cli_coordinator.add_commands(app)
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

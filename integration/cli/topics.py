@@ -5,7 +5,8 @@ Source: PIP-471, "Configuration" (opt-in per topic).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,32 @@ topics = typer.Typer(
 
 _EVERY = "*"
 """Ends a name that stands for all topics that begin so."""
+
+_Topics = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the topic. One that ends in `*` stands for all topics that begin so and "
+        "exist now."
+    ),
+]
+_Mode = Annotated[Mode, typer.Option(help="How transactions are to end there.")]
+_Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The transaction group whose transactions are placed there. A topic is bound to "
+        "one once for ever; later it need not be named.",
+    ),
+]
+_WithoutRecords = Annotated[
+    bool,
+    typer.Option(
+        "--without-records",
+        help="Write no mode records to its partitions: it takes no writes any more, or nobody "
+        "reads it. A switch that waits for them goes on without them.",
+    ),
+]
+_Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until a topic is switched.")]
 
 
 @topics.command("list")
@@ -108,35 +135,13 @@ def describe_topic(
 @topics.command("set-mode")
 @with_kafka
 def set_mode(
-    topic: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the topic. One that ends in `*` stands for all topics that begin so and "
-            "exist now."
-        ),
-    ],
+    topic: _Topics,
     *,
     kafka: Kafka,
-    mode: Annotated[Mode, typer.Option(help="How transactions are to end there.")],
-    transaction_group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The transaction group whose transactions are placed there. A topic is bound to "
-            "one once for ever; later it need not be named.",
-        ),
-    ] = None,
-    without_records: Annotated[
-        bool,
-        typer.Option(
-            "--without-records",
-            help="Write no mode records to its partitions: it takes no writes any more, or nobody "
-            "reads it. A switch that waits for them goes on without them.",
-        ),
-    ] = False,
-    wait: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait until a topic is switched.")
-    ] = 60.0,
+    mode: _Mode,
+    transaction_group: _Group = None,
+    without_records: _WithoutRecords = False,
+    wait: _Wait = 60.0,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
@@ -156,35 +161,43 @@ def set_mode(
     logtx topics set-mode 'orders.*' --mode markers --bootstrap-servers localhost:9092
     ```
     """
-    switched: list[TopicHome] = []
-    failed = False
     with asking(kafka, timeout) as (log, admin):
-        named = _named(log, topic)
-        for name in named:
-            try:
-                switched.append(
-                    admin.set_topic_mode(
-                        name,
-                        mode,
-                        transaction_group=transaction_group,
-                        without_records=without_records,
-                        timeout_s=wait,
-                        progress=_print_progress,
-                    )
-                )
-            except (CoordinatorNotAvailableError, RequestTimedOutError):
-                raise
-            except LogtxError as error:
-                if len(named) == 1:
-                    raise
-                failed = True
-                complain(f"{name}: {error}")
+        switch = partial(
+            admin.set_topic_mode,
+            mode=mode,
+            transaction_group=transaction_group,
+            without_records=without_records,
+            timeout_s=wait,
+            progress=_print_progress,
+        )
+        switched, failed = _switch_each(_named(log, topic), switch)
     if as_json:
         print_json({"topics": [_json(each) for each in switched]})
     else:
         _print_switched(switched)
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _switch_each(
+    names: Sequence[str], switch: Callable[[str], TopicHome]
+) -> tuple[list[TopicHome], bool]:
+    """Switches topics one after another. Returns those that are, and whether one is not.
+
+    Raises:
+        LogtxError: nobody answers; or there is but one, and it is refused.
+    """
+    switched: list[TopicHome] = []
+    for name in names:
+        try:
+            switched.append(switch(name))
+        except (CoordinatorNotAvailableError, RequestTimedOutError):
+            raise
+        except LogtxError as error:
+            if len(names) == 1:
+                raise
+            complain(f"{name}: {error}")
+    return switched, len(switched) < len(names)
 
 
 def _named(log: Log, topic: str) -> list[str]:
