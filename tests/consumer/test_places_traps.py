@@ -10,10 +10,19 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import Phase
 from logtx.journal.position import Position
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.types import (
+    AddWrites,
+    DataPartition,
+    PartitionWrites,
+    PrepareCommit,
+    SnapshotTransaction,
+)
+from logtx.journal.state import State
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more
-from .places import HOME, Places, expected, read_upto
+from .places import HOME, Places, expected, read_upto, snapshot
 
 T = [TopicPartition("t", 0)]
 
@@ -72,6 +81,27 @@ def test_trap_65_a_reader_restarts_behind_a_mode_record_before_the_mode_is_publi
     assert nothing_more(again, 0.1)
 
 
+def test_trap_66_the_fence_that_nothing_names_is_found(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    hangs = places.written.begin()
+    unfinished = (SnapshotTransaction(hangs.offset, "p", 0, 1, 1, State.OPEN, None, None),)
+    places.switch(Phase.METADATA)
+    places.transaction([b"a"])
+    start = places.end()
+    snapshot(places, transactions=unfinished, last_places=((places.partition(), start),))
+    places.transaction([b"b"])
+    # It is the next fence, and states none: to the one before the journal may be trimmed.
+    snapshot(places, transactions=unfinished, last_places=((places.partition(), places.end()),))
+    log.delete_records("t", 0, start)
+    log.delete_records(JOURNAL_TOPIC, 0, hangs.offset)
+    places.transaction([b"c"])
+    consumer = make_consumer(auto_offset_reset="earliest")
+    consumer.assign(T)
+    assert read_upto(consumer, [b"b", b"c"]) == [b"b", b"c"]
+    assert nothing_more(consumer, 0.1)
+
+
 def test_trap_67_no_mode_record_tells_where_a_topic_begins_to_place() -> None:
     modes = KnownModes()
     told = TopicModeRecord(
@@ -88,3 +118,35 @@ def test_trap_67_no_mode_record_tells_where_a_topic_begins_to_place() -> None:
     follows = modes.follows(Position.at(2))
     assert follows is not None
     assert follows.home == HOME
+
+
+@pytest.mark.parametrize("is_pending", [False, True], ids=["from its records on", "from before"])
+def test_trap_68_parts_and_decision_name_one_partition(
+    places: Places, make_consumer: MakeConsumer, is_pending: bool
+) -> None:
+    places.switch(Phase.METADATA)
+    consumer = make_consumer(auto_offset_reset="earliest")
+    if is_pending:
+        consumer.assign(T)
+        assert nothing_more(consumer, 0.1)
+    written, partition = places.written, DataPartition("t", 0, places.topic_id)
+    txid = written.begin()
+    written.write(txid, "t", [b"part 1", b"part 2"], branch=7)
+    written.write(txid, "t", [b"own"])
+    own, of_branch = written.ranges(txid, "t")
+    part = PartitionWrites(partition, (of_branch,))
+    written.journal(AddWrites(begin=txid.offset, part=0, writes=(part,)))
+    record = PrepareCommit(
+        begin=txid.offset,
+        writes=(PartitionWrites(partition, (own,)),),
+        decided_ms=1,
+        added=(partition,),
+        placed=(partition.key,),
+    )
+    written.sequences[txid] = written.journal(record)
+    places.place()
+    if not is_pending:
+        consumer.assign(T)
+    wanted = [b"part 1", b"part 2", b"own"]
+    assert read_upto(consumer, wanted) == wanted
+    assert nothing_more(consumer, 0.1)
