@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -31,6 +31,7 @@ from ..tasks import essential_task
 from .alarm import monotonic_ms
 
 _LOG = logging.getLogger(__name__)
+_Told = TypeVar("_Told")
 
 WAIT_MAX_S: Final = 5.0
 """Longest wait for look-ups before a command goes on without them. A longer one holds up the other
@@ -198,18 +199,14 @@ class TopicLookUps:
         Returns:
             DOUBTFUL if there was no answer, or answers did not agree for long enough.
         """
-        since_ms = now_ms = monotonic_ms()
-        while now_ms - since_ms < SETTLE_MAX_MS and not self._closed:
-            self.look_up(topic)
-            await self._next_answer()
-            now_ms = monotonic_ms()
+
+        def told(since_ms: int, now_ms: int) -> Existence | None:
             existence = self.known.existence(topic, now_ms, topic_id)
-            if existence is Existence.GONE:
-                return existence
-            if existence is Existence.ALIVE and self.known.is_told_since(topic, since_ms):
-                return existence
-            await asyncio.sleep(AGAIN_MS / 1000)
-        return Existence.DOUBTFUL
+            if existence is Existence.ALIVE and not self.known.is_told_since(topic, since_ms):
+                return None
+            return None if existence is Existence.DOUBTFUL else existence
+
+        return await self._until(topic, told) or Existence.DOUBTFUL
 
     async def agree(self, topic: str) -> bool:
         """Looks a topic up until look-ups agree on which one has the name, for a bounded time.
@@ -217,14 +214,23 @@ class TopicLookUps:
         Returns:
             Whether they do.
         """
-        since_ms = monotonic_ms()
-        while monotonic_ms() - since_ms < SETTLE_MAX_MS and not self._closed:
+
+        def agreed(since_ms: int, _now_ms: int) -> bool:
+            return self.known.is_told_since(topic, since_ms) and self.known.is_agreed(topic)
+
+        return bool(await self._until(topic, agreed))
+
+    async def _until(self, topic: str, told: Callable[[int, int], _Told]) -> _Told | None:
+        """Looks a topic up until `told(since_ms, now_ms)` says something, for a bounded time."""
+        since_ms = now_ms = monotonic_ms()
+        while now_ms - since_ms < SETTLE_MAX_MS and not self._closed:
             self.look_up(topic)
             await self._next_answer()
-            if self.known.is_told_since(topic, since_ms) and self.known.is_agreed(topic):
-                return True
+            now_ms = monotonic_ms()
+            if found := told(since_ms, now_ms):
+                return found
             await asyncio.sleep(AGAIN_MS / 1000)
-        return False
+        return None
 
     async def _next_answer(self) -> None:
         """Waits for any answer, or until a look-up may be repeated."""
