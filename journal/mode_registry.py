@@ -11,20 +11,21 @@ On the wire a version byte precedes Avro, in keys and values. Pure.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import fastavro
 
-from .errors import CorruptRecordError, UnknownRecordError
+from .errors import UnknownRecordError
 from .modes import Phase
 from .position import Journal
+from .versioned import Versioned
 
 MODES_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
 VERSION: Final = 1
 """Version byte; readers refuse any other, for to go on without a topic's mode loses order."""
+_CODEC: Final = Versioned(VERSION, "a record of a topic's mode")
 
 _KEY: Final = fastavro.parse_schema(
     {
@@ -117,12 +118,12 @@ class Published(NamedTuple):
 def encode_key(key: ModeKey) -> bytes:
     """Returns the key of a record as bytes."""
     names = ("topic", "partition", "incarnation", "epoch")
-    return _encode(_KEY, {name: getattr(key, name) for name in names})
+    return _CODEC.encode(_KEY, {name: getattr(key, name) for name in names})
 
 
 def encode_value(mode: TopicModeRecord) -> bytes:
     """Returns the value of a record; topic and home stand in its key."""
-    return _encode(
+    return _CODEC.encode(
         _VALUE,
         {
             "topic_id": mode.topic_id,
@@ -142,7 +143,7 @@ def decode_key(raw: bytes | None) -> ModeKey:
         UnknownRecordError: it is of a newer version.
         CorruptRecordError: it does not decode.
     """
-    return ModeKey(**_decode(_KEY, raw))
+    return ModeKey(**_CODEC.decode(_KEY, raw))
 
 
 def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
@@ -152,7 +153,7 @@ def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
         UnknownRecordError: it is of a newer version, or says a phase of one.
         CorruptRecordError: it does not decode.
     """
-    body = _decode(_VALUE, raw)
+    body = _CODEC.decode(_VALUE, raw)
     try:
         phase = Phase(body["phase"])
     except ValueError:
@@ -200,27 +201,3 @@ def latest(records: Iterable[Published]) -> dict[str, TopicModeRecord]:
             best[key.topic, key.home] = found
     ordered = sorted(best.values(), key=lambda found: found[2])
     return {mode.topic: mode for _, _, _, mode in ordered}
-
-
-def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    out.write(bytes((VERSION,)))
-    fastavro.schemaless_writer(out, schema, body)
-    return out.getvalue()
-
-
-def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
-    if not raw:
-        raise CorruptRecordError("a record of a topic's mode is empty")
-    if raw[0] != VERSION:
-        raise UnknownRecordError(
-            f"a record of a topic's mode is of version {raw[0]}; upgrade this program"
-        )
-    source = io.BytesIO(raw[1:])
-    try:
-        body = fastavro.schemaless_reader(source, schema, schema)
-    except (ValueError, EOFError, IndexError, TypeError) as error:
-        raise CorruptRecordError(f"a topic's mode does not decode: {error!r}") from error
-    if not isinstance(body, dict) or source.read(1):
-        raise CorruptRecordError("a topic's mode has bytes left over")
-    return body

@@ -12,12 +12,11 @@ step 5b (the record G-LAST-COMMIT).
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import fastavro
 from confluent_kafka import KafkaError
@@ -28,6 +27,7 @@ from ...journal.logs.interface import Log
 from ...journal.position import Position
 from ...journal.reader import OFFSETS_TOPIC, journal_partition_of
 from ...journal.txid import TxId
+from ...journal.versioned import Versioned
 from ..core.committed_offsets import IOV_MAX_BYTES
 from ..core.offsets_lanes import OffsetsKey, OffsetsLanes, Written
 from ..protocol.commands import GroupOffsets
@@ -36,7 +36,7 @@ from .alarm import Alarm, monotonic_ms
 from .appender import Appender
 
 _LOG = logging.getLogger(__name__)
-_VERSION: Final = b"\x01"
+_CODEC: Final = Versioned(1, "an offsets record", CorruptRecordError)
 ENCODED_AT_ONCE_MAX: Final = 50
 """Partitions of an IOV that is encoded on the event loop: 0.3 ms. More hold the loop longer; fewer
 send small ones through a thread, which takes longer."""
@@ -85,7 +85,7 @@ _VALUE: Final = fastavro.parse_schema(
 def encode_key(key: OffsetsKey) -> bytes:
     """Returns the key of a record as bytes."""
     body = {f: getattr(key, f) for f in ("group", "partition", "incarnation", "epoch")}
-    return _encode(_KEY, body)
+    return _CODEC.encode(_KEY, body)
 
 
 def encode_value(offsets: GroupOffsets) -> bytes:
@@ -111,7 +111,7 @@ def _encode_value(
         "commit_sequence": offsets.commit_sequence,
         "offsets": rows,
     }
-    return _encode(_VALUE, body)
+    return _CODEC.encode(_VALUE, body)
 
 
 def decode_key(raw: bytes | None) -> OffsetsKey:
@@ -120,7 +120,7 @@ def decode_key(raw: bytes | None) -> OffsetsKey:
     Raises:
         CorruptRecordError: it does not decode.
     """
-    return OffsetsKey(**_decode(_KEY, raw))
+    return OffsetsKey(**_CODEC.decode(_KEY, raw))
 
 
 def decode_value(raw: bytes | None) -> GroupOffsets:
@@ -129,7 +129,7 @@ def decode_value(raw: bytes | None) -> GroupOffsets:
     Raises:
         CorruptRecordError: it does not decode.
     """
-    body = _decode(_VALUE, raw)
+    body = _CODEC.decode(_VALUE, raw)
     offsets = {
         (r["topic"], r["partition"]): Position.from_metadata(r["o1"], r["metadata"])
         for r in body["offsets"]
@@ -139,24 +139,6 @@ def decode_value(raw: bytes | None) -> GroupOffsets:
     except ValueError as error:
         raise CorruptRecordError(f"an offsets record names no TxId: {error}") from error
     return GroupOffsets(offsets, last_commit, body["commit_sequence"])
-
-
-def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    out.write(_VERSION)
-    fastavro.schemaless_writer(out, schema, body)
-    return out.getvalue()
-
-
-def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
-    if not raw or raw[:1] != _VERSION:
-        raise CorruptRecordError("an offsets record is empty or of another version")
-    try:
-        body = fastavro.schemaless_reader(io.BytesIO(raw[1:]), schema, schema)
-    except (ValueError, EOFError, IndexError, TypeError) as error:
-        raise CorruptRecordError(f"an offsets record does not decode: {error!r}") from error
-    assert isinstance(body, dict)
-    return body
 
 
 class OffsetsWriter:
