@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from ...journal.errors import ConfigError, LogtxError, NotSupportedError, error_from_code
 from ...journal.records.types import AbortReason, OffsetStep
@@ -34,6 +34,21 @@ WAIT_DEFAULT_MS: Final = 10_000
 """How long an answer that must be fresh waits for the store, if the question does not say."""
 WAIT_MAX_MS: Final = 60_000
 """Longest such wait that a question may ask for."""
+_HEADER: Final = (
+    *("version", "finished", "producer_id", "generation"),
+    *("created_ms", "timeout_ms", "finalized_ms"),
+)
+_OPERATION: Final = (
+    *("topic", "partition", "topic_id", "first_offset", "last_offset", "count"),
+    *("branch", "placed", "subscription"),
+)
+_HORIZON: Final = ("max_read_position", "end_offset", "undecided", "exact")
+_PROJECTED: Final = ("partition", "next_offset", "problem")
+_STATUS: Final = (
+    *("back_end", "shared", "operations", "swept_ms", "swept_operations"),
+    *("swept_headers", "problem", "history_ms"),
+)
+"""Fields of each record that have one name and type here and on the wire."""
 
 
 # ---- questions ----------------------------------------------------------------------------------
@@ -167,14 +182,23 @@ def error_from_wire(wire: common.Error) -> LogtxError:
     return error_from_code(wire.code, wire.message)
 
 
+def _raise_error(wire: pb.MetadataPage | pb.HorizonReply | pb.StatusReply) -> None:
+    if wire.HasField("error"):
+        raise error_from_wire(wire.error)
+
+
+def _same(names: Iterable[str], source: object) -> dict[str, Any]:
+    """Returns the fields of these names."""
+    return {name: getattr(source, name) for name in names}
+
+
 def page_from_wire(wire: pb.MetadataPage) -> list[Found]:
     """Decodes what was found.
 
     Raises:
         LogtxError: the page ends the answer with an error.
     """
-    if wire.HasField("error"):
-        raise error_from_wire(wire.error)
+    _raise_error(wire)
     found: list[Found] = []
     for entry in wire.entries:
         which = entry.WhichOneof("record")
@@ -200,15 +224,9 @@ def _entry_to_wire(found: Found) -> pb.MetadataEntry:
 
 def _header_to_wire(header: Header) -> pb.MetadataHeader:
     return pb.MetadataHeader(
+        **_same(_HEADER, header),
         txid=header.txid.to_bytes(),
-        version=header.version,
         state=header.state.name,
-        finished=header.finished,
-        producer_id=header.producer_id,
-        generation=header.generation,
-        created_ms=header.created_ms,
-        timeout_ms=header.timeout_ms,
-        finalized_ms=header.finalized_ms,
         commit_sequence=header.commit_sequence,
         reason="" if header.reason is None else header.reason.value,
     )
@@ -216,15 +234,9 @@ def _header_to_wire(header: Header) -> pb.MetadataHeader:
 
 def _header_from_wire(wire: pb.MetadataHeader) -> Header:
     return Header(
+        **_same(_HEADER, wire),
         txid=TxId.from_bytes(wire.txid),
-        version=wire.version,
         state=HeaderState(wire.state),
-        finished=wire.finished,
-        producer_id=wire.producer_id,
-        generation=wire.generation,
-        created_ms=wire.created_ms,
-        timeout_ms=wire.timeout_ms,
-        finalized_ms=wire.finalized_ms,
         commit_sequence=wire.commit_sequence if wire.HasField("commit_sequence") else None,
         reason=AbortReason(wire.reason) if wire.reason else None,
     )
@@ -236,20 +248,12 @@ def _operation_to_wire(operation: Operation) -> pb.MetadataOperation:
         topic, partition = operation.topic, operation.partition
         step = step_to_wire(OffsetStep(topic, partition, operation.from_place, operation.to))
     return pb.MetadataOperation(
+        **_same(_OPERATION, operation),
         txid=operation.txid.to_bytes(),
         seq_offset=operation.seq[0],
         seq_index=operation.seq[1],
         kind=operation.kind.name,
-        topic=operation.topic,
-        partition=operation.partition,
-        topic_id=operation.topic_id,
-        first_offset=operation.first_offset,
-        last_offset=operation.last_offset,
-        count=operation.count,
-        branch=operation.branch,
-        placed=operation.placed,
         place=operation.place,
-        subscription=operation.subscription,
         step=step,
     )
 
@@ -257,19 +261,11 @@ def _operation_to_wire(operation: Operation) -> pb.MetadataOperation:
 def _operation_from_wire(wire: pb.MetadataOperation) -> Operation:
     step = step_from_wire(wire.step) if wire.HasField("step") else None
     return Operation(
+        **_same(_OPERATION, wire),
         txid=TxId.from_bytes(wire.txid),
         seq=(wire.seq_offset, wire.seq_index),
         kind=OperationKind(wire.kind),
-        topic=wire.topic,
-        partition=wire.partition,
-        topic_id=wire.topic_id,
-        first_offset=wire.first_offset,
-        last_offset=wire.last_offset,
-        count=wire.count,
-        branch=wire.branch,
-        placed=wire.placed,
         place=wire.place if wire.HasField("place") else None,
-        subscription=wire.subscription,
         from_place=None if step is None else step.from_place,
         to=None if step is None else step.to,
     )
@@ -277,12 +273,7 @@ def _operation_from_wire(wire: pb.MetadataOperation) -> Operation:
 
 def horizon_to_wire(horizon: Horizon) -> pb.HorizonReply:
     """Encodes a horizon."""
-    return pb.HorizonReply(
-        max_read_position=horizon.max_read_position,
-        end_offset=horizon.end_offset,
-        undecided=horizon.undecided,
-        exact=horizon.exact,
-    )
+    return pb.HorizonReply(**_same(_HORIZON, horizon))
 
 
 def horizon_from_wire(wire: pb.HorizonReply) -> Horizon:
@@ -291,36 +282,18 @@ def horizon_from_wire(wire: pb.HorizonReply) -> Horizon:
     Raises:
         LogtxError: the answer is an error.
     """
-    if wire.HasField("error"):
-        raise error_from_wire(wire.error)
-    return Horizon(
-        max_read_position=wire.max_read_position,
-        end_offset=wire.end_offset,
-        undecided=wire.undecided,
-        exact=wire.exact,
-    )
+    _raise_error(wire)
+    return Horizon(**_same(_HORIZON, wire))
 
 
 def status_to_wire(status: StoreStatus) -> pb.StatusReply:
     """Encodes what a coordinator says of its store."""
     return pb.StatusReply(
-        back_end=status.back_end,
-        shared=status.shared,
-        operations=status.operations,
+        **_same(_STATUS, status),
         partitions=[
-            pb.StatusReply.Partition(
-                partition=p.partition,
-                next_offset=p.next_offset,
-                lag_records=p.lag_records,
-                problem=p.problem,
-            )
+            pb.StatusReply.Partition(lag_records=p.lag_records, **_same(_PROJECTED, p))
             for p in status.partitions
         ],
-        swept_ms=status.swept_ms,
-        swept_operations=status.swept_operations,
-        swept_headers=status.swept_headers,
-        problem=status.problem,
-        history_ms=status.history_ms,
     )
 
 
@@ -330,24 +303,14 @@ def status_from_wire(wire: pb.StatusReply) -> StoreStatus:
     Raises:
         LogtxError: the answer is an error.
     """
-    if wire.HasField("error"):
-        raise error_from_wire(wire.error)
+    _raise_error(wire)
     return StoreStatus(
-        back_end=wire.back_end,
-        shared=wire.shared,
-        operations=wire.operations,
+        **_same(_STATUS, wire),
         partitions=tuple(
             Projected(
-                partition=p.partition,
-                next_offset=p.next_offset,
                 lag_records=p.lag_records if p.HasField("lag_records") else None,
-                problem=p.problem,
+                **_same(_PROJECTED, p),
             )
             for p in wire.partitions
         ),
-        swept_ms=wire.swept_ms,
-        swept_operations=wire.swept_operations,
-        swept_headers=wire.swept_headers,
-        problem=wire.problem,
-        history_ms=wire.history_ms,
     )
