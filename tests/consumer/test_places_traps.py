@@ -84,9 +84,9 @@ def test_trap_65_a_reader_restarts_behind_a_mode_record_before_the_mode_is_publi
 def test_trap_66_the_fence_that_nothing_names_is_found(
     places: Places, log: MemoryLog, make_consumer: MakeConsumer
 ) -> None:
+    places.switch(Phase.METADATA)
     hangs = places.written.begin()
     unfinished = (SnapshotTransaction(hangs.offset, "p", 0, 1, 1, State.OPEN, None, None),)
-    places.switch(Phase.METADATA)
     places.transaction([b"a"])
     start = places.end()
     snapshot(places, transactions=unfinished, last_places=((places.partition(), start),))
