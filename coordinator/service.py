@@ -42,6 +42,7 @@ from .runtime.topics import TopicLookUps
 from .server.bindings import GroupBindings
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
+from .server.rules import TopicRules
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
 from .server.switching import Switching
 from .store.opening import MetadataConfig
@@ -149,6 +150,8 @@ class Coordinator:
         self._topics = TopicLookUps(self._log)
         self._bindings = GroupBindings(self._log, self._runtimes)
         self._switching = Switching(self._topics, self._bindings)
+        self._rules = TopicRules(self._log, self._topics.known)
+        self._topics.listen(self._rules.looked_up)
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(
@@ -156,6 +159,7 @@ class Coordinator:
             self._topics,
             self._bindings,
             self._switching,
+            self._rules,
             StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
@@ -235,7 +239,7 @@ class Coordinator:
         # Before the server starts: a client that is told that the journal has 0 partitions would
         # not come back. No partition is served or followed before `ownership` starts.
         services = self._services = self._services_of(ownership, nonce, journal, offsets)
-        self._switching.modes = services.modes
+        self._switching.modes = self._rules.modes = services.modes
         self._make_runtimes(services)
         await self._server.start()
         if self._config.advertised is not None:
@@ -313,6 +317,7 @@ class Coordinator:
             await asyncio.to_thread(self._metrics.close)
         self._guard.close()
         self._bindings.close()
+        self._rules.close()
         if self._ownership is not None:
             await self._ownership.stop()
         if self._metadata is not None:

@@ -23,6 +23,8 @@ from .position import Journal
 from .versioned import Versioned
 
 MODES_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
+EVERY: Final = "*"
+"""Ends the name of a rule: see `mode_rules`."""
 VERSION: Final = 1
 """Version byte; readers refuse any other, for to go on without a topic's mode loses order."""
 _CODEC: Final = Versioned(VERSION, "a record of a topic's mode")
@@ -173,7 +175,7 @@ def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
 
 
 def latest(records: Iterable[Published]) -> dict[str, TopicModeRecord]:
-    """Returns what counts: topic → its mode.
+    """Returns what counts: topic → its mode. Rules (`mode_rules`) are left out.
 
     Of what was written in one home and incarnation, what was made from the latest MODE record
     counts. A home whose journal was lost begins anew with another incarnation. Offsets of the two
@@ -194,6 +196,8 @@ def latest(records: Iterable[Published]) -> dict[str, TopicModeRecord]:
         if record.value is None:
             continue
         key = decode_key(record.key)
+        if key.topic.endswith(EVERY):
+            continue
         mode = decode_value(key, record.value)
         found = mode.offset, key.epoch, record.written_ms, mode
         before = best.get((key.topic, key.home))

@@ -28,6 +28,7 @@ from ..protocol.commands import (
     ListTransactions,
     Outcome,
     SetTopicMode,
+    SetTopicRule,
     TopicModeInfo,
     TopicModes,
     TransactionInfo,
@@ -39,6 +40,9 @@ from .queries import CoordinatorQueries
 SWITCH_PAUSE_S: Final = 0.1
 """Pause between two questions how far a switch is. A longer one ends the command later; a shorter
 one asks the home's owner more often."""
+LAST_ANSWER_S: Final = 1.0
+"""Wait for the last answer, beyond the time that the caller gave. With a shorter one an operator
+who waited in vain is told that nobody answers, and not what the switch waits for."""
 _FINAL: Final = {Mode.METADATA: Phase.METADATA, Mode.MARKERS: Phase.MARKERS}
 
 
@@ -221,7 +225,7 @@ class AdminQueries(CoordinatorQueries):
         command = SetTopicMode(topic=topic, mode=mode, without_records=without_records)
         met: TopicModeInfo | None = None
         while True:
-            left_s = min(self._timeout_s, max(deadline_s - time.monotonic(), 0.1))
+            left_s = min(self._timeout_s, max(deadline_s - time.monotonic(), LAST_ANSWER_S))
             info = _only(self._ask(group, command, TopicModes, left_s), topic)
             if progress is not None and info != met:
                 progress(info)
@@ -256,6 +260,23 @@ class AdminQueries(CoordinatorQueries):
                 " others write markers as ever"
             )
         return bound
+
+    def set_topic_rule(self, rule: str, mode: Mode | None, transaction_group: str = "") -> None:
+        """Sets the mode of topics that are created later and whose names begin so, or with None
+        removes that rule. Repeating it succeeds.
+
+        Args:
+            rule: how the names begin, and ``*``.
+            mode: the mode to which such topics are switched when a transaction first names them.
+            transaction_group: with METADATA, the one whose transactions are placed there.
+
+        Raises:
+            ConfigError: no topic can begin so, or there is no transaction group.
+            TopicModeError: the rule could not be written: call again.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        command = SetTopicRule(rule=rule, mode=mode, transaction_group=transaction_group)
+        self._ask(rule, command, TopicModes)
 
     def describe_topic(self, topic: str) -> TopicHome:
         """Returns a topic's mode and home. One that was never switched has markers."""

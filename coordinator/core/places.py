@@ -164,6 +164,13 @@ class Places:
         )
         return sum(len(self.unplaced.of(partition)) for partition in found)
 
+    def last_in(self, topic: str, topic_id: str) -> dict[int, int]:
+        """Returns partition → last place, of a topic."""
+        found = (
+            (p, at) for p, at in self.last.items() if (p.topic, p.topic_id) == (topic, topic_id)
+        )
+        return {p.partition: at for p, at in found}
+
     # ---- what an owner decides ------------------------------------------------------------------
 
     def place(self, upto: int, ends: Mapping[PartitionId, int]) -> Placed | None:

@@ -40,6 +40,7 @@ from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
     LogtxError,
+    NotSupportedError,
     OffsetsConflictError,
     ProducerFencedError,
     TransactionAbortedError,
@@ -161,6 +162,8 @@ class Shard(ShardState):
                 case commands.DescribeTopics():
                     page = switching.describe(command, self.modes, self.places, self.published)
                     return Decision(replies=((ref, page),), fresh=True)
+                case commands.SetTopicRule():
+                    raise NotSupportedError("no journal partition keeps rules: ask by a call")
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:

@@ -6,6 +6,7 @@ Reads the shard's state and never changes it. `modes` has the steps of a switch.
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 from typing import Final
 
 from ...journal.errors import (
@@ -14,17 +15,17 @@ from ...journal.errors import (
     TopicModeError,
     UnknownTopicError,
 )
+from ...journal.mode_rules import is_rule
 from ...journal.modes import Mode, ModeChange, Phase
 from ..protocol import commands
 from .data_partitions import Topics
 from .modes import SWITCHING, TopicModes
 from .places import Places
 
-RULE: Final = "*"
-"""Ends a name that stands for all topics that begin so."""
 _WEIGHT_MAX: Final = 10_000
-"""Entries of one page, counted as topics plus the partitions that `since` names. A page stops here;
-its first topic is always given. More makes larger messages and holds the event loop longer."""
+"""Entries of one page, counted as topics plus the partitions that `since` and `last` name. A page
+stops here; its first topic is always given. More makes larger messages and holds the event loop
+longer."""
 PARTITIONS_MAX: Final = 45_000
 """Partitions of the largest topic that can be switched. The record that ends a switch names an
 offset for each, in up to 13 bytes, and must fit one journal record. So there is room for half as
@@ -39,10 +40,10 @@ def check_name(topic: str) -> None:
     Raises:
         NotSupportedError: the name does.
     """
-    if topic.endswith(RULE):
+    if is_rule(topic):
         raise NotSupportedError(
-            f"{topic!r} would stand for all topics that begin so, which can't be switched together:"
-            " switch each by its name"
+            f"{topic!r} stands for all topics that begin so, which can't be switched together:"
+            " switch each by its name, as `logtx topics set-mode` does"
         )
 
 
@@ -115,7 +116,9 @@ def describe(
     for name in names:
         topic_id = known[name].topic_id if name in known else ""
         info = info_of(name, topic_id, modes, places, published)
-        weight += 1 + len(info.since)
+        if command.topics:
+            info = replace(info, last=places.last_in(name, topic_id))
+        weight += 1 + len(info.since) + len(info.last)
         if found and (weight > _WEIGHT_MAX or len(found) >= commands.PAGE_MAX):
             return commands.TopicModes(tuple(found), more=True)
         found.append(info)

@@ -270,6 +270,21 @@ class SetTopicMode:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class SetTopicRule:
+    """Set or remove the rule for topics that are created later and whose names begin so.
+
+    Any coordinator takes it, whatever it serves: see `journal.mode_rules`.
+    """
+
+    rule: str
+    """How the names begin, and ``*``."""
+    mode: Mode | None
+    """None removes the rule."""
+    transaction_group: str = ""
+    """The one whose transactions are placed there; empty without METADATA."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class DescribeTopics:
     """Ask for the modes of topics whose home the journal partition is."""
 
@@ -301,6 +316,7 @@ Command: TypeAlias = (
     | UnbindGroup
     | SetTopicMode
     | DescribeTopics
+    | SetTopicRule
 )
 
 
@@ -451,11 +467,13 @@ class TopicModeInfo:
     """Whether readers are told of it: the topic `__transaction_topics` has it."""
     waiting: int = 0
     """Number of (transaction, partition) that are decided and not placed."""
+    last: Mapping[int, int] = field(default_factory=dict)
+    """Partition → its last place. Told only where topics are asked for by name."""
 
 
 @value(frozen=True, slots=True)
 class TopicModes:
-    """Answer to `SetTopicMode` and `DescribeTopics`."""
+    """Answer to `SetTopicMode`, `SetTopicRule` and `DescribeTopics`."""
 
     topics: tuple[TopicModeInfo, ...]
     """By name."""

@@ -42,7 +42,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Request(_message.Message):
     ADD_WRITES_FIELD_NUMBER: _ClassVar[int]
     SET_TOPIC_MODE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SET_TOPIC_RULE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -87,7 +88,8 @@ class Request(_message.Message):
     add_writes: AddWrites
     set_topic_mode: SetTopicMode
     describe_topics: DescribeTopics
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ...) -> None: ...
+    set_topic_rule: SetTopicRule
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes")
@@ -427,6 +429,16 @@ class SetTopicMode(_message.Message):
     without_records: bool
     def __init__(self, topic: _Optional[str] = ..., mode: _Optional[_Union[TopicMode.Mode, str]] = ..., without_records: _Optional[bool] = ...) -> None: ...
 
+class SetTopicRule(_message.Message):
+    __slots__ = ("rule", "mode", "transaction_group")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_GROUP_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    mode: TopicMode.Mode
+    transaction_group: str
+    def __init__(self, rule: _Optional[str] = ..., mode: _Optional[_Union[TopicMode.Mode, str]] = ..., transaction_group: _Optional[str] = ...) -> None: ...
+
 class DescribeTopics(_message.Message):
     __slots__ = ("topics", "after")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -444,7 +456,7 @@ class TopicModes(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicMode, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class TopicMode(_message.Message):
-    __slots__ = ("topic", "topic_id", "phase", "mode_offset", "since", "published", "waiting")
+    __slots__ = ("topic", "topic_id", "phase", "mode_offset", "since", "published", "waiting", "last")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MARKERS: _ClassVar[TopicMode.Mode]
@@ -468,6 +480,13 @@ class TopicMode(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class LastEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +494,7 @@ class TopicMode(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: str
     phase: TopicMode.Phase
@@ -482,7 +502,8 @@ class TopicMode(_message.Message):
     since: _containers.ScalarMap[int, int]
     published: bool
     waiting: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., phase: _Optional[_Union[TopicMode.Phase, str]] = ..., mode_offset: _Optional[int] = ..., since: _Optional[_Mapping[int, int]] = ..., published: _Optional[bool] = ..., waiting: _Optional[int] = ...) -> None: ...
+    last: _containers.ScalarMap[int, int]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., phase: _Optional[_Union[TopicMode.Phase, str]] = ..., mode_offset: _Optional[int] = ..., since: _Optional[_Mapping[int, int]] = ..., published: _Optional[bool] = ..., waiting: _Optional[int] = ..., last: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
     __slots__ = ("name", "epoch", "connected_ms", "age_ms", "transactions")

@@ -238,6 +238,7 @@ def _encode_topic_modes(wire: pb.TopicModes, reply: commands.TopicModes) -> None
             since=info.since,
             published=info.published,
             waiting=info.waiting,
+            last=info.last,
         )
         if info.mode_offset >= 0:
             topic.mode_offset = info.mode_offset
@@ -260,6 +261,7 @@ def _decode_topic_modes(wire: pb.TopicModes) -> commands.TopicModes | NotSupport
             since=dict(topic.since),
             published=topic.published,
             waiting=topic.waiting,
+            last=dict(topic.last),
         )
         for topic in wire.topics
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...journal.errors import NotSupportedError
+from ...journal.errors import ConfigError, NotSupportedError
+from ...journal.mode_rules import check_rule
+from ...journal.modes import Mode
 from ...journal.txid import TxId
 from . import commands
 from . import coordinator_pb2 as pb
@@ -336,6 +338,25 @@ def _decode_describe_topics(wire: pb.DescribeTopics, _: Envelope) -> commands.De
     )
 
 
+def _encode_set_topic_rule(wire: pb.SetTopicRule, command: commands.SetTopicRule) -> None:
+    wire.rule = command.rule
+    if command.mode is not None:
+        wire.mode = MODES[command.mode]
+    wire.transaction_group = command.transaction_group
+
+
+def _decode_set_topic_rule(wire: pb.SetTopicRule, _: Envelope) -> commands.SetTopicRule:
+    mode = mode_from_wire(wire.mode) if wire.HasField("mode") else None
+    places = mode is Mode.METADATA
+    if places != bool(wire.transaction_group):
+        raise ConfigError(
+            f"rule {wire.rule[:20]!r}: name a transaction group with mode metadata, and only then"
+        )
+    group = check_new_name("transaction group", wire.transaction_group) if places else ""
+    check_new_topics((wire.rule,))
+    return commands.SetTopicRule(rule=check_rule(wire.rule), mode=mode, transaction_group=group)
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -389,6 +410,7 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     commands.DescribeTopics: Codec(
         "describe_topics", _encode_describe_topics, _decode_describe_topics
     ),
+    commands.SetTopicRule: Codec("set_topic_rule", _encode_set_topic_rule, _decode_set_topic_rule),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

@@ -26,6 +26,9 @@ from .internal_topics import prepare_modes_topic
 
 _LOG = logging.getLogger(__name__)
 
+RULE_S: Final = 10.0
+"""Longest wait until a rule is durable. It may be written after all: rules are set again."""
+
 
 class ModesWriter:
     """Writes modes as `ModesLanes` asks for it; lives on the event loop."""
@@ -67,6 +70,27 @@ class ModesWriter:
     def write(self, key: ModeKey, mode: TopicModeRecord, written: Written) -> None:
         """Writes a topic's mode. See `ModesLanes.write`."""
         self._lanes.write(key, mode, written, monotonic_ms())
+
+    async def write_rule(self, key: bytes, value: bytes | None) -> bool:
+        """Writes or removes a rule (`journal.mode_rules`). Returns whether it is durable."""
+        appender = await self._prepared()
+        if appender is None or self._closed:
+            return False
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+            if error is not None:
+                _LOG.warning("rule_not_written error=%s", error.name())
+            if not written.done():
+                written.set_result(error is None)
+
+        appender.renew_if_broken()
+        appender.append(MODES_TOPIC, 0, acknowledge, key=key, value=value)
+        try:
+            async with asyncio.timeout(RULE_S):
+                return await written
+        except TimeoutError:
+            return False
 
     def clear_former(self, key: ModeKey) -> None:
         """Removes an earlier owner's record. If that fails, readers ignore it by its offset.

@@ -46,6 +46,7 @@ from ..runtime.partition import PartitionRuntime, Role
 from ..runtime.serving import Answer
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
+from .rules import TopicRules
 from .switching import Switching
 from .window import Window
 
@@ -226,6 +227,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         topics: TopicLookUps,
         bindings: GroupBindings,
         switching: Switching,
+        rules: TopicRules,
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
@@ -236,6 +238,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             topics: looks up data topics.
             bindings: bindings of consumer groups.
             switching: checks switches of topics.
+            rules: writes rules for topics that are created later.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
         """
@@ -243,6 +246,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._topics = topics
         self._bindings = bindings
         self._switching = switching
+        self._rules = rules
         self._limits = limits
         self._counters = counters
         self._all_loaded = False
@@ -271,7 +275,9 @@ class Streams(pb_grpc.CoordinatorServicer):
                     raise NotSupportedError("a producer connects by a stream (Session)")
                 doubt = await self._prepare(command, runtime)
                 await runtime.room()
-                if isinstance(
+                if isinstance(command, commands.SetTopicRule):
+                    reply = await self._rules.set(command)
+                elif isinstance(
                     command,
                     commands.ListTransactions
                     | commands.ListKeys

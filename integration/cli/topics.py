@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...journal.errors import (
+    ConfigError,
     CoordinatorNotAvailableError,
     LogtxError,
     RequestTimedOutError,
-    UnknownTopicError,
 )
+from ...journal.mode_rules import ModeRule, check_rule, is_rule, longest
 from ...journal.modes import Mode
 from ...journal.reader import RESERVED
 from .asking import (
@@ -33,7 +34,7 @@ from .connection import Kafka, with_kafka
 from .text import print_json, print_rows, printable
 
 if TYPE_CHECKING:
-    from ...coordinator.client.admin import TopicHome
+    from ...coordinator.client.admin import AdminQueries, TopicHome
     from ...coordinator.protocol.commands import TopicModeInfo
     from ...journal.logs.interface import Log
 
@@ -42,14 +43,11 @@ topics = typer.Typer(
     help="Show how transactions end in topics, by markers or by places, and switch it.",
 )
 
-_EVERY = "*"
-"""Ends a name that stands for all topics that begin so."""
-
 _Topics = Annotated[
     str,
     typer.Argument(
-        help="Name of the topic. One that ends in `*` stands for all topics that begin so and "
-        "exist now."
+        help="Name of the topic. One that ends in `*` stands for all topics that begin so, also "
+        "for those that are created later."
     ),
 ]
 _Mode = Annotated[Mode, typer.Option(help="How transactions are to end there.")]
@@ -75,10 +73,11 @@ _Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until a top
 @topics.command("list")
 @with_kafka
 def list_topics(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
-    """Show the topics that were ever switched, each with its mode and its home.
+    """Show the topics that were ever switched, each with its mode and its home, and the rules.
 
-    All other topics have markers. The home is the journal partition that alone places there. Exit
-    status 3 means that not every journal partition answered.
+    All other topics have markers. The home is the journal partition that alone places there. A rule
+    says which mode topics get that are created later. Exit status 3 means that not every journal
+    partition answered.
 
     Examples:
 
@@ -86,18 +85,31 @@ def list_topics(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = Fals
     logtx topics list --bootstrap-servers localhost:9092
     ```
     """
-    with asking(kafka, timeout) as (_, admin):
+    from ...coordinator.client.rules import PublishedRules
+
+    with asking(kafka, timeout) as (log, admin):
         found, unreachable = everywhere(admin, admin.switched_topics)
+        rules = list(PublishedRules(log).read().values())
     found.sort(key=lambda topic: topic.info.topic)
     if as_json:
         rows = [_json(topic) for topic in found]
-        print_json({"topics": rows, "unreachable": unreachable_json(unreachable)})
-    elif found:
+        told = [_rule_json(rule) for rule in rules]
+        print_json({"topics": rows, "rules": told, "unreachable": unreachable_json(unreachable)})
+    else:
+        _print_list(found, rules)
+    report(unreachable)
+
+
+def _print_list(found: Sequence[TopicHome], rules: Sequence[ModeRule]) -> None:
+    if found:
         columns = ("topic", "mode", "home", "waiting", "readers are told")
         print_rows(columns, [_row(topic) for topic in found])
     else:
         typer.echo("no topic was switched: all have markers")
-    report(unreachable)
+    if rules:
+        typer.echo("")
+        headings = ("rule for later topics", "mode", "transaction group")
+        print_rows(headings, [(r.name, r.mode, r.transaction_group or "-") for r in rules])
 
 
 @topics.command("describe")
@@ -112,7 +124,8 @@ def describe_topic(
     """Show the mode of one topic, its home, its transaction group and what waits there.
 
     `waiting` counts what is decided and has no place yet, in each partition of a transaction.
-    `since` names the offset of each partition's mode record.
+    `since` names the offset of each partition's mode record, from which on it has this mode, and
+    `last` the last place in each partition. `rule` is the one that is for a topic of this name.
 
     Examples:
 
@@ -120,13 +133,19 @@ def describe_topic(
     logtx topics describe orders --bootstrap-servers localhost:9092
     ```
     """
+    from ...coordinator.client.rules import PublishedRules
+
     with asking(kafka, timeout) as (log, admin):
         log.partition_count(topic)
         found = _json(admin.describe_topic(topic))
+        rule = longest(PublishedRules(log).read(), topic)
+        found["rule"] = None if rule is None else rule.name
     if as_json:
         print_json(found)
         return
-    found["since"] = ", ".join(f"[{p}] {offset}" for p, offset in found["since"].items())
+    for by_partition in ("since", "last"):
+        offsets = found[by_partition].items()
+        found[by_partition] = ", ".join(f"[{p}] {offset}" for p, offset in offsets)
     for name, value in found.items():
         if value not in (None, ""):
             typer.echo(f"{name}: {printable(str(value))}")
@@ -153,6 +172,11 @@ def set_mode(
     Repeating the command does no harm, and goes on with what is half done. Exit status 1 means that
     a topic is not switched.
 
+    A name that ends in `*` becomes a rule, too: a topic that is created later, and begins so, is
+    switched when a transaction first names it. Of several rules the longest counts; a topic that
+    was switched by its name stays as it is. `logtx topics list` shows rules, `remove-rule` removes
+    one.
+
     Examples:
 
     ```
@@ -170,10 +194,15 @@ def set_mode(
             timeout_s=wait,
             progress=_print_progress,
         )
+        if is_rule(topic):
+            # Before it is asked which topics exist: one that is created in between has the rule.
+            _set_rule(admin, topic, mode, transaction_group)
         switched, failed = _switch_each(_named(log, topic), switch)
     if as_json:
         print_json({"topics": [_json(each) for each in switched]})
     else:
+        if is_rule(topic):
+            typer.echo(printable(f"{topic}: {mode}, also for topics that are created later"))
         _print_switched(switched)
     if failed:
         raise typer.Exit(EXIT_FAILED)
@@ -204,18 +233,46 @@ def _named(log: Log, topic: str) -> list[str]:
     """Returns the topics that a name stands for.
 
     Raises:
-        UnknownTopicError: it stands for none.
+        UnknownTopicError: there is no such topic; a rule may stand for none.
     """
-    if not topic.endswith(_EVERY):
+    if not is_rule(topic):
         log.partition_count(topic)
         return [topic]
-    prefix = topic.removesuffix(_EVERY)
-    found = sorted(t for t in log.topics() if t.startswith(prefix) and t not in RESERVED)
-    # Of names that begin so at most logtx's own and Kafka's are meant by nobody.
-    found = [t for t in found if not t.startswith("__") or prefix.startswith("__")]
-    if not found:
-        raise UnknownTopicError(f"there is no topic whose name begins with {prefix!r}")
-    return found
+    rule = ModeRule(topic, Mode.MARKERS)
+    return sorted(t for t in log.topics() if rule.fits(t) and t not in RESERVED)
+
+
+def _set_rule(admin: AdminQueries, rule: str, mode: Mode, group: str | None) -> None:
+    if mode is Mode.METADATA and not group:
+        raise ConfigError(
+            f"{rule} is for topics that are created later, too: name the transaction group whose"
+            " transactions shall be placed there (--transaction-group)"
+        )
+    admin.set_topic_rule(check_rule(rule), mode, group or "" if mode is Mode.METADATA else "")
+
+
+@topics.command("remove-rule")
+@with_kafka
+def remove_rule(
+    rule: Annotated[str, typer.Argument(help="The rule, as `logtx topics list` shows it.")],
+    *,
+    kafka: Kafka,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Remove a rule for topics that are created later; those that exist stay as they are.
+
+    Then the next shorter rule that fits counts for them, or none: they have markers. Repeating the
+    command does no harm.
+
+    Examples:
+
+    ```
+    logtx topics remove-rule 'orders.*' --bootstrap-servers localhost:9092
+    ```
+    """
+    with asking(kafka, timeout) as (_, admin):
+        admin.set_topic_rule(check_rule(rule), None)
+    typer.echo(printable(f"{rule}: removed"))
 
 
 def _print_progress(info: TopicModeInfo) -> None:
@@ -239,6 +296,14 @@ def _row(topic: TopicHome) -> tuple[Any, ...]:
     return info.topic, info.phase, topic.home, info.waiting, "yes" if info.published else "no"
 
 
+def _rule_json(rule: ModeRule) -> dict[str, Any]:
+    return {
+        "rule": rule.name,
+        "mode": rule.mode.value,
+        "transaction_group": rule.transaction_group or None,
+    }
+
+
 def _json(topic: TopicHome) -> dict[str, Any]:
     info = topic.info
     return {
@@ -251,4 +316,5 @@ def _json(topic: TopicHome) -> dict[str, Any]:
         "published": info.published,
         "waiting": info.waiting,
         "since": {str(partition): offset for partition, offset in sorted(info.since.items())},
+        "last": {str(partition): place for partition, place in sorted(info.last.items())},
     }

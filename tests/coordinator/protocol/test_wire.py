@@ -157,6 +157,17 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         mode=st.sampled_from(Mode),
         without_records=st.booleans(),
     ),
+    commands.SetTopicRule: st.builds(
+        commands.SetTopicRule,
+        rule=st.sampled_from(["*", "orders.*"]),
+        mode=st.just(Mode.METADATA),
+        transaction_group=NAME,
+    )
+    | st.builds(
+        commands.SetTopicRule,
+        rule=st.sampled_from(["*", "orders.*"]),
+        mode=st.sampled_from([None, Mode.MARKERS]),
+    ),
     commands.DescribeTopics: st.builds(
         commands.DescribeTopics,
         topics=st.lists(NAME, max_size=3).map(tuple),
@@ -191,6 +202,7 @@ MODE_INFO: Final = st.builds(
     since=st.dictionaries(st.integers(0, 2**31 - 1), LONG, max_size=4),
     published=st.booleans(),
     waiting=LONG,
+    last=st.dictionaries(st.integers(0, 2**31 - 1), LONG, max_size=4),
 )
 KEY: Final = st.builds(
     commands.KeyInfo,

@@ -61,7 +61,7 @@ class Homes:
             info = replace(info, published=True)
         elif info.phase is begins:
             if not self.stuck:
-                info = replace(info, phase=ends, since={0: 5, 1: 7}, waiting=0)
+                info = replace(info, phase=ends, since={0: 5, 1: 7}, waiting=0, last={0: 9})
         else:
             info = replace(info, phase=begins, mode_offset=40, published=False, waiting=2)
         known[command.topic] = info
@@ -195,7 +195,7 @@ BILLING: Final = ("--transaction-group", "billing")
 HOME: Final = journal_partition_of("billing", PARTITIONS)
 
 
-@pytest.mark.parametrize("name", ["list", "describe", "set-mode"])
+@pytest.mark.parametrize("name", ["list", "describe", "set-mode", "remove-rule"])
 def test_every_command_and_option_has_help(name: str) -> None:
     group: Any = typer.main.get_command(cli_topics.topics)
     command = group.commands[name]
@@ -224,7 +224,10 @@ def test_there_and_back(run: Run) -> None:
         "published": True,
         "waiting": 0,
         "since": {"0": 5, "1": 7},
+        "last": {"0": 9},
+        "rule": None,
     }
+    assert "last: [0] 9" in run("topics", "describe", "orders").output
     assert "since: [0] 5, [1] 7" in run("topics", "describe", "orders").output
     back = set_mode(run, "orders", "markers")
     assert back.stdout == "orders: markers\n", "the group need not be named again"
@@ -238,7 +241,7 @@ def test_a_repeat_changes_nothing(run: Run, homes: Homes) -> None:
     assert len(homes.without_records) == 4, "three steps, and one question"
 
 
-def test_a_prefix_stands_for_what_exists(run: Run) -> None:
+def test_a_rule_is_for_what_exists_too(run: Run) -> None:
     done = set_mode(run, "orders*", "metadata", *BILLING, "--json")
     assert done.exit_code == 1, "one is compacted"
     assert "orders.table: topic orders.table is compacted" in done.stderr
@@ -249,9 +252,42 @@ def test_a_prefix_stands_for_what_exists(run: Run) -> None:
     shown = run("topics", "list").output
     assert "orders.us" in shown
     assert "payments" not in shown
-    nothing = set_mode(run, "nothing*", "metadata", *BILLING)
-    assert nothing.exit_code == 1
-    assert "no topic whose name begins with 'nothing'" in str(nothing.exception)
+    assert listed["rules"] == [
+        {"rule": "orders*", "mode": "metadata", "transaction_group": "billing"}
+    ]
+
+
+def test_rules_are_shown_and_removed(run: Run) -> None:
+    kept = set_mode(run, "later.*", "metadata", *BILLING)
+    assert kept.stdout == "later.*: metadata, also for topics that are created later\n"
+    assert set_mode(run, "later.eu.*", "markers").exit_code == 0
+    shown = run("topics", "list").output
+    assert "no topic was switched" in shown
+    assert [line.split() for line in shown.splitlines()[-2:]] == [
+        ["later.*", "metadata", "billing"],
+        ["later.eu.*", "markers", "-"],
+    ]
+    for _ in range(2):
+        assert run("topics", "remove-rule", "later.*").stdout == "later.*: removed\n"
+    assert "later.* " not in run("topics", "list").output
+    assert "rule: later" not in run("topics", "describe", "orders").output
+    set_mode(run, "ord*", "markers")
+    assert "rule: ord*" in run("topics", "describe", "orders").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("set-mode", "orders.*", "--mode", "metadata"), "(--transaction-group)"),
+        (("set-mode", "or*ders*", "--mode", "markers"), "is no rule: write how"),
+        (("remove-rule", "orders"), "is no rule: write how"),
+    ],
+)
+def test_rules_that_are_refused(arguments: tuple[str, ...], why: str, run: Run) -> None:
+    refused = run("topics", *arguments)
+    assert refused.exit_code == 1
+    assert why in str(refused.exception)
+    assert "rule for later topics" not in run("topics", "list").output
 
 
 @pytest.mark.parametrize(
