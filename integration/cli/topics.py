@@ -5,7 +5,7 @@ Source: PIP-471, "Configuration" (opt-in per topic).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,11 +85,9 @@ def list_topics(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = Fals
     logtx topics list --bootstrap-servers localhost:9092
     ```
     """
-    from ...coordinator.client.rules import PublishedRules
-
     with asking(kafka, timeout) as (log, admin):
         found, unreachable = everywhere(admin, admin.switched_topics)
-        rules = list(PublishedRules(log).read().values())
+        rules = list(_rules(log).values())
     found.sort(key=lambda topic: topic.info.topic)
     if as_json:
         rows = [_json(topic) for topic in found]
@@ -98,6 +96,17 @@ def list_topics(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = Fals
     else:
         _print_list(found, rules)
     report(unreachable)
+
+
+def _rules(log: Log) -> Mapping[str, ModeRule]:
+    """Returns the rules; says so if they may not be read, and goes on without them."""
+    from ...coordinator.client.rules import PublishedRules
+
+    published = PublishedRules(log)
+    found = published.read()
+    if published.refusal is not None:
+        complain(f"rules for later topics are not shown: {published.refusal}")
+    return found
 
 
 def _print_list(found: Sequence[TopicHome], rules: Sequence[ModeRule]) -> None:
@@ -133,12 +142,10 @@ def describe_topic(
     logtx topics describe orders --bootstrap-servers localhost:9092
     ```
     """
-    from ...coordinator.client.rules import PublishedRules
-
     with asking(kafka, timeout) as (log, admin):
         log.partition_count(topic)
         found = _json(admin.describe_topic(topic))
-        rule = longest(PublishedRules(log).read(), topic)
+        rule = longest(_rules(log), topic)
         found["rule"] = None if rule is None else rule.name
     if as_json:
         print_json(found)

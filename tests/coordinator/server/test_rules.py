@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaError
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
@@ -204,3 +205,20 @@ def test_what_is_no_rule_is_refused(
     with pytest.raises(ConfigError, match=why):
         admin.set_topic_rule(rule, mode, group)
     assert MODES_TOPIC not in memory_log.topics()
+
+
+def test_a_client_that_may_not_read_rules_goes_on_without_them(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+    def refused(*_: Any, **__: Any) -> int:
+        raise BrokerError("grant DESCRIBE", kafka_code=code)
+
+    monkeypatch.setattr(memory_log, "start_offset", refused)
+    published = PublishedRules(memory_log)
+    assert published.read() == {}
+    assert "grant DESCRIBE" in str(published.refusal)
+    code = KafkaError._TIMED_OUT
+    with pytest.raises(BrokerError, match="grant DESCRIBE"):
+        published.read()
