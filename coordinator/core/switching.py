@@ -42,8 +42,8 @@ def check_name(topic: str) -> None:
     """
     if is_rule(topic):
         raise NotSupportedError(
-            f"{topic!r} stands for all topics that begin so, which can't be switched together:"
-            " switch each by its name, as `logtx topics set-mode` does"
+            f"{topic!r} would stand for all topics that begin so, which can't be switched together:"
+            " switch each by its name"
         )
 
 
