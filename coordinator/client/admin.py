@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from ...journal.errors import ConfigError, TopicModeError
+from ...journal.errors import ConfigError, NotSupportedError, TopicModeError
 from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -276,7 +276,13 @@ class AdminQueries(CoordinatorQueries):
             NotSupportedError: a coordinator of an older build answers: upgrade it.
         """
         command = SetTopicRule(rule=rule, mode=mode, transaction_group=transaction_group)
-        self._ask(rule, command, TopicModes)
+        try:
+            self._ask(rule, command, TopicModes)
+        except NotSupportedError as error:
+            raise NotSupportedError(
+                f"a coordinator of an older build answers, which knows no rules ({error}): upgrade"
+                " all coordinators, then set the rule again"
+            ) from error
 
     def describe_topic(self, topic: str) -> TopicHome:
         """Returns a topic's mode and home. One that was never switched has markers."""

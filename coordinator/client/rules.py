@@ -53,6 +53,8 @@ class PublishedRules:
 
     def _read(self) -> Mapping[str, ModeRule]:
         try:
+            # First: to ask for the offsets of a topic that is not there may create it.
+            self._log.partition_count(MODES_TOPIC, timeout_s=TIMEOUT_S)
             start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=TIMEOUT_S)
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=TIMEOUT_S)
         except UnknownTopicError:

@@ -14,8 +14,9 @@ from confluent_kafka import KafkaError
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.client.rules import PublishedRules
+from logtx.coordinator.protocol import requests
 from logtx.coordinator.server import rules
-from logtx.journal.errors import BrokerError, ConfigError, LogtxError
+from logtx.journal.errors import BrokerError, ConfigError, LogtxError, NotSupportedError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_rules import ModeRule
 from logtx.journal.modes import MODES_TOPIC, Mode, Phase
@@ -207,6 +208,15 @@ def test_what_is_no_rule_is_refused(
     assert MODES_TOPIC not in memory_log.topics()
 
 
+def test_a_coordinator_that_knows_no_rules_is_to_be_upgraded(
+    admin: AdminQueries, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster
+    monkeypatch.delitem(requests._BY_KIND, "set_topic_rule")
+    with pytest.raises(NotSupportedError, match="upgrade all coordinators, then set the rule"):
+        admin.set_topic_rule("t*", Mode.METADATA, "shipping")
+
+
 def test_a_client_that_may_not_read_rules_goes_on_without_them(
     memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +225,7 @@ def test_a_client_that_may_not_read_rules_goes_on_without_them(
     def refused(*_: Any, **__: Any) -> int:
         raise BrokerError("grant DESCRIBE", kafka_code=code)
 
-    monkeypatch.setattr(memory_log, "start_offset", refused)
+    monkeypatch.setattr(memory_log, "partition_count", refused)
     published = PublishedRules(memory_log)
     assert published.read() == {}
     assert "grant DESCRIBE" in str(published.refusal)
