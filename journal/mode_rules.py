@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import ConfigError
+from .errors import ConfigError, UnknownRecordError
 from .mode_registry import (
     EVERY,
     ModeKey,
@@ -30,6 +30,7 @@ from .mode_registry import (
 )
 from .modes import Mode, Phase
 
+_MODES: Final = {Phase(mode.value): mode for mode in Mode}
 _PREFIX: Final = re.compile(r"[a-zA-Z0-9._-]{0,248}")
 _INTERNAL: Final = "__"
 """Begins the names of Kafka's and logtx's own topics. Only a rule that begins so is for them."""
@@ -108,7 +109,11 @@ def rules_in(records: Iterable[Published]) -> dict[str, ModeRule]:
         rules.pop(key.topic, None)
         if record.value is not None:
             told = decode_value(key, record.value)
-            rules[key.topic] = ModeRule(key.topic, Mode(told.phase.value), told.topic_id)
+            if told.phase not in _MODES:
+                raise UnknownRecordError(
+                    f"rule {key.topic} says {told.phase}; upgrade this program"
+                )
+            rules[key.topic] = ModeRule(key.topic, _MODES[told.phase], told.topic_id)
     return dict(sorted(rules.items()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.journal.errors import ConfigError
+from logtx.journal.errors import ConfigError, UnknownRecordError
 from logtx.journal.mode_registry import ModeKey, Published, TopicModeRecord, encode_key, latest
 from logtx.journal.mode_registry import encode_value as encode_mode
 from logtx.journal.mode_rules import ModeRule, check_rule, encode_rule, is_rule, longest, rules_in
@@ -65,6 +65,20 @@ def test_rules_and_modes_of_topics_lie_side_by_side() -> None:
     records = [Published(encode_key(key), encode_mode(mode), 0), *written(ORDERS)]
     assert latest(records) == {"orders": mode}
     assert rules_in(records) == {ORDERS.name: ORDERS}
+
+
+def test_a_rule_of_a_newer_version_is_told() -> None:
+    key = ModeKey("t*", partition=0, incarnation=0, epoch=0)
+    switching = TopicModeRecord(
+        topic="t*",
+        topic_id="g",
+        phase=Phase.TO_METADATA,
+        home=key.home,
+        mode_offset=0,
+        offset=0,
+    )
+    with pytest.raises(UnknownRecordError, match="upgrade this program"):
+        rules_in([Published(encode_key(key), encode_mode(switching), 0)])
 
 
 @pytest.mark.parametrize("name", ["orders", "", "or*ders", "a*b*", "a b*", "a/*", "x" * 249 + "*"])
