@@ -100,7 +100,10 @@ class Unplaced(Generic[T]):
 
     def add(self, partition: PartitionId, sequence: int, what: T) -> None:
         """Adds a transaction. Must be called in commit-sequence order."""
-        self._waiting.setdefault(partition, deque()).append(Waiting(sequence, what))
+        waiting = self._waiting.get(partition)
+        if waiting is None:
+            waiting = self._waiting[partition] = deque()
+        waiting.append(Waiting(sequence, what))
 
     def cover(self, placed: Placed) -> Iterator[tuple[PartitionId, int, Waiting[T]]]:
         """Removes what a PLACED record covers, and yields it: partition, place, transaction.

@@ -12,7 +12,7 @@ from typing import Final
 
 from logtx.coordinator.protocol.metadata import Header
 from logtx.coordinator.store.base import READY, MetadataStore
-from logtx.coordinator.store.core.changes import Change, Cursor, Step, writes_of
+from logtx.coordinator.store.core.changes import Change, Cursor
 from logtx.coordinator.store.core.codec import decode
 from logtx.coordinator.store.core.keys import headers_of, writes
 from logtx.coordinator.store.core.projection import Projection
@@ -118,15 +118,13 @@ async def measure(store: MetadataStore, transactions: int, rounds: int) -> Figur
 
 
 async def _project(store: MetadataStore, transactions: int, figures: Figures) -> None:
-    projection = Projection(PARTITION, Cursor(0))
+    projection = Projection(PARTITION, Cursor(0), store.mutations_max)
     source, cursor = iter(list(journal(transactions))), None
     gc.freeze()  # a projector keeps no journal in memory
     began_s, cpu_s = time.perf_counter(), time.process_time()
     while batch := list(islice(source, READ_AT_ONCE)):
-        fed = [projection.feed(offset, entry) for offset, entry in batch]
-        steps: list[Step] = [step for step in fed if step is not None]
-        for write in writes_of(steps, store.mutations_max):
-            assert await store.apply(PARTITION, cursor, write.cursor, write.changes)
+        for write in projection.feed(batch):
+            assert await store.write(PARTITION, cursor, write)
             cursor = write.cursor
     figures.projected_s = time.perf_counter() - began_s
     figures.cpu_s = time.process_time() - cpu_s

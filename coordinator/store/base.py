@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from ...journal.txid import TxId
 from ..protocol.metadata import Header, Operation
-from .core.changes import Change, Cursor
+from .core.changes import Change, Cursor, Write
 from .core.keys import Span
 
 PAGE: Final = 1_000
@@ -47,7 +47,7 @@ class MetadataStore(Protocol):
     shared: ClassVar[bool]
     """Whether all coordinators use one store: then a journal partition's owner alone projects."""
     mutations_max: int
-    """Most keys that one write may have, besides the cursor: see `writes_of`."""
+    """Most keys that one write may have, besides the cursor: see `Projection`."""
 
     async def cursor(self, partition: int) -> Cursor | None:
         """Returns how far a journal partition is projected; None: nothing of it is."""
@@ -71,6 +71,9 @@ class MetadataStore(Protocol):
             Whether it was done; False: the cursor was another one, so another projector is further,
             and nothing was done.
         """
+
+    async def write(self, partition: int, expected: Cursor | None, write: Write) -> bool:
+        """Does what `apply` does, for what a projection has encoded already."""
 
     async def delete(self, changes: Sequence[Change]) -> bool:
         """Deletes records that nobody changes any more, unless one of them was changed since.

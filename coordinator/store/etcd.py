@@ -156,7 +156,7 @@ class EtcdStore(KeyedStore):
                 rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=prefix + key))
                 if value is None
                 else rpc.RequestOp(request_put=rpc.PutRequest(key=prefix + key, value=value))
-                for key, value in batch.mutations()
+                for key, value in batch.all()
             ],
         )
         answer = await self._call(lambda m: m.keys.Txn, request)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ...journal.txid import TxId
 from ..protocol.metadata import Header, Operation
 from .base import PAGE, Event, Item
-from .core.changes import Change, Cursor
+from .core.changes import Change, Cursor, Mutation, Write
 from .core.codec import decode, decode_cursor, encode, encode_cursor
 from .core.keys import Span, cursor_key, header_key, keys_of, mutations, operations_of
-
-Mutation = tuple[bytes, bytes | None]
-"""(key, its new value, or None to delete it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,29 +21,27 @@ class Batch:
 
     guards: Mapping[bytes, bytes | None]
     """Key → the value that it must have; None: it must not be there."""
-    changes: Sequence[Change]
-    more: Sequence[Mutation] = field(default=())
-    """Keys that are written besides."""
+    mutations: Sequence[Mutation]
+    cursor: Mutation | None = None
+    """A cursor that moves with them."""
+    added: int = 0
+    """By how much it changes the number of operations."""
 
-    def mutations(self) -> list[Mutation]:
-        """Encodes the changes. Takes a few microseconds for each: best not on an event loop."""
-        found = [
-            mutation
-            for change in self.changes
-            for mutation in mutations(
-                change, None if change.after is None else encode(change.after)
-            )
-        ]
-        return [*found, *self.more]
+    def all(self) -> list[Mutation]:
+        """Returns all keys that it writes."""
+        return list(self.mutations) if self.cursor is None else [*self.mutations, self.cursor]
 
-    @property
-    def added(self) -> int:
-        """By how much it changes the number of operations."""
-        return sum(
-            (change.before is None) - (change.after is None)
-            for change in self.changes
-            if isinstance(change.record, Operation)
-        )
+
+def encoded(changes: Iterable[Change]) -> tuple[list[Mutation], int]:
+    """Returns the keys that changes write, and by how much the number of operations changes."""
+    found: list[Mutation] = []
+    added = 0
+    for change in changes:
+        before, after = change
+        found += mutations(change, None if after is None else encode(after))
+        if isinstance(change.record, Operation):
+            added += (before is None) - (after is None)
+    return found, added
 
 
 class KeyedStore(ABC):
@@ -92,19 +87,45 @@ class KeyedStore(ABC):
         changes: Sequence[Change],
     ) -> bool:
         """Writes changes and moves the cursor: see `MetadataStore`."""
+        changed, added = encoded(changes)
+        return await self._move(partition, expected, to, changed, added)
+
+    async def write(self, partition: int, expected: Cursor | None, write: Write) -> bool:
+        """Writes what a projection gave: see `MetadataStore`."""
+        return await self._move(partition, expected, write.cursor, write.mutations, write.added)
+
+    async def _move(
+        self,
+        partition: int,
+        expected: Cursor | None,
+        to: Cursor | None,
+        changed: Sequence[Mutation],
+        added: int,
+    ) -> bool:
         key = cursor_key(partition)
         return await self._commit(
             Batch(
                 guards={key: None if expected is None else encode_cursor(expected)},
-                changes=changes,
-                more=((key, None if to is None else encode_cursor(to)),),
+                mutations=changed,
+                cursor=(key, None if to is None else encode_cursor(to)),
+                added=added,
             )
         )
 
     async def delete(self, changes: Sequence[Change]) -> bool:
         """Deletes records: see `MetadataStore`."""
-        guards = {keys_of(c.before)[0]: encode(c.before) for c in changes if c.before is not None}
-        return await self._commit(Batch(guards=guards, changes=changes))
+        doomed, added = encoded(changes)
+        known = [(keys_of(c.before)[0], c.before) for c in changes if c.before is not None]
+        guards = {key: encode(before) for key, before in known}
+        if await self._commit(Batch(guards=guards, mutations=doomed, added=added)):
+            return True
+        # A value of an older program has other bytes, and says the same.
+        for key, before in known:
+            value = await self._get(key)
+            if value is None or decode(key, value) != before:
+                return False
+            guards[key] = value
+        return await self._commit(Batch(guards=guards, mutations=doomed, added=added))
 
     async def header(self, txid: TxId) -> Header | None:
         """Returns a header, or None."""

@@ -42,7 +42,7 @@ class MemoryStore(KeyedStore):
     async def _commit(self, batch: Batch) -> bool:
         if any(self._values.get(key) != value for key, value in batch.guards.items()):
             return False
-        mutations = batch.mutations()
+        mutations = batch.all()
         for key, value in mutations:
             if value is not None:
                 if key not in self._values:

@@ -30,11 +30,11 @@ from ...journal.reader import (
     find_snapshot,
     read_entries,
 )
-from ...journal.records.types import Snapshot
+from ...journal.records.types import Entry, Snapshot
 from ...journal.txid import MAX_OFFSET
-from ..protocol.metadata import Header, HeaderState, Operation, Projected
+from ..protocol.metadata import Header, HeaderState, Projected
 from .base import Item, MetadataStore
-from .core.changes import REBUILDING, Change, Cursor, Step, Write, writes_of
+from .core.changes import REBUILDING, Change, Cursor, Write
 from .core.codec import decode
 from .core.keys import Span, deadlines, final, headers_of, operations_of_journal
 from .core.projection import Projection
@@ -226,24 +226,17 @@ class Projector:
             if failed is None:
                 failed = next(iter(self._following))
             return [_Progress(failed, (), told)]
-        steps: dict[int, list[Step]] = {}
-        failures: dict[int, LogtxError] = {}
+        read: dict[int, list[tuple[int, Entry]]] = {}
         for partition, offset, entry in entries:
-            following = self._following.get(partition)
-            if following is None or partition in failures:
-                continue
-            try:
-                step = following.projection.feed(offset, entry)
-            except CorruptRecordError as error:
-                failures[partition] = error
-                continue
-            if step is not None:
-                steps.setdefault(partition, []).append(step)
-        limit = self._store.mutations_max
-        return [
-            _Progress(p, list(writes_of(steps.get(p, ()), limit)), failures.get(p), p in failures)
-            for p in {**steps, **failures}
-        ]
+            if partition in self._following:
+                read.setdefault(partition, []).append((offset, entry))
+        return [self._project(partition, found) for partition, found in read.items()]
+
+    def _project(self, partition: int, entries: Sequence[tuple[int, Entry]]) -> _Progress:
+        try:
+            return _Progress(partition, self._following[partition].projection.feed(entries))
+        except CorruptRecordError as error:
+            return _Progress(partition, (), error, anew=True)
 
     async def _apply(self, partition: int, writes: Iterable[Write]) -> None:
         """Writes changes; tries again for as long as the store fails."""
@@ -263,9 +256,7 @@ class Projector:
 
     async def _applied(self, partition: int, following: _Following, write: Write) -> bool:
         try:
-            done = await self._store.apply(
-                partition, following.written, write.cursor, write.changes
-            )
+            done = await self._store.write(partition, following.written, write)
         except MetadataStoreError as error:
             self._store_fails(error)
             return False
@@ -278,7 +269,7 @@ class Projector:
             self._leave(partition)
             return False
         following.written = write.cursor
-        self._counters.op_writes += sum(isinstance(c.after, Operation) for c in write.changes)
+        self._counters.op_writes += write.put
         self._moved.set()
         return True
 
@@ -385,7 +376,8 @@ class Projector:
         await clear(self._store, partition, cursor)
         self._rebuild.discard(partition)
         self._counters.rebuilt += 1
-        return _Following(Projection(partition, Cursor(REBUILDING if base else 0)), None, base)
+        start = Cursor(REBUILDING if base else 0)
+        return _Following(Projection(partition, start, self._store.mutations_max), None, base)
 
 
 def _pause_s(failures: int, longest_s: float = PAUSE_MAX_S) -> float:
@@ -432,7 +424,7 @@ async def resume(store: MetadataStore, partition: int, cursor: Cursor) -> Projec
         MetadataStoreError: the store fails, or another projector moves the cursor meanwhile: then
             what was read is of several moments.
     """
-    projection = Projection(partition, cursor)
+    projection = Projection(partition, cursor, store.mutations_max)
     for span in (deadlines(), *(_unfinished(state) for state in _DECIDED)):
         async for page in store.scan(span):
             for item in page:

@@ -29,8 +29,9 @@ from rocksdict import (
 
 from ...journal.errors import MetadataStoreError
 from .base import PAGE, READY, Event, Item
+from .core.changes import Mutation
 from .core.keys import COUNT, Span
-from .keyed import Batch, KeyedStore, Mutation
+from .keyed import Batch, KeyedStore
 from .watching import Watches
 
 _LOG = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class _Database:
     def commit(self, batch: Batch) -> list[Mutation] | None:
         if any(self.get(key) != value for key, value in batch.guards.items()):
             return None
-        mutations, added = batch.mutations(), batch.added
+        mutations, added = batch.all(), batch.added
         write = WriteBatch(raw_mode=True)
         for key, value in mutations:
             if value is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from ....journal.records.fate import NO_EPOCH, EpochFilter
 from ....journal.value import value
-from ...protocol.metadata import Header, Operation, Record
+from ...protocol.metadata import Record
 
 REBUILDING: Final = -1
 """Offset of a cursor while what a snapshot tells is being written: what is there is incomplete."""
@@ -52,84 +51,19 @@ class Change(NamedTuple):
         return record
 
 
-class Step(NamedTuple):
-    """The changes that one journal record makes."""
+Mutation: TypeAlias = tuple[bytes, bytes | None]
+"""(key, its new value, or None to delete it)."""
 
-    changes: Sequence[Change]
-    before: Cursor
-    """Before the record."""
-    after: Cursor
+MUTATIONS_MAX: Final = 3
+"""Most keys that the change of one record writes: it, its new index entry, its old one."""
 
 
 class Write(NamedTuple):
-    """Changes that are written at once, with the cursor."""
+    """What is written at once, with the cursor."""
 
-    changes: Sequence[Change]
+    mutations: Sequence[Mutation]
+    added: int
+    """By how much it changes the number of operations."""
+    put: int
+    """Number of operations that it puts."""
     cursor: Cursor
-
-
-def net(changes: Iterable[Change]) -> list[Change]:
-    """Joins the changes of each header and operation of one journal incarnation, in their order.
-
-    What came and went is left out. A new header comes before its operations, so that a projector
-    that starts finds them; one that changes comes behind them, so that a record that is half
-    written finds the header as it was.
-    """
-    headers: dict[int, Change] = {}
-    operations: dict[tuple[int, tuple[int, int]], Change] = {}
-    for change in changes:
-        before, after = change
-        record = before if after is None else after
-        if isinstance(record, Operation):
-            key = record.txid.offset, record.seq
-            known = operations.get(key)
-            operations[key] = change if known is None else Change(known.before, after)
-        elif isinstance(record, Header):
-            begin = record.txid.offset
-            known = headers.pop(begin, None)
-            headers[begin] = change if known is None else Change(known.before, after)
-    begun = [c for c in headers.values() if c.before is None]
-    changed = [c for c in headers.values() if c.before is not None]
-    joined = (*begun, *operations.values(), *changed)
-    return [c for c in joined if not (c.before is None and c.after is None)]
-
-
-MUTATIONS_MAX: Final = 3
-"""Most keys that one change writes: a record, its new index entry, its old one."""
-
-
-def writes_of(steps: Iterable[Step], mutations_max: int) -> Iterator[Write]:
-    """Joins steps to writes of at most `mutations_max` keys, the cursor's not counted.
-
-    A step that is too large for one write becomes several, alone: it is fed again if it is left
-    half written, and then finds what is written. If other steps lay in the same write, feeding
-    them again would find their effects too.
-    """
-    pending: list[Change] = []
-    last: Cursor | None = None
-    for step in steps:
-        size = len(step.changes) * MUTATIONS_MAX
-        if last is not None and len(pending) * MUTATIONS_MAX + size > mutations_max:
-            yield Write(net(pending), last)
-            pending, last = [], None
-        if size > mutations_max:
-            yield from _parts(step, mutations_max)
-        else:
-            pending += step.changes
-            last = step.after
-    if last is not None:
-        yield Write(net(pending), last)
-
-
-def _parts(step: Step, mutations_max: int) -> Iterator[Write]:
-    # What was written by a projector that was killed in between is there already.
-    joined = [change for change in net(step.changes) if change.before != change.after]
-    count = max(1, mutations_max // MUTATIONS_MAX)
-    parts = [joined[at : at + count] for at in range(0, len(joined), count)] or [[]]
-    part = step.before.part
-    for changes in parts[:-1]:
-        # The cursor stays before the record. It changes all the same, so that of two projectors
-        # one alone wins each part.
-        part += 1
-        yield Write(changes, replace(step.before, part=part))
-    yield Write(parts[-1], step.after)

@@ -62,13 +62,14 @@ INDEX_OF: Final = {
 NO_PLACE: Final = 2**63 - 1
 """Stands for the place of a write without one."""
 _END: Final = b"\0"
-_SEQ: Final = struct.Struct(">QL")
+SEQ: Final = struct.Struct(">QL")
+"""The sequence of an operation: journal offset, index."""
 _SEGMENT: Final = struct.Struct(">LQ")
 _PARTITION: Final = struct.Struct(">L")
 _TIME: Final = struct.Struct(">Q")
 _FINAL: Final = struct.Struct(">BQ")
 _JOURNAL: Final = struct.Struct(">H")
-SEQ_BYTES: Final = _SEQ.size
+SEQ_BYTES: Final = SEQ.size
 
 Value: TypeAlias = bytes
 
@@ -113,12 +114,36 @@ def cursor_key(partition: int) -> bytes:
     return CURSOR + _JOURNAL.pack(partition)
 
 
+def state_code(state: HeaderState, *, finished: bool) -> int:
+    """Returns how a state is told on disk: twice its number, and one more if it is finished."""
+    return 2 * state + finished
+
+
+def entry_of_header(code: int, timeout_ms: int, finalized_ms: int, txid: bytes) -> bytes:
+    """Returns the key of a header's entry in its index, from its parts; see `state_code`."""
+    if code <= _OPEN_MAX:
+        return DEADLINE + _TIME.pack(timeout_ms) + txid
+    return FINAL + _FINAL.pack(code, finalized_ms) + txid
+
+
+_OPEN_MAX: Final = 2 * HeaderState.OPEN + 1
+
+
+def entry_of_write(begin: bytes, place: int, last: bytes) -> bytes:
+    """Returns the key of a write's entry in its index, from its parts.
+
+    Args:
+        begin: see `segment`.
+        place: where it is delivered, or a negative number: nowhere yet.
+        last: TxId and sequence.
+    """
+    return begin + _TIME.pack(place if place >= 0 else NO_PLACE) + last
+
+
 def header_entry(header: Header) -> bytes:
     """Returns the key of a header's entry in its index."""
-    txid = header.txid.to_bytes()
-    if header.state is HeaderState.OPEN:
-        return DEADLINE + _TIME.pack(header.timeout_ms) + txid
-    return FINAL + _FINAL.pack(2 * header.state + header.finished, header.finalized_ms) + txid
+    code = state_code(header.state, finished=header.finished)
+    return entry_of_header(code, header.timeout_ms, header.finalized_ms, header.txid.to_bytes())
 
 
 def _entry_begin(operation: Operation) -> bytes:
@@ -139,7 +164,7 @@ def keys_of(record: Header | Operation) -> tuple[bytes, bytes]:
     """Returns the key of a record, and that of its entry in its index."""
     if isinstance(record, Header):
         return header_key(record.txid), header_entry(record)
-    last = record.txid.to_bytes() + _SEQ.pack(*record.seq)
+    last = record.txid.to_bytes() + SEQ.pack(*record.seq)
     return OPERATION + last, _entry_begin(record) + last
 
 
@@ -211,7 +236,7 @@ def deadlines(before_ms: int = MAX_OFFSET) -> Span:
 
 def final(state: HeaderState, *, finished: bool, from_ms: int, to_ms: int) -> Span:
     """Returns the transactions of one state that were decided in [from, to)."""
-    code = 2 * state + finished
+    code = state_code(state, finished=finished)
     return Span(FINAL + _FINAL.pack(code, from_ms), FINAL + _FINAL.pack(code, to_ms))
 
 
@@ -258,7 +283,7 @@ def parse(key: bytes) -> Parsed:
     kind = key[:1]
     if kind in (HEADER, DEADLINE, FINAL):
         return Parsed(TxId.from_bytes(key[-TXID_BYTES:]))
-    seq = _SEQ.unpack(key[-SEQ_BYTES:])
+    seq = SEQ.unpack(key[-SEQ_BYTES:])
     txid = TxId.from_bytes(key[-SEQ_BYTES - TXID_BYTES : -SEQ_BYTES])
     if kind == OPERATION:
         return Parsed(txid, seq)

@@ -1,9 +1,12 @@
-"""The projection of one journal partition: journal entries in, changes of the store out. Pure.
+"""The projection of one journal partition: journal entries in, writes of the store out. Pure.
 
 What is unfinished is kept in memory, bounded by what the coordinator lets be unfinished, and is
-read back from the store when a projector starts. Feeding a record again that was half written
-gives what is missing: each operation has a sequence that its record gives it, and a header changes
-behind all operations of its record.
+read back from the store when a projector starts. Records are applied to it at once, and how the
+store differs is found out when a write is taken (`unfinished`): so a write costs what it changes in
+the end, and not what each record changed on the way.
+
+Feeding a record again that was half written gives what is missing: each operation has a sequence
+that its record gives it, and a header changes behind all operations of its record.
 
 Begins at the journal's start, at a snapshot that counts, or where a store's cursor stands. From
 each of these it knows for certain which entries count.
@@ -13,19 +16,19 @@ Source: PIP-471, "Operation records".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+import struct
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from ....journal.control import TopicPartition
+from ....journal.control import OWN_BRANCH, TopicPartition
 from ....journal.errors import CorruptRecordError
-from ....journal.places import GONE, PartitionId, Placed, Unplaced
+from ....journal.places import GONE, Placed, Unplaced
 from ....journal.records.snapshots import begins_at
 from ....journal.records.types import (
     UNKNOWN_OFFSET,
     Aborted,
-    AbortReason,
     AddOffsets,
     AddPartitions,
     AddWrites,
@@ -44,16 +47,21 @@ from ....journal.records.types import (
 from ....journal.state import State
 from ....journal.txid import TxId
 from ...protocol.metadata import Header, HeaderState, Operation, OperationKind
-from .changes import REBUILDING, Change, Cursor, Step
+from .changes import MUTATIONS_MAX, REBUILDING, Cursor, Mutation, Write
+from .codec import AFTER_FIRST, FIRST, NONE, PLACE, PLACED, WHERE, Run, where_of
+from .keys import SEQ
+from .unfinished import ABORTED, COMMITTED, OPEN, Unfinished
 
-_OPEN, _COMMITTED, _ABORTED = HeaderState.OPEN, HeaderState.COMMITTED, HeaderState.ABORTED
-_Seq = tuple[int, int]
-_WRITE, _ACK = OperationKind.WRITE, OperationKind.ACK
 _STATES: Final = {
-    State.OPEN: _OPEN,
-    State.COMMITTING: _COMMITTED,
-    State.ABORTING: _ABORTED,
+    State.OPEN: HeaderState.OPEN,
+    State.COMMITTING: HeaderState.COMMITTED,
+    State.ABORTING: HeaderState.ABORTED,
 }
+_seq = SEQ.pack
+_OFFSET: Final = struct.Struct(">Q")
+_pack_offset = _OFFSET.pack
+_FEW: Final = 4
+"""Most partitions that are searched one by one; more take longer so than by a set."""
 
 
 class JournalAnewError(CorruptRecordError):
@@ -62,286 +70,219 @@ class JournalAnewError(CorruptRecordError):
     code = 0
 
 
-class _Unfinished:
-    """What the store has of a transaction that is not finished."""
-
-    __slots__ = ("acks", "header", "writes")
-
-    def __init__(self, header: Header) -> None:
-        self.header = header
-        self.writes: dict[TopicPartition, dict[_Seq, Operation]] = {}
-        """Partition → its writes."""
-        self.acks: dict[tuple[str, str, int], Operation] = {}
-        """(consumer group, topic, partition) → the step there."""
-
-    def keep(self, operation: Operation) -> Operation | None:
-        """Keeps an operation, and returns the one that it replaces."""
-        topic, partition = operation.topic, operation.partition
-        if operation.kind is _WRITE:
-            there = self.writes.setdefault((topic, partition), {})
-            before = there.get(operation.seq)
-            there[operation.seq] = operation
-        else:
-            key = operation.subscription, topic, partition
-            before = self.acks.get(key)
-            self.acks[key] = operation
-        return before
-
-    def put(self, operation: Operation) -> Change:
-        """Keeps an operation, and returns how the store changes."""
-        return Change(self.keep(operation), operation)
-
-    def become(self, header: Header) -> Change:
-        """Changes the header, and returns how the store changes."""
-        before, self.header = self.header, header
-        return Change(before, header)
-
-    def drop(self, doomed: Callable[[Operation], bool]) -> Iterator[Change]:
-        """Forgets the writes that `doomed` holds for, and yields how the store changes."""
-        for key, there in list(self.writes.items()):
-            for seq, operation in list(there.items()):
-                if doomed(operation):
-                    del there[seq]
-                    yield Change(operation, None)
-            if not there:
-                del self.writes[key]
-
-    def drop_acks(self) -> Iterator[Change]:
-        """Forgets the steps, and yields how the store changes."""
-        for operation in self.acks.values():
-            yield Change(operation, None)
-        self.acks.clear()
-
-    def registered(self, key: TopicPartition) -> Operation | None:
-        """Returns what stands for a partition before the decision."""
-        return next((o for o in self.writes.get(key, {}).values() if not o.count), None)
-
-    def operations(self) -> Iterator[Operation]:
-        """Yields all operations."""
-        for there in self.writes.values():
-            yield from there.values()
-        yield from self.acks.values()
-
-
 class Projection:
-    """Turns the entries of one journal partition into changes. Feed in order, without gaps."""
+    """Turns the entries of one journal partition into writes. Feed in order, without gaps.
 
-    def __init__(self, partition: int, cursor: Cursor) -> None:
+    One that raised is of no use any more.
+    """
+
+    def __init__(self, partition: int, cursor: Cursor, mutations_max: int) -> None:
         """Begins where a cursor stands.
 
         Args:
             partition: number of the journal partition.
             cursor: where to go on; with the offset `REBUILDING` the first entry fed must be the
                 first chunk of a snapshot that counts.
+            mutations_max: most keys of a write, the cursor's not counted.
         """
         self.partition = partition
-        self.cursor = cursor
-        """Behind what was fed, as it is to be written with the changes that were returned."""
         self.next_offset: int | None = None
         """Journal offset of the entry to feed next; None before the first."""
+        self._began = cursor
         self._epochs = cursor.epochs()
-        self._transactions: dict[int, _Unfinished] = {}
-        self._unplaced: Unplaced[int] = Unplaced()
+        self._room = max(1, mutations_max // MUTATIONS_MAX)
+        """Most records, headers and operations, of a write."""
+        self._transactions: dict[int, Unfinished] = {}
+        self._unplaced: Unplaced[tuple[Unfinished, bytes]] = Unplaced()
+        self._dirty: list[Unfinished] = []
+        """Those of which the store differs."""
+        self._size = 0
+        """Number of records of which it differs; at times more than that."""
+        self._due_from: int | None = None
+        """Offset of the first entry that no write has; `next_offset` if there is none."""
+        self._journal_bytes = b""
+        """How the TxIds of the journal begin."""
+        self._full: list[Write] = []
+        self._apart: Cursor | None = None
+        """Before the record that was fed last, if it may fill more than a write."""
         self._base: _Base | None = None
         """The snapshot that it begins at, until that is read."""
+        self._is_basing = cursor.offset == REBUILDING
 
     def restore(self, header: Header, operations: Iterable[Operation]) -> None:
         """Keeps a transaction that the store has unfinished. Call `restored` behind the last."""
-        transaction = self._transactions[header.txid.offset] = _Unfinished(header)
-        for operation in operations:
-            transaction.keep(operation)
+        self._transactions[header.txid.offset] = Unfinished.restored(header, operations)
 
     def restored(self) -> None:
         """Goes on behind what `restore` was given."""
-        decided = [t for t in self._transactions.values() if t.header.commit_sequence is not None]
-        for transaction in sorted(decided, key=lambda t: t.header.commit_sequence or 0):
+        decided = [t for t in self._transactions.values() if t.status[0] == COMMITTED]
+        for transaction in sorted(decided, key=_sequence_of):
             self._await_places(transaction)
 
-    def _await_places(self, transaction: _Unfinished) -> None:
-        header = transaction.header
-        if header.state is not _COMMITTED:
-            return
-        assert header.commit_sequence is not None, "it is decided"
-        for (topic, partition), there in transaction.writes.items():
-            for operation in there.values():
-                if operation.placed and operation.place is None:
-                    key = PartitionId(topic, partition, operation.topic_id)
-                    self._unplaced.add(key, header.commit_sequence, header.txid.offset)
-                    break
+    def _await_places(self, transaction: Unfinished) -> None:
+        sequence, add = _sequence_of(transaction), self._unplaced.add
+        for seq, kept in transaction.operations.items():
+            if isinstance(kept, tuple) and kept[PLACED] and kept[PLACE] < 0:
+                add(kept[WHERE].id, sequence, (transaction, seq))
 
     @property
     def unfinished(self) -> int:
         """Number of transactions that are kept in memory."""
         return len(self._transactions)
 
+    @property
+    def cursor(self) -> Cursor:
+        """Behind what was fed, as it is to be written with it."""
+        at, epochs = self.next_offset, self._epochs
+        if at is None or self._is_basing or at == self._began.offset:
+            return self._began
+        return Cursor(at, epochs.epoch, epochs.incarnation, epochs.surprised)
+
     # ---- feeding --------------------------------------------------------------------------------
 
-    def feed(self, offset: int, entry: Entry) -> Step | None:
-        """Takes the next entry.
+    def feed(self, entries: Iterable[tuple[int, Entry]]) -> list[Write]:
+        """Takes the next entries, each with its offset.
 
         Returns:
-            What it changes; None while a snapshot is being read, which changes all at once.
+            What they change, in the order in which it is to be written.
 
         Raises:
-            JournalAnewError: the entry is of another journal.
-            CorruptRecordError: it does not follow from those before it.
+            JournalAnewError: an entry is of another journal.
+            CorruptRecordError: one does not follow from those before it.
         """
+        if self.next_offset is None:
+            first = next(iter(entries), None)
+            self.next_offset = self._due_from = self._began.offset if first is None else first[0]
+        changes, epochs, offset = _CHANGES, self._epochs, self.next_offset - 1
+        for offset, entry in entries:
+            if self._is_basing:
+                self._feed_base(offset, entry)
+                epochs = self._epochs
+                continue
+            self.next_offset, record = offset, entry.record
+            if not epochs.accept(offset, entry):
+                self._check(offset, entry)
+            elif (change := changes.get(type(record))) is not None:
+                try:
+                    change(self, offset, record)
+                except (KeyError, AssertionError) as error:
+                    raise self._inconsistent(offset, error) from error
+                if self._apart is not None:
+                    self.next_offset = offset + 1
+                    self._take_apart(self._apart)
         self.next_offset = offset + 1
+        if not self._is_basing:
+            self._take()
+        full, self._full = self._full, []
+        return full
+
+    def _check(self, offset: int, entry: Entry) -> None:
         known = self._epochs.incarnation
         if known is not None and entry.incarnation != known:
             raise JournalAnewError(
-                f"journal partition {self.partition} at offset {offset}: the record is"
-                f" of incarnation {entry.incarnation:012x}, not {known:012x}: the journal was made"
+                f"journal partition {self.partition} at offset {offset}: the record is of"
+                f" incarnation {entry.incarnation:012x}, not {known:012x}: the journal was made"
                 " anew"
             )
-        before = self.cursor
-        if before.offset == REBUILDING and self._base is None:
-            self._base = _Base(offset, entry)
-            self._epochs = Cursor(offset, entry.epoch, entry.incarnation).epochs()
-        valid = self._epochs.accept(offset, entry)
-        try:
-            if self._base is not None:
-                changes = self._feed_base(self._base, offset, entry, valid=valid)
-                if changes is None:
-                    return None
-            else:
-                changes = self._changes(offset, entry.record) if valid else []
-        except (KeyError, AssertionError) as error:
-            raise CorruptRecordError(
-                f"journal partition {self.partition} at offset {offset}: the record does not follow"
-                f" from those before it: {error!r}"
-            ) from error
-        epochs = self._epochs
-        self.cursor = Cursor(offset + 1, epochs.epoch, epochs.incarnation, epochs.surprised)
-        return Step(changes, before, self.cursor)
 
-    def _feed_base(
-        self, base: _Base, offset: int, entry: Entry, *, valid: bool
-    ) -> list[Change] | None:
+    def _inconsistent(self, offset: int, error: Exception) -> CorruptRecordError:
+        return CorruptRecordError(
+            f"journal partition {self.partition} at offset {offset}: the record does not follow"
+            f" from those before it: {error!r}"
+        )
+
+    def _make_room(self, size: int) -> None:
+        """Makes room for what a record may change; called before it changes anything.
+
+        A record that fills more than a write is written in several, alone: it is fed again if it is
+        left half written, and then finds what is written. If other records lay in the same write,
+        feeding them again would find their effects too.
+        """
+        self._size = size + sum(t.size for t in self._dirty)
+        if self._size > self._room:
+            self._take()
+            self._size = size
+        if size > self._room:
+            self._apart = self.cursor
+
+    def _take(self) -> None:
+        """Ends the write that what was fed is due in."""
+        if self.next_offset == self._due_from:
+            return
+        mutations: list[Mutation] = []
+        added, put = 0, 0
+        for transaction in self._dirty:
+            more, new = transaction.differing(mutations)
+            added += more
+            put += new
+        self._full.append(Write(mutations, added, put, self.cursor))
+        self._written()
+
+    def _take_apart(self, before: Cursor) -> None:
+        """Ends as many writes as it takes for what the record behind a cursor changed."""
+        self._apart = None
+        mutations: list[Mutation] = []
+        added, put, count, part = 0, 0, 0, before.part
+        for transaction in self._dirty:
+            for found, more, new in transaction.each():
+                if count == self._room:
+                    # The cursor stays before the record. It changes all the same, so that of two
+                    # projectors one alone wins each part.
+                    part += 1
+                    self._full.append(Write(mutations, added, put, replace(before, part=part)))
+                    mutations, added, put, count = [], 0, 0, 0
+                mutations += found
+                added, put, count = added + more, put + new, count + 1
+        self._full.append(Write(mutations, added, put, self.cursor))
+        self._written()
+
+    def _written(self) -> None:
+        self._dirty.clear()
+        self._size = 0
+        self._due_from = self.next_offset
+
+    # ---- what a snapshot tells ------------------------------------------------------------------
+
+    def _feed_base(self, offset: int, entry: Entry) -> None:
+        base = self._base
+        if base is None:
+            base = self._base = _Base(offset, entry)
+            self._epochs = Cursor(offset, entry.epoch, entry.incarnation).epochs()
+        self.next_offset = offset + 1
+        valid = self._epochs.accept(offset, entry)
         if not valid or (begins_at(offset, entry) and offset != base.first):
             raise CorruptRecordError(
                 f"journal partition {self.partition} at offset {base.first}: the snapshot that the"
                 " projection begins at does not count"
             )
         if not base.feed(offset, entry.record):
-            return None
-        self._base = None
-        changes = list(self._restore_rows(base))
+            return
+        before, self._base, self._is_basing = self._began, None, False
+        self._restore_rows(base)
+        # No room is asked for: all of it is one step, however large.
+        room, self._room = self._room, sys.maxsize
         for between, record in base.between:
-            changes += self._changes(between, record)
-        return changes
+            if (change := _CHANGES.get(type(record))) is not None:
+                try:
+                    change(self, between, record)
+                except (KeyError, AssertionError) as error:
+                    raise self._inconsistent(between, error) from error
+        self._room = room
+        self._size = sum(t.size for t in self._dirty)
+        if self._size > room:
+            self._take_apart(before)
 
-    def _changes(self, offset: int, record: JournalRecord) -> list[Change]:
-        out: list[Change] = []
-        match record:  # the most frequent first
-            case Begin():
-                self._begin(offset, record, out)
-            case PrepareCommit():
-                self._commit(offset, record, out)
-            case Committed() | Aborted():
-                self._finish(offset, record, out)
-            case Placed():
-                self._place(record, out)
-            case AddPartitions():
-                transaction = self._of(record.begin)
-                if transaction.header.state is _OPEN:
-                    out += _register(transaction, offset, count(), record.partitions)
-            case AddOffsets():
-                steps, transaction = record.steps, self._of(record.begin)
-                out += _move(transaction, offset, count(), record.group, steps)
-            case AddWrites():
-                out += _write(self._of(record.begin), offset, count(), record.writes)
-            case PrepareAbort():
-                self._abort(offset, record, out)
-        return out
-
-    def _of(self, begin: int) -> _Unfinished:
-        return self._transactions[begin]
-
-    def _begin(self, offset: int, record: Begin, out: list[Change]) -> None:
-        transaction = self._transactions.get(offset)
-        if transaction is None:
-            incarnation = self._epochs.incarnation
-            assert incarnation is not None, "a valid record has an OWNER before it"
-            header = Header(
-                txid=TxId(self.partition, incarnation, offset),
-                version=offset,
-                state=_OPEN,
-                producer_id=record.producer_id,
-                generation=record.generation,
-                created_ms=record.started_ms,
-                timeout_ms=record.started_ms + record.timeout_ms,
-            )
-            transaction = self._transactions[offset] = _Unfinished(header)
-            out.append(Change(None, header))
-        if record.partitions:
-            out += _register(transaction, offset, count(), record.partitions)
-
-    def _commit(self, offset: int, record: PrepareCommit, out: list[Change]) -> None:
-        transaction = self._of(record.begin)
-        placed = frozenset(record.placed)
-        registered = list(transaction.writes.values())
-        if record.added:
-            # What the parts named is known by now to be placed.
-            for operation in [o for k in placed for o in transaction.writes.get(k, {}).values()]:
-                out.append(transaction.put(replace(operation, placed=True)))
-        out += _write(transaction, offset, count(), record.writes, placed)
-        if registered:
-            out += transaction.drop(lambda o: not o.count)
-        out.append(transaction.become(_decided(transaction.header, offset, record.decided_ms)))
-        if placed:
-            self._await_places(transaction)
-
-    def _abort(self, offset: int, record: PrepareAbort, out: list[Change]) -> None:
-        transaction = self._of(record.begin)
-        out += transaction.drop(lambda _: True)
-        out += transaction.drop_acks()
-        header = _decided(transaction.header, offset, record.decided_ms, record.reason)
-        out.append(transaction.become(header))
-
-    def _place(self, record: Placed, out: list[Change]) -> None:
-        for partition, place, (_, begin) in self._unplaced.cover(record):
-            transaction = self._of(begin)
-            there = transaction.writes.get(partition.key, {})
-            for seq, operation in list(there.items()):
-                if operation.place is not None:
-                    continue
-                if place == GONE:
-                    del there[seq]
-                    out.append(Change(operation, None))
-                else:
-                    after = there[seq] = _placed(operation, place)
-                    out.append(Change(operation, after))
-
-    def _finish(self, offset: int, record: Committed | Aborted, out: list[Change]) -> None:
-        transaction = self._transactions.pop(record.begin)
-        header = transaction.header
-        wanted = _COMMITTED if isinstance(record, Committed) else _ABORTED
-        assert header.state is wanted, f"it was not decided so: {header}"
-        for there in transaction.writes.values():
-            for operation in there.values():
-                if operation.place is None:
-                    out.append(Change(operation, None))
-        for operation in transaction.acks.values():
-            out.append(Change(operation, None))
-        out.append(Change(header, _finished(header, offset)))
-
-    # ---- what a snapshot tells ------------------------------------------------------------------
-
-    def _restore_rows(self, base: _Base) -> Iterator[Change]:
+    def _restore_rows(self, base: _Base) -> None:
         for begin, rows in base.transactions.items():
-            transaction = self._transactions[begin] = self._restore_row(base, rows)
-            for operation in transaction.operations():
-                yield Change(None, operation)
-            yield Change(None, transaction.header)
+            self._transactions[begin] = self._restore_row(base, rows)
         self.restored()
 
-    def _restore_row(self, base: _Base, rows: Sequence[SnapshotTransaction]) -> _Unfinished:
+    def _restore_row(self, base: _Base, rows: Sequence[SnapshotTransaction]) -> Unfinished:
         row, first = rows[0], base.first
         incarnation = self._epochs.incarnation
         assert incarnation is not None, "a snapshot tells it"
         decided = row.state is not State.OPEN
-        transaction = _Unfinished(
+        transaction = Unfinished.of_header(
             Header(
                 txid=TxId(self.partition, incarnation, row.begin),
                 version=first,
@@ -355,25 +296,147 @@ class Projection:
                 reason=row.reason,
             )
         )
+        self._dirty.append(transaction)
         if row.state is State.ABORTING:
             return transaction
         places = base.places.get(row.begin, {})
         # Numbered through: what one transaction wrote may be spread over several rows.
-        numbers = count()
+        number = 0
         for part in rows:
-            exhaust(_write(transaction, first, numbers, part.writes, places))
+            made = _runs(first, number, part.writes, places)
+            transaction.update(made)
+            number += len(made)
             if not decided:
-                exhaust(_register(transaction, first, numbers, part.partitions))
+                number = _register(transaction, first, number, part.partitions)
             for moved in part.steps:
-                exhaust(_move(transaction, first, numbers, moved.group, moved.steps))
-        for key, place in places.items():
-            there = transaction.writes.get(key, {})
-            for operation in list(there.values()):
+                number = _move(transaction, first, number, moved.group, moved.steps)
+        for seq, kept in list(transaction.operations.items()):
+            if isinstance(kept, tuple) and kept[PLACED]:
+                place = places[kept[WHERE].key]
                 if place == GONE:
-                    del there[operation.seq]
+                    transaction.drop((seq,))
                 elif place is not None:
-                    transaction.keep(replace(operation, place=place))
+                    transaction.place(seq, place)
         return transaction
+
+    # ---- what records change --------------------------------------------------------------------
+
+    def _of(self, begin: int) -> Unfinished:
+        """Returns a transaction that is about to change."""
+        transaction = self._transactions[begin]
+        if transaction.touch():
+            self._dirty.append(transaction)
+        return transaction
+
+    def _begin(self, offset: int, record: Begin) -> None:
+        partitions = record.partitions
+        self._size += 1 + len(partitions)
+        if self._size > self._room:
+            self._make_room(1 + len(partitions))
+        if offset not in self._transactions:
+            started_ms = record.started_ms
+            transaction = self._transactions[offset] = Unfinished(
+                (self._journal_bytes or self._begin_of_txids()) + _pack_offset(offset),
+                (record.producer_id, record.generation, started_ms),
+                (OPEN, offset, started_ms + record.timeout_ms, 0, NONE, None),
+            )
+            self._dirty.append(transaction)
+        if partitions:
+            _register(self._of(offset), offset, 0, partitions)
+
+    def _begin_of_txids(self) -> bytes:
+        incarnation = self._epochs.incarnation
+        assert incarnation is not None, "a valid record has an OWNER before it"
+        self._journal_bytes = TxId(self.partition, incarnation, 0).to_bytes()[: -_OFFSET.size]
+        return self._journal_bytes
+
+    def _add_partitions(self, offset: int, record: AddPartitions) -> None:
+        self._reserve(1 + len(record.partitions))
+        transaction = self._of(record.begin)
+        if transaction.status[0] == OPEN:
+            _register(transaction, offset, 0, record.partitions)
+
+    def _add_offsets(self, offset: int, record: AddOffsets) -> None:
+        self._reserve(1 + len(record.steps))
+        _move(self._of(record.begin), offset, 0, record.group, record.steps)
+
+    def _add_writes(self, offset: int, record: AddWrites) -> None:
+        made = _runs(offset, 0, record.writes)
+        self._reserve(1 + len(made))
+        self._of(record.begin).update(made)
+
+    def _commit(self, offset: int, record: PrepareCommit) -> None:
+        placed: Container[TopicPartition] = record.placed
+        if len(record.placed) > _FEW:
+            placed = frozenset(record.placed)
+        made = _runs(offset, 0, record.writes, placed)
+        size = 1 + len(made) + len(self._transactions[record.begin].operations)
+        self._size += size
+        if self._size > self._room:
+            self._make_room(size)
+        transaction = self._of(record.begin)
+        if record.added:
+            # What the parts named is known by now to be placed.
+            for seq, kept in list(transaction.operations.items()):
+                if isinstance(kept, tuple) and kept[WHERE].key in placed:
+                    transaction.put(seq, (*kept[:PLACED], True, kept[PLACE]))
+        transaction.update(made)
+        if transaction.registered:
+            transaction.drop_registered()
+        transaction.status = COMMITTED, offset, 0, record.decided_ms, offset, None
+        if placed:
+            self._await_places(transaction)
+
+    def _abort(self, offset: int, record: PrepareAbort) -> None:
+        self._reserve(1 + len(self._transactions[record.begin].operations))
+        transaction = self._of(record.begin)
+        transaction.drop(list(transaction.operations))
+        transaction.registered = transaction.acks = None
+        transaction.status = ABORTED, offset, 0, record.decided_ms, offset, record.reason
+
+    def _place(self, _offset: int, record: Placed) -> None:
+        waiting, upto = map(self._unplaced.of, record.ends), record.upto
+        self._reserve(2 * sum([sum([w[0] <= upto for w in each]) for each in waiting]))
+        touched = self._dirty.append
+        for _, place, (_, (transaction, seq)) in self._unplaced.cover(record):
+            if transaction.touch():
+                touched(transaction)
+            if place == GONE:
+                transaction.drop((seq,))
+            else:
+                transaction.place(seq, place)
+
+    def _finish(self, offset: int, record: Committed | Aborted) -> None:
+        transaction = self._of(record.begin)
+        wanted = COMMITTED if type(record) is Committed else ABORTED
+        assert transaction.status[0] == wanted, f"it was not decided so: {transaction.status}"
+        size = 1 + len(transaction.operations)
+        self._size += size
+        if self._size > self._room:
+            self._make_room(size)
+            self._of(record.begin)
+        transaction.finish(offset)
+        del self._transactions[record.begin]
+
+    def _reserve(self, size: int) -> None:
+        self._size += size
+        if self._size > self._room:
+            self._make_room(size)
+
+
+_Change: TypeAlias = Callable[[Projection, int, Any], None]
+_CHANGES: Final[Mapping[type, _Change]] = {
+    Begin: Projection._begin,
+    AddPartitions: Projection._add_partitions,
+    AddOffsets: Projection._add_offsets,
+    AddWrites: Projection._add_writes,
+    PrepareCommit: Projection._commit,
+    PrepareAbort: Projection._abort,
+    Placed: Projection._place,
+    Committed: Projection._finish,
+    Aborted: Projection._finish,
+}
+"""Type of a record → what it changes."""
 
 
 class _Base:
@@ -410,143 +473,88 @@ class _Base:
 
 # ---- what records say of one transaction --------------------------------------------------------
 #
-# Written out where each transaction needs it: `dataclasses.replace` takes several times as long.
-
-
-def _decided(
-    header: Header, offset: int, decided_ms: int, reason: AbortReason | None = None
-) -> Header:
-    return Header(
-        txid=header.txid,
-        version=offset,
-        state=_COMMITTED if reason is None else _ABORTED,
-        producer_id=header.producer_id,
-        generation=header.generation,
-        created_ms=header.created_ms,
-        finalized_ms=decided_ms,
-        commit_sequence=offset,
-        reason=reason,
-    )
-
-
-def _finished(header: Header, offset: int) -> Header:
-    return Header(
-        txid=header.txid,
-        version=offset,
-        state=header.state,
-        finished=True,
-        producer_id=header.producer_id,
-        generation=header.generation,
-        created_ms=header.created_ms,
-        finalized_ms=header.finalized_ms,
-        commit_sequence=header.commit_sequence,
-        reason=header.reason,
-    )
-
-
-def _placed(operation: Operation, place: int) -> Operation:
-    return Operation(
-        txid=operation.txid,
-        seq=operation.seq,
-        kind=_WRITE,
-        topic=operation.topic,
-        partition=operation.partition,
-        topic_id=operation.topic_id,
-        first_offset=operation.first_offset,
-        last_offset=operation.last_offset,
-        count=operation.count,
-        branch=operation.branch,
-        placed=True,
-        place=place,
-    )
+# Each numbers the operations that it makes, and returns the number of the next one.
 
 
 def _register(
-    transaction: _Unfinished,
-    offset: int,
-    numbers: Iterator[int],
-    partitions: Iterable[DataPartition],
-) -> Iterator[Change]:
+    transaction: Unfinished, offset: int, number: int, partitions: Iterable[DataPartition]
+) -> int:
+    registered = transaction.registered
+    if registered is None:
+        registered = transaction.registered = {}
     for named in partitions:
-        number, known = next(numbers), transaction.registered(named.key)
-        if known is None:
-            yield transaction.put(
-                Operation(
-                    txid=transaction.header.txid,
-                    seq=(offset, number),
-                    kind=_WRITE,
-                    topic=named.topic,
-                    partition=named.partition,
-                    topic_id=named.topic_id,
-                    first_offset=named.first_offset,
-                )
-            )
-        elif _is_earlier(named.first_offset, known.first_offset):
-            yield transaction.put(replace(known, first_offset=named.first_offset))
+        seq, first = registered.get(named.key), named.first_offset
+        if seq is None:
+            seq = registered[named.key] = _seq(offset, number)
+            where = where_of(named.topic, named.partition, named.topic_id)
+            transaction.put(seq, (where, first, UNKNOWN_OFFSET, 0, OWN_BRANCH, False, NONE))
+        else:
+            known = transaction.operations[seq]
+            assert isinstance(known, tuple), "acknowledgements are not registered"
+            if _is_earlier(first, known[FIRST]):
+                transaction.put(seq, (known[WHERE], first, *known[AFTER_FIRST:]))
+        number += 1
+    return number
 
 
-def _write(
-    transaction: _Unfinished,
+def _runs(
     offset: int,
-    numbers: Iterator[int],
+    number: int,
     writes: Iterable[PartitionWrites],
     placed: Container[TopicPartition] = (),
-) -> Iterator[Change]:
-    txid = transaction.header.txid
+) -> dict[bytes, Run]:
+    """Returns the writes that a record names, by their sequences from `number` on."""
+    made: dict[bytes, Run] = {}
     for each in writes:
         partition = each.partition
-        is_placed = partition.key in placed
+        where = where_of(partition.topic, partition.partition, partition.topic_id)
+        is_placed = where.key in placed
         for run in each.branches:
-            yield transaction.put(
-                Operation(
-                    txid=txid,
-                    seq=(offset, next(numbers)),
-                    kind=_WRITE,
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    topic_id=partition.topic_id,
-                    first_offset=run.first_offset,
-                    last_offset=run.last_offset,
-                    count=run.count,
-                    branch=run.branch,
-                    placed=is_placed,
-                )
-            )
+            first, last = run.first_offset, run.last_offset
+            kept = where, first, last, run.count, run.branch, is_placed, NONE
+            made[_seq(offset, number)] = kept
+            number += 1
+    return made
 
 
 def _move(
-    transaction: _Unfinished,
-    offset: int,
-    numbers: Iterator[int],
-    group: str,
-    steps: Iterable[OffsetStep],
-) -> Iterator[Change]:
+    transaction: Unfinished, offset: int, number: int, group: str, steps: Iterable[OffsetStep]
+) -> int:
+    acks = transaction.acks
+    if acks is None:
+        acks = transaction.acks = {}
     for step in steps:
-        number, known = next(numbers), transaction.acks.get((group, step.topic, step.partition))
-        if known is None:
-            yield transaction.put(
+        key = group, step.topic, step.partition
+        seq = acks.get(key)
+        if seq is None:
+            seq = acks[key] = _seq(offset, number)
+            transaction.put(
+                seq,
                 Operation(
-                    txid=transaction.header.txid,
+                    txid=TxId.from_bytes(transaction.txid),
                     seq=(offset, number),
-                    kind=_ACK,
+                    kind=OperationKind.ACK,
                     topic=step.topic,
                     partition=step.partition,
                     topic_id=step.to.topic_id,
                     subscription=group,
                     from_place=step.from_place,
                     to=step.to,
-                )
+                ),
             )
-        elif known.to is not None and known.to.place == step.from_place:
-            yield transaction.put(replace(known, to=step.to))
-        # A step that does not go on from there was sent before.
+        else:
+            known = transaction.operations[seq]
+            assert isinstance(known, Operation), "a step is an acknowledgement"
+            if known.to is not None and known.to.place == step.from_place:
+                transaction.put(seq, replace(known, to=step.to))
+            # A step that does not go on from there was sent before.
+        number += 1
+    return number
+
+
+def _sequence_of(transaction: Unfinished) -> int:
+    return transaction.status[4]
 
 
 def _is_earlier(told: int, known: int) -> bool:
     return told != UNKNOWN_OFFSET and (known == UNKNOWN_OFFSET or told < known)
-
-
-def exhaust(changes: Iterable[Change]) -> None:
-    """Makes changes whose effect on the store is told otherwise."""
-    for _ in changes:
-        pass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from logtx.coordinator.protocol.metadata import Header, Operation
 from logtx.coordinator.store.base import MetadataStore
-from logtx.coordinator.store.core.changes import Cursor, Step, writes_of
+from logtx.coordinator.store.core.changes import Cursor
 from logtx.coordinator.store.core.codec import decode
 from logtx.coordinator.store.core.keys import COUNT, CURSOR, HEADER, OPERATION, Span, keys_of
 from logtx.coordinator.store.core.projection import Projection
@@ -67,7 +65,8 @@ class Replaying:
         """Projects all that is left; raises `CrashedError` after a number of writes."""
         cursor = await self._store.cursor(PARTITION)
         if cursor is None:
-            projection = Projection(PARTITION, Cursor(-1 if self._base else 0))
+            start = Cursor(-1 if self._base else 0)
+            projection = Projection(PARTITION, start, self._store.mutations_max)
             first = self._base
         else:
             try:
@@ -77,12 +76,11 @@ class Replaying:
             first = cursor.offset
         done, written = 0, cursor
         for at in range(first, len(self._entries), batch):
-            fed = (projection.feed(o, e) for o, e in self._entries[at : at + batch])
-            steps: Iterable[Step] = [step for step in fed if step is not None]
-            for write in writes_of(steps, self._store.mutations_max):
+            for write in projection.feed(self._entries[at : at + batch]):
+                assert len(write.mutations) <= self._store.mutations_max
                 if done == writes:
                     raise CrashedError
-                if not await self._store.apply(PARTITION, written, write.cursor, write.changes):
+                if not await self._store.write(PARTITION, written, write):
                     return done
                 written = write.cursor
                 done += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from logtx.coordinator.protocol.metadata import HeaderState, Operation
 from logtx.coordinator.store import projector as module
 from logtx.coordinator.store.base import MetadataStore
-from logtx.coordinator.store.core.changes import Change, Cursor
+from logtx.coordinator.store.core.changes import Cursor, Write
 from logtx.coordinator.store.counters import StoreCounters
 from logtx.coordinator.store.memory import MemoryStore
 from logtx.coordinator.store.projector import Projector, find_base
@@ -351,15 +351,13 @@ class Flaky(MemoryStore):
         self.failures: list[str] = []
         self.calls = 0
 
-    async def apply(
-        self, partition: int, expected: Cursor | None, to: Cursor | None, changes: Sequence[Change]
-    ) -> bool:
+    async def write(self, partition: int, expected: Cursor | None, write: Write) -> bool:
         """Fails before or after it has written, as the next failure says."""
         self.calls += 1
         what = self.failures.pop(0) if self.failures else ""
         if what == "before":
             raise MetadataStoreError("nothing was written")
-        done = await super().apply(partition, expected, to, changes)
+        done = await super().write(partition, expected, write)
         if what == "after":
             raise MetadataStoreError("the answer was lost")
         return done

@@ -14,7 +14,8 @@ from logtx.coordinator.protocol.metadata import Header, HeaderState, Operation, 
 from logtx.coordinator.store import keyed
 from logtx.coordinator.store.base import READY, Event, MetadataStore
 from logtx.coordinator.store.core.changes import Change, Cursor
-from logtx.coordinator.store.core.keys import headers_of, prefixed, writes
+from logtx.coordinator.store.core.keys import headers_of, keys_of, prefixed, writes
+from logtx.coordinator.store.keyed import Batch, KeyedStore
 from logtx.coordinator.store.polling import PollingWatch
 from logtx.coordinator.store.projector import clear
 from logtx.integration.local.etcd import INSTALL, find_etcd
@@ -23,6 +24,7 @@ from logtx.journal.txid import TxId
 from .conftest import MakeStore
 from .journals import ACTIONS, PARTITION, write
 from .stores import CrashedError, Replaying, content, transactions
+from .test_codec import OLD
 
 TIMEOUT_S = 30.0
 STORY = random.Random(17)
@@ -143,6 +145,23 @@ def test_a_record_that_changed_since_is_not_deleted(make_store: MakeStore) -> No
         assert await store.header(other.txid) == other
         assert await store.delete([Change(decided, None), Change(other, None)])
         assert not [k for k in await content(store) if k[:1] in b"hdf"]
+        await store.close()
+
+    on_loop(check)
+
+
+def test_what_an_older_program_wrote_is_swept(make_store: MakeStore) -> None:
+    """Its value has other bytes than the same record has today."""
+    value, record = next(iter(OLD.items()))
+
+    async def check() -> None:
+        store = make_store()
+        assert isinstance(store, KeyedStore)
+        written = [(key, bytes.fromhex(value)) for key in keys_of(record)]
+        assert await store._commit(Batch(guards={}, mutations=written))
+        assert not await store.delete([Change(replace(record, version=78), None)])
+        assert await store.delete([Change(record, None)])
+        assert not await content(store)
         await store.close()
 
     on_loop(check)
