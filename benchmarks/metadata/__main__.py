@@ -12,6 +12,7 @@ from rich.console import Console
 
 from logtx.integration.local.errors import LocalKafkaError
 from logtx.integration.local.jars import KAFKA_VERSION
+from logtx.journal.collector import collect_seldom
 
 from .. import document
 from ..cluster import CoordinatorFailedError, started
@@ -27,12 +28,15 @@ from ..report import (
     to_json,
 )
 from ..runner import Result, run
+from ..store.rows import TRANSACTIONS, Row, measured
 from ..worker import SideFailedError
 from .parts import PARTS, PLAIN_GOAL_MS, TOPICS
 from .topics import make_topics
 
 ROUNDS: Final = 5
 """Rounds of each side that count."""
+STORE: Final = "store"
+"""The part that measures the metadata store, beside those that compare modes."""
 _COLUMNS: Final = ("what", "unit", "markers", "metadata", "ratio", "goal")
 _PLAIN_COLUMNS: Final = ("what", "markers ms", "metadata ms", "later by ms", "goal ms")
 _METHOD: Final = """\
@@ -50,7 +54,9 @@ the scenario `latency`. On the *sealed topic* (`max.message.bytes=1`) transactio
 before it was sealed; with markers they would wait until it takes records again. The *backlog* is
 {backlog} records in 4 partitions, in transactions of 1,000. *Plain records* come every 25 ms, with
 nothing beside them. The machine's load average of 15 minutes was {load:.0f} at the end: above the
-number of cores, others were at work too, and times tell little beside the CPU and the bytes."""
+number of cores, others were at work too, and times tell little beside the CPU and the bytes. The
+rows on the *metadata store* ([metadata](metadata.md)) compare nothing: they are what it takes by
+itself, in one process, of a made-up journal of transactions that are placed."""
 
 
 def _measure(
@@ -98,11 +104,16 @@ def plain_row(markers_ms: Sequence[float], metadata_ms: Sequence[float]) -> list
     ]
 
 
+def store_row(row: Row) -> list[str]:
+    """Returns the row of a figure of the metadata store, which has no side with markers."""
+    return [f"metadata store, {row.what}", row.unit, "", row.value, "", row.goal]
+
+
 def metadata(
     *,
     part: Annotated[
         list[str] | None,
-        typer.Option(help=f"One of {', '.join(PARTS)}; may be repeated. [default: all]"),
+        typer.Option(help=f"One of {', '.join((*PARTS, STORE))}; may be repeated. [default: all]"),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
     scale: Annotated[
@@ -117,21 +128,28 @@ def metadata(
 ) -> None:
     """Measure topics in metadata mode beside topics with markers."""
     console = Console(width=150)
-    unknown = [name for name in part or () if name not in PARTS]
+    names = part or [*PARTS, STORE]
+    unknown = [name for name in names if name not in (*PARTS, STORE)]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join((*PARTS, STORE))}")
     if write_docs and (part or scale != 1.0):
         raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
     try:
-        found = _measure(part or list(PARTS), rounds, scale, console, profile=profile)
+        compared = [name for name in names if name != STORE]
+        found = _measure(compared, rounds, scale, console, profile=profile) if compared else {}
     except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
     plain = found.pop("plain", None)
     results = to_json(list(found.values()), rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
     tables: list[Json] = []
-    if results:
-        tables.append({"columns": list(_COLUMNS), "rows": rows(results)})
+    lines = rows(results)
+    if STORE in names:
+        collect_seldom()  # as a coordinator does
+        count = max(1_000, int(TRANSACTIONS * scale))
+        lines += [store_row(row) for row in measured(count, console.print)]
+    if lines:
+        tables.append({"columns": list(_COLUMNS), "rows": lines})
     if plain is not None:
         row = plain_row(*(plain.values(side) for side in plain.samples))
         tables.append({"columns": list(_PLAIN_COLUMNS), "rows": [row]})

@@ -9,7 +9,7 @@ Source: PIP-471, "A note on metadata-store backends".
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from ...journal.txid import TxId
 from ..protocol.metadata import Header, Operation
@@ -20,11 +20,9 @@ PAGE: Final = 1_000
 """Records read at once. More hold the interpreter for longer; fewer take more calls."""
 
 
-class Item(NamedTuple):
-    """A key of the store and its value, as they are; see `codec.decode`."""
-
-    key: bytes
-    value: bytes
+Item: TypeAlias = tuple[bytes, bytes]
+"""A key of the store and its value, as they are; see `codec.decode`. A plain tuple: a page has a
+thousand, and most of them are looked at once."""
 
 
 class Event(NamedTuple):

@@ -146,7 +146,7 @@ class EtcdStore(KeyedStore):
 
     def _items(self, answer: Any) -> list[Item]:
         skip = len(self._prefix)
-        return [Item(bytes(kv.key)[skip:], bytes(kv.value)) for kv in answer.kvs]
+        return [(bytes(kv.key)[skip:], bytes(kv.value)) for kv in answer.kvs]
 
     async def _commit(self, batch: Batch) -> bool:
         prefix = self._prefix
@@ -185,7 +185,7 @@ class EtcdStore(KeyedStore):
             yield [Event(*item) for item in items]
             if len(items) < PAGE:
                 break
-            rest = Span(items[-1].key + b"\0", span.high)
+            rest = Span(items[-1][0] + b"\0", span.high)
             answer = await self._range(rest, PAGE, revision)
         yield [READY]
         async with aclosing(self._changes(span, revision + 1)) as changes:  # type: ignore[type-var]

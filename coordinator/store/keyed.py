@@ -156,4 +156,4 @@ class KeyedStore(ABC):
             if len(page) < size:
                 return
             left -= len(page)
-            span = Span(page[-1].key + b"\0", span.high)
+            span = Span(page[-1][0] + b"\0", span.high)

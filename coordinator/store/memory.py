@@ -37,7 +37,7 @@ class MemoryStore(KeyedStore):
     def _range(self, span: Span, limit: int | None = None) -> list[Item]:
         low, high = bisect_left(self._keys, span.low), bisect_left(self._keys, span.high)
         keys = self._keys[low:high] if limit is None else self._keys[low : min(high, low + limit)]
-        return [Item(key, self._values[key]) for key in keys]
+        return [(key, self._values[key]) for key in keys]
 
     async def _commit(self, batch: Batch) -> bool:
         if any(self._values.get(key) != value for key, value in batch.guards.items()):

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from rocksdict import (
     BlockBasedOptions,
@@ -119,7 +119,7 @@ class _Database:
         """Yields a range as it is now: RocksDB's iterator does not see what is written later."""
         # Not an iterator of a snapshot: rocksdict 0.3.29 gives one that sees later writes.
         found: Any = self._table.items(False, span.low, _below(span.high))
-        return (Item(*item) for item in found)
+        return iter(found)
 
     def page(self, span: Span, limit: int) -> list[Item]:
         page = list(islice(self.items(span), limit))
@@ -130,7 +130,7 @@ class _Database:
     def check_end(self, span: Span, last: Item | None) -> None:
         """Raises if a range ends where it does because a file is damaged: `items` hides that."""
         rest = self._table.iter(_below(span.high))
-        rest.seek(span.low if last is None else last.key + b"\0")
+        rest.seek(span.low if last is None else last[0] + b"\0")
         rest.status()
 
     def flush(self) -> None:

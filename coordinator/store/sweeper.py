@@ -133,7 +133,7 @@ class Sweeper:
             first = await _first(self._store, Span(low, after(WRITES)), 1)
             if not first:
                 return
-            told = parse(first[0].key)
+            told = parse(first[0][0])
             yield told.topic, told.partition
             low = after(segment(told.topic, told.partition))
 
@@ -219,7 +219,7 @@ class Sweeper:
         low = max(span.low, self._seen.get(state, b""))
         async for page in self._pages(Span(low, span.high)):
             await self._delete_headers(self._headers(page))
-            self._seen[state] = page[-1].key
+            self._seen[state] = page[-1][0]
 
     async def _sweep_emptied(self, txids: Iterable[TxId], now_ms: int) -> None:
         """Deletes the headers of transactions whose last operations went just now."""
@@ -246,7 +246,7 @@ class Sweeper:
         """Yields a range in pages, with a pause behind each; what was deleted is not met again."""
         while page := await _first(self._store, span, PAGE):
             yield page
-            span = Span(page[-1].key + b"\0", span.high)
+            span = Span(page[-1][0] + b"\0", span.high)
             await asyncio.sleep(PAUSE_S)
 
     async def _delete(self, records: Collection[Header | Operation]) -> int:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from logtx.benchmarks.metadata import __main__ as command
 from logtx.benchmarks.metadata.disk import Disk, batches
 from logtx.benchmarks.metadata.parts import PARTS
+from logtx.benchmarks.store.rows import measured
 
 
 def batch(offset: int, payload: bytes) -> bytes:
@@ -50,6 +51,13 @@ def test_the_row_of_plain_records_has_a_difference_as_its_goal() -> None:
         "≤ 1.5, met",
     ]
     assert command.plain_row([1.0], [3.0])[-1] == "≤ 1.5, **missed**"
+
+
+def test_the_metadata_store_is_measured_in_the_same_table() -> None:
+    found = [command.store_row(row) for row in measured(1_000, print)]
+    assert {len(row) for row in found} == {len(command._COLUMNS)}
+    assert "RocksDB: transactions of 2 writes projected" in found[0][0]
+    assert found[0][-1].startswith("≤ 20, ")
 
 
 def test_a_part_run_writes_no_document() -> None:

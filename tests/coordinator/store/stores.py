@@ -21,7 +21,7 @@ ALL = Span(b"\0", b"\xff")
 
 async def content(store: MetadataStore) -> dict[bytes, bytes]:
     """Returns all that is in a store."""
-    return {i.key: i.value async for page in store.scan(ALL) for i in page}
+    return {i[0]: i[1] async for page in store.scan(ALL) for i in page}
 
 
 async def transactions(store: MetadataStore) -> dict[TxId, Expected]:

@@ -178,7 +178,7 @@ def test_a_range_is_read_in_order_and_in_pages(
         await store.apply(PARTITION, None, Cursor(1), [Change(None, r) for r in runs])
         pages = [page async for page in store.scan(writes("orders", 1))]
         assert [len(page) for page in pages] == [4, 4, 3]
-        keys = [item.key for page in pages for item in page]
+        keys = [item[0] for page in pages for item in page]
         assert keys == sorted(keys)
         assert [len(p) async for p in store.scan(writes("orders", 1, 92, 98), 5)] == [4, 1]
         assert [p async for p in store.scan(writes("orders", 2))] == []
