@@ -86,6 +86,8 @@ class MetadataClient:
         self._lock = threading.Lock()
         self._channel: Any = None
         self._stub: Any = None
+        self._spare: list[Any] = []
+        """Channels that threads opened at the same time as the one that is used."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -236,9 +238,11 @@ class MetadataClient:
         """Ends all watches, and closes the connection."""
         with self._lock:
             self._closed = True
-            channel, self._channel, self._stub = self._channel, None, None
-        if channel is not None:
-            channel.close()
+            channels, self._spare = [*self._spare, self._channel], []
+            self._channel = self._stub = None
+        for channel in channels:
+            if channel is not None:
+                channel.close()
         if self._own:
             self._log.close()
 
@@ -335,10 +339,12 @@ class MetadataClient:
         with self._lock:
             if self._closed:
                 channel.close()
-                return
-            former, self._channel, self._stub = self._channel, channel, stub
-        if former is not None:
-            former.close()
+            elif self._channel is None:
+                self._channel, self._stub = channel, stub
+            else:
+                # Another thread was quicker. Each may have an answer or a watch under way: closing
+                # either of the channels would break it off.
+                self._spare.append(channel)
 
     def _addresses(self, deadline_s: float) -> list[str]:
         """Returns the addresses of the coordinators that own journal partitions."""

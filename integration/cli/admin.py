@@ -5,7 +5,7 @@ Source: Transaction keys, "CLI Commands".
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +23,6 @@ from ...journal.errors import (
 )
 from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
-from ...journal.txid import TxId
 from .asking import (
     EXIT_FAILED,
     AsJson,
@@ -35,50 +34,34 @@ from .asking import (
     unreachable_json,
 )
 from .connection import Kafka, with_kafka
-from .text import print_json, printable
+from .stored import LISTED_MAX, Wanted, list_stored
+from .text import parse_age_ms, parse_txid, print_json, printable
 
 if TYPE_CHECKING:
     from ...coordinator.protocol.commands import KeyInfo, TransactionInfo
 
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INSTANTS: Final = ("started_ms", "connected_ms")
 """Fields in milliseconds since 1970; all other fields in milliseconds are durations."""
 _CELL_LINES_MAX: Final = 3
 """Most lines that a table shows of a transaction's partitions; `describe` and `--json` show all."""
 
 
-class Unfinished(StrEnum):
-    """The states that `logtx txn list` can filter by."""
+class Listed(StrEnum):
+    """The states that `logtx txn list` can filter by; the last two with `--finished` alone."""
 
     OPEN = State.OPEN.value
     COMMITTING = State.COMMITTING.value
     ABORTING = State.ABORTING.value
+    COMMITTED = State.COMMITTED.value
+    ABORTED = State.ABORTED.value
 
 
-txn = typer.Typer(
-    no_args_is_help=True, help="Show transactions that are not finished, and abort them."
-)
+txn = typer.Typer(no_args_is_help=True, help="Show transactions, and abort those that are open.")
 keys = typer.Typer(no_args_is_help=True, help="Show transaction keys, and delete them.")
 
 Owner = Annotated[
     str, typer.Option(help="Owner of the key. Without authentication, all keys have one owner.")
 ]
-
-
-def parse_txid(text: str) -> TxId:
-    """Parses a TxId, such as "3-9f3ac1d2e4b7-17042". Raises BadParameter."""
-    try:
-        return TxId.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a TxId, as in 3-9f3ac1d2e4b7-17042") from error
-
-
-def parse_age_ms(text: str) -> int:
-    """Parses an age such as "90s", "5m" or "2h". Returns milliseconds. Raises BadParameter."""
-    match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not an age, as in 90s, 5m or 2h")
-    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def show_age(age_ms: int) -> str:
@@ -105,7 +88,7 @@ def list_transactions(
     *,
     kafka: Kafka,
     state: Annotated[
-        list[Unfinished] | None,
+        list[Listed] | None,
         typer.Option(help="Only transactions in this state; may be repeated."),
     ] = None,
     older_than: Annotated[
@@ -127,6 +110,28 @@ def list_transactions(
             "partitions of transactions that stay open."
         ),
     ] = "",
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only those that write to this partition of the topic [store]."),
+    ] = None,
+    group: Annotated[
+        str,
+        typer.Option(
+            help="Only those that move the offsets of this consumer group in the topic [store]."
+        ),
+    ] = "",
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Finished transactions too [store].")
+    ] = False,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Only those that are open, or were decided since: 90s, 5m [store]."
+        ),
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(min=1, help="Most transactions, the youngest [store].")
+    ] = LISTED_MAX,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
@@ -136,15 +141,37 @@ def list_transactions(
     partition that can't take its marker; one that is placing waits for the end of a partition of a
     topic in metadata mode. Exit status 3 means that not every journal partition answered.
 
+    With an option marked [store], a coordinator's metadata store is asked (`logtx coordinator
+    --metadata-store`), which has finished transactions too. What it has of the writes to a topic
+    with markers goes when their transaction is finished; with `metadata`, it stays while the data
+    is there.
+
     Examples:
 
     ```
     logtx txn list --bootstrap-servers localhost:9092
     logtx txn list --bootstrap-servers localhost:9092 --state open --older-than 5m
     logtx txn list --bootstrap-servers localhost:9092 --topic orders --json
+    logtx txn list --bootstrap-servers localhost:9092 --finished --since 1h --state aborted
+    logtx txn list --bootstrap-servers localhost:9092 --topic orders --partition 3 --finished
     ```
     """
     age_min_ms = parse_age_ms(older_than)
+    if finished or since or group or partition is not None:
+        now_ms = time.time_ns() // 1_000_000
+        wanted = Wanted(
+            topic=topic,
+            partition=partition,
+            group=group,
+            finished=finished,
+            since_ms=now_ms - parse_age_ms(since) if since else 0,
+            states=[each.value for each in state or ()],
+            begun_before_ms=now_ms - age_min_ms if age_min_ms else None,
+            producer=producer,
+            limit=limit,
+        )
+        list_stored(kafka, timeout, wanted, as_json=as_json)
+        return
     with asking(kafka, timeout) as (_, admin):
         found, unreachable = everywhere(
             admin,

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ...journal.errors import (
-    CoordinatorNotAvailableError,
-    RequestTimedOutError,
     UnknownTransactionError,
 )
-from .admin import parse_txid
 from .asking import AsJson, Timeout
-from .cluster import nobody_answers, open_cluster
-from .connection import BOOTSTRAP, Kafka, with_kafka
-from .text import print_json, print_rows, printable, show_time
+from .connection import Kafka, with_kafka
+from .stored import header_json, open_client, operation_json, watch_transactions
+from .text import parse_txid, print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
-    from ...coordinator.client.metadata import MetadataClient
-    from ...coordinator.protocol.metadata import Header, Operation
-    from ...journal.logs.interface import Log
+    from ...coordinator.protocol.metadata import Operation
 
 EXIT_WRONG: Final = 1
 """Exit status: the store is not what the journal says."""
@@ -33,17 +26,6 @@ metadata = typer.Typer(
     help="Ask the metadata store, and compare it with the journal. "
     "It is there if a coordinator was started with --metadata-store.",
 )
-
-
-@contextmanager
-def _client(kafka: Kafka, timeout_s: float) -> Iterator[tuple[Log, MetadataClient]]:
-    from ...coordinator.client.metadata import MetadataClient
-
-    with open_cluster(kafka) as log, MetadataClient(log, timeout_s=timeout_s) as client:
-        try:
-            yield log, client
-        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise nobody_answers(kafka[BOOTSTRAP], error) from error
 
 
 @metadata.command()
@@ -57,7 +39,7 @@ def status(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False) ->
     logtx metadata status --bootstrap-servers localhost:9092
     ```
     """
-    with _client(kafka, timeout) as (_, client):
+    with open_client(kafka, timeout) as (_, client):
         found = client.status()
     if as_json:
         print_json(asdict(found))
@@ -104,7 +86,7 @@ def horizon(
     logtx metadata horizon orders 3 --json --bootstrap-servers localhost:9092
     ```
     """
-    with _client(kafka, timeout) as (log, client):
+    with open_client(kafka, timeout) as (log, client):
         count = log.partition_count(topic)
         asked = range(count) if partition is None else [partition]
         found = {number: client.horizon(topic, number) for number in asked}
@@ -139,7 +121,7 @@ def check(*, kafka: Kafka, timeout: Timeout = 30.0, as_json: AsJson = False) -> 
     """
     from ..inspect.metadata import compare
 
-    with _client(kafka, timeout) as (log, client):
+    with open_client(kafka, timeout) as (log, client):
         result = compare(log, client)
     if as_json:
         print_json(
@@ -183,7 +165,7 @@ def show_transaction(
     ```
     """
     asked = parse_txid(txid)
-    with _client(kafka, timeout) as (_, client):
+    with open_client(kafka, timeout) as (_, client):
         header = client.header(asked)
         operations = client.operations(asked)
     if header is None:
@@ -191,9 +173,9 @@ def show_transaction(
             f"the metadata store does not know {asked}: it was never begun, or is not kept any"
             " more; logtx txn describe asks the journal for its outcome"
         )
-    described = _header_json(header)
+    described = header_json(header)
     if as_json:
-        rows = [_operation_json(operation) for operation in operations]
+        rows = [operation_json(operation) for operation in operations]
         print_json({**described, "operations": rows})
         return
     for name, value in described.items():
@@ -203,40 +185,9 @@ def show_transaction(
 
 
 def add_commands(txn: typer.Typer) -> None:
-    """Adds `logtx txn show`."""
+    """Adds the commands of `logtx txn` that ask the metadata store."""
     txn.command("show")(show_transaction)
-
-
-def _header_json(header: Header) -> dict[str, Any]:
-    return {
-        "txid": str(header.txid),
-        "state": header.known_as.value,
-        "producer": header.producer_id,
-        "generation": header.generation,
-        "begun": show_time(header.created_ms),
-        "deadline": show_time(header.timeout_ms or None),
-        "decided": show_time(header.finalized_ms or None),
-        "commit_sequence": header.commit_sequence,
-        "reason": None if header.reason is None else header.reason.value,
-    }
-
-
-def _operation_json(operation: Operation) -> dict[str, Any]:
-    return {
-        "seq": list(operation.seq),
-        "kind": operation.kind.name.lower(),
-        "topic": operation.topic,
-        "partition": operation.partition,
-        "first_offset": operation.first_offset,
-        "last_offset": operation.last_offset,
-        "count": operation.count,
-        "branch": f"{operation.branch:016x}",
-        "placed": operation.placed,
-        "place": operation.place,
-        "group": operation.subscription or None,
-        "from": None if operation.from_place is None else operation.from_place.o2,
-        "to": None if operation.to is None else operation.to.o2,
-    }
+    txn.command("watch")(watch_transactions)
 
 
 def _operation_row(operation: Operation) -> tuple[Any, ...]:

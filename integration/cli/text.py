@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
+
+from ...journal.txid import TxId
 
 SHOWN_MAX: Final = 50
 """Most rows of a table on a terminal; `--json` shows all."""
 _WIDE: Final = 10_000
 """Columns of what is no terminal: nothing is cut or wrapped there."""
+
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_txid(text: str) -> TxId:
+    """Parses a TxId, such as "3-9f3ac1d2e4b7-17042". Raises BadParameter."""
+    try:
+        return TxId.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a TxId, as in 3-9f3ac1d2e4b7-17042") from error
+
+
+def parse_age_ms(text: str) -> int:
+    """Parses an age such as "90s", "5m" or "2h". Returns milliseconds. Raises BadParameter."""
+    match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not an age, as in 90s, 5m or 2h")
+    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def printable(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from logtx.coordinator.store.core.changes import Change
 from logtx.coordinator.store.opening import MetadataConfig
 from logtx.integration.cli import main as cli
 from logtx.integration.cli import metadata as cli_metadata
-from logtx.journal.errors import MetadataNotServedError, UnknownTransactionError
+from logtx.journal.errors import ConfigError, MetadataNotServedError, UnknownTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.position import Position
+from logtx.journal.records.types import OffsetStep
 
 Run = Callable[..., Result]
 
@@ -168,3 +171,114 @@ def _running(coordinator: EmbeddedCoordinator) -> Any:
         if isinstance(o, Coordinator) and o.address == coordinator.address
     ]
     return found._metadata
+
+
+# ---- lists and watches --------------------------------------------------------------------------
+
+
+def listed(run: Run, *options: str) -> list[str]:
+    """Returns the TxIds that `logtx txn list` shows."""
+    result = run("txn", "list", *options, "--json")
+    assert result.exit_code == 0, result.output
+    return [row["txid"] for row in json.loads(result.stdout)["transactions"]]
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_finished_transactions_are_listed(run: Run, producer: logtx.Producer) -> None:
+    done = str(commit(producer))
+    aborted = producer.begin_transaction()
+    lost = str(aborted.txid)
+    aborted.abort()
+    open_ = producer.begin_transaction(partitions=[("orders", 1)])
+    assert listed(run, "--finished") == [done, lost, str(open_.txid)]
+    assert listed(run, "--finished", "--since", "1h", "--limit", "2") == [lost, str(open_.txid)]
+    assert listed(run, "--finished", "--since", "0s") == [str(open_.txid)]
+    shown = listed(run, "--finished", "--state", "aborting", "--state", "aborted")
+    assert shown == [lost]
+    assert listed(run, "--finished", "--producer", "another") == []
+    table = run("txn", "list", "--finished", "--limit", "1").stdout
+    assert str(open_.txid) in table
+    assert "--limit takes more" in table
+    open_.abort()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_transactions_are_listed_by_what_they_touch(run: Run, producer: logtx.Producer) -> None:
+    one = producer.begin_transaction(partitions=[("orders", 0)])
+    both = producer.begin_transaction(partitions=[("orders", 0), ("orders", 1)])
+    step = OffsetStep("orders", 0, None, Position(o1=7, o2=7))
+    both.send_offsets("workers", [step])
+    assert listed(run, "--topic", "orders", "--partition", "1") == [str(both.txid)]
+    assert listed(run, "--topic", "orders", "--finished") == [str(one.txid), str(both.txid)]
+    assert listed(run, "--topic", "orders", "--group", "workers") == [str(both.txid)]
+    assert listed(run, "--topic", "orders", "--group", "others") == []
+    one.abort()
+    both.abort()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["txn", "list", "--partition", "1"], "name it with --topic"),
+        (["txn", "list", "--group", "g"], "name it with --topic"),
+    ],
+)
+def test_what_is_of_a_topic_asks_for_it(run: Run, arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("options", [(), ("--topic", "orders", "--txid", "0-00000000007f-3")])
+def test_a_watch_is_of_one_thing(run: Run, options: tuple[str, ...]) -> None:
+    result = run("txn", "watch", *options)
+    assert result.exit_code == 2
+    assert "either --txid or --topic" in result.output.replace("\n", " ")
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_transaction_is_watched_until_it_is_finished(run: Run, producer: logtx.Producer) -> None:
+    transaction = producer.begin_transaction(partitions=[("orders", 0)])
+    transaction.produce("orders", b"x", partition=0)
+    later = threading.Timer(1.0, transaction.commit)
+    later.start()
+    watched = run("txn", "watch", "--txid", str(transaction.txid), "--json", "--for", "60s")
+    assert watched.exit_code == 0, watched.output
+    rows = [json.loads(line) for line in watched.stdout.splitlines()]
+    assert [row.get("state", "ready") for row in rows][:2] == ["open", "ready"]
+    assert rows[-1]["state"] == "committed"
+    later.join()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_topic_is_watched(run: Run, producer: logtx.Producer) -> None:
+    transaction = producer.begin_transaction(partitions=[("orders", 1)])
+    later = threading.Timer(1.0, transaction.abort)
+    later.start()
+    watched = run("txn", "watch", "--topic", "orders", "--for", "5s")
+    assert watched.exit_code == 0, watched.output
+    assert f"{transaction.txid} orders[1]: writes there" in watched.stdout
+    assert "that is all so far" in watched.stdout
+    assert f"{transaction.txid} is not kept any more" in watched.stdout
+    later.join()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("txn", "list", "--finished"),
+        ("txn", "watch", "--topic", "orders"),
+        ("txn", "show", "0-00000000007f-3"),
+    ],
+)
+def test_commands_of_transactions_say_how_to_get_a_store(
+    memory_log: MemoryLog, run: Run, command: tuple[str, ...]
+) -> None:
+    memory_log.create_topic("orders", partitions=1)
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers, listen="127.0.0.1:0", journal_partitions=1
+    )
+    with EmbeddedCoordinator(config):
+        result = run(*command)
+    assert isinstance(result.exception, MetadataNotServedError)
+    assert "logtx coordinator --metadata-store rocksdb:DIRECTORY" in str(result.exception)
