@@ -104,7 +104,7 @@ def measured(transactions: int, told: Callable[[str], None]) -> list[Row]:
 def _of_etcd(endpoint: str, transactions: int) -> Figures:
     from logtx.coordinator.store.etcd import EtcdStore
 
-    return asyncio.run(_measured(lambda: EtcdStore([endpoint]), transactions))
+    return asyncio.run(_measured(lambda: EtcdStore([endpoint], b"bench/"), transactions))
 
 
 async def _measured(make: Callable[[], MetadataStore], transactions: int) -> Figures:

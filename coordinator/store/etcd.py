@@ -37,8 +37,6 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _TRY_NEXT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-DEFAULT_PREFIX: Final = b"logtx/"
-"""How all keys begin."""
 
 
 class _Member:
@@ -60,7 +58,7 @@ class EtcdStore(KeyedStore):
     name: ClassVar[str] = "etcd"
     shared: ClassVar[bool] = True
 
-    def __init__(self, endpoints: Sequence[str], prefix: bytes = DEFAULT_PREFIX) -> None:
+    def __init__(self, endpoints: Sequence[str], prefix: bytes) -> None:
         """Connects when it is first used.
 
         Args:

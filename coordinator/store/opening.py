@@ -11,7 +11,9 @@ from ...journal.errors import ConfigError
 from .base import MetadataStore
 
 NONE: Final = "none"
-FORMS: Final = "none, rocksdb:DIRECTORY, or etcd:HOST:PORT,HOST:PORT"
+FORMS: Final = "none, rocksdb:DIRECTORY, or etcd:HOST:PORT,HOST:PORT[/PREFIX]"
+ETCD_PREFIX: Final = "logtx"
+"""How keys in etcd begin, with a slash behind. A second cluster in one etcd needs another one."""
 ETCD_HISTORY_MS: Final = 600_000
 """How long etcd keeps a finished transaction at most: it has room for some gigabytes only."""
 
@@ -21,7 +23,7 @@ class MetadataConfig:
     """Settings of a coordinator's metadata store."""
 
     store: str = NONE
-    """``none``, ``rocksdb:DIRECTORY`` or ``etcd:HOST:PORT,HOST:PORT``."""
+    """``none``, ``rocksdb:DIRECTORY`` or ``etcd:HOST:PORT,HOST:PORT[/PREFIX]``."""
     history_ms: int | None = None
     """How long after its decision a finished transaction is kept at most; None: in RocksDB for as
     long as it is needed, in etcd `ETCD_HISTORY_MS`."""
@@ -38,7 +40,7 @@ class MetadataConfig:
         """
         kind, place = _parts(self.store)
         if kind == "etcd":
-            parse_endpoints(place)
+            parse_etcd(place)
             if find_spec("aetcd") is None:
                 raise ConfigError(
                     "--metadata-store etcd needs the package aetcd: pip install 'logtx[etcd]'"
@@ -65,18 +67,27 @@ def _parts(store: str) -> tuple[str, str]:
     return kind, place
 
 
-def parse_endpoints(text: str) -> list[str]:
-    """Returns the addresses of an etcd, as host:port.
+def parse_etcd(text: str) -> tuple[list[str], bytes]:
+    """Returns the addresses of an etcd, as host:port, and how all keys begin there.
 
     Raises:
-        ConfigError: one of them is not HOST:PORT.
+        ConfigError: an address is not HOST:PORT, or the prefix is none.
     """
-    found = [each.strip() for each in text.split(",")]
+    addresses, slash, prefix = text.partition("/")
+    found = [each.strip() for each in addresses.split(",")]
     for each in found:
         host, _, port = each.rpartition(":")
         if not host or not port.isdecimal():
             raise ConfigError(f"--metadata-store etcd: {each!r} is not HOST:PORT")
-    return found
+    if not slash:
+        return found, f"{ETCD_PREFIX}/".encode()
+    names = prefix.removesuffix("/").split("/")
+    if not all(names) or not prefix.isprintable() or " " in prefix:
+        raise ConfigError(
+            f"--metadata-store etcd: {prefix!r} can't be a prefix of keys: name one without spaces"
+            f" and empty parts, as in etcd:HOST:PORT/{ETCD_PREFIX}-2"
+        )
+    return found, f"{'/'.join(names)}/".encode()
 
 
 def make_store(config: MetadataConfig) -> MetadataStore:
@@ -88,7 +99,7 @@ def make_store(config: MetadataConfig) -> MetadataStore:
     if kind == "etcd":
         from .etcd import EtcdStore
 
-        return EtcdStore(parse_endpoints(place))
+        return EtcdStore(*parse_etcd(place))
     from .rocks import RocksStore
 
     assert kind == "rocksdb", "there is a store"

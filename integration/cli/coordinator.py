@@ -149,9 +149,10 @@ _RetentionAbortShare = Annotated[
 _MetadataStore = Annotated[
     str | None,
     typer.Option(
-        metavar="none|rocksdb:DIR|etcd:HOST:PORT,…",
+        metavar="none|rocksdb:DIR|etcd:HOST:PORT,…[/PREFIX]",
         help="Where to keep what became of each transaction, so that it can be asked for: a "
-        "directory of this coordinator's own, or an etcd for all. \\[default: none]",
+        "directory of this coordinator's own, or an etcd for all, where keys begin with PREFIX/ "
+        "(logtx/). \\[default: none]",
     ),
 ]
 _MetadataHistoryMs = Annotated[

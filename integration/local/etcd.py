@@ -44,7 +44,8 @@ class LocalEtcd(Child):
         super().__init__("etcd", directory / "etcd.log", ())
         self._program = program
         self._directory = directory
-        self._quota_bytes = quota_bytes
+        self.quota_bytes = quota_bytes
+        """Size at which it takes no more, from the next start on; None: etcd's default."""
         self.port, self._peer_port = pick_ports(2)
 
     @property
@@ -59,7 +60,7 @@ class LocalEtcd(Child):
 
     def _whole_command(self) -> list[str]:
         client, peer = f"http://{self.endpoint}", f"http://{HOST}:{self._peer_port}"
-        quota = self._quota_bytes
+        quota = self.quota_bytes
         return [
             self._program,
             *("--name", "logtx", "--data-dir", str(self.data)),

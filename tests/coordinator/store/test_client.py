@@ -303,7 +303,20 @@ def _finds(client: MetadataClient) -> bool:
         return False  # the checkpoint names the former owner yet
 
 
-@pytest.mark.parametrize("wrong", ["rocksdb", "rocksdb:", "disk:/tmp", "etcd:", "etcd:host", ""])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "rocksdb",
+        "rocksdb:",
+        "disk:/tmp",
+        "etcd:",
+        "etcd:host",
+        "",
+        "etcd:h:1/",
+        "etcd:h:1/a//b",
+        "etcd:h:1/a b",
+    ],
+)
 def test_a_store_that_is_none_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="metadata-store"):
         MetadataConfig(store=wrong)

@@ -36,7 +36,7 @@ from logtx.journal.txid import TxId
 from .journals import GROUP, INCARNATION, PARTITION, TOPICS, Journal, data
 from .stores import transactions
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from .journals import ACTIONS, PARTITION, write
 from .stores import CrashedError, Replaying, content, transactions
 from .test_codec import OLD
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 STORY = random.Random(17)
 ACTIONS_OF_ONE = [
     (STORY.choice(ACTIONS), STORY.randrange(6), STORY.randrange(6)) for _ in range(120)

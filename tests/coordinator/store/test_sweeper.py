@@ -58,7 +58,7 @@ def run(
     """Projects a journal, and runs a test with a sweeper of the store."""
 
     async def whole() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             store = make_store()
             await Replaying(store, journal.entries).run()
             sweeper = Sweeper(
