@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from unittest.mock import patch
 
@@ -65,6 +65,9 @@ A0, A1, B0, B1, B2, B3 = ("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b",
 GONE = ("gone", 0)
 """Of a topic that is deleted before it takes its marker."""
 GONE_FACTS = TopicFacts(topic_id="id-gone", partition_count=1, record_max_bytes=1_000_000)
+STILL = [PartitionId("still", number, "id-still") for number in range(2)]
+"""Of a topic in metadata mode. No set has its records: it is the journal that says where."""
+STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
 LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
@@ -98,6 +101,7 @@ class World:
         self.coordinator = made
         made.take_over()
         made.topics["gone"] = GONE_FACTS
+        made.topics[STILL[0].topic] = STILL_FACTS
         return made
 
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
@@ -276,7 +280,7 @@ class World:
         """Write what is due, in order, except to some partitions."""
         while self.due:
             event = self.due.popleft()
-            # The MODE and PLACED records are appended by hand: nobody switches or places here.
+            # What is asked for of modes and places is answered by hand.
             if isinstance(event.effect, WriteMarkers):
                 self.write_marker(event, left_out)
 
@@ -287,7 +291,7 @@ class World:
         assert transaction.commit_sequence is not None
         listed = PartitionList.of(transaction.partitions)
         for partition, named in transaction.partitions.items():
-            if partition in (*left_out, GONE):
+            if partition in (*left_out, GONE) or partition in transaction.placed:
                 continue
             branches = tuple(transaction.branches.get(partition, ()))
             marker = Marker(
@@ -519,6 +523,49 @@ def _modes(w: World, p: commands.SessionId) -> None:
         w.commit(txid)
 
 
+def _placed(w: World, p: commands.SessionId) -> None:
+    """Decisions that are placed: finished, half placed, waiting; and a snapshot that says so."""
+    switch = ModeChange("still", "id-still", Phase.TO_METADATA)
+    w.coordinator.apply(Decision(records=(switch,)))
+    w.coordinator.ack()
+    w.coordinator.record_mode("still", 3)
+    w.coordinator.ack()
+    done = _commit_in(w, p, 4, *STILL)
+    _place(w, dict.fromkeys(STILL, 9))
+    w.finish(done)
+    _commit_in(w, p, 9, *STILL)
+    _place(w, {STILL[1]: 14})
+    _commit_in(w, p, 14, STILL[0])
+    _snapshot_now(w)
+
+
+def _commit_in(w: World, p: commands.SessionId, first: int, *partitions: PartitionId) -> TxId:
+    """A transaction with records in a topic in metadata mode, decided."""
+    txid = w.begin(p)
+    for partition in partitions:
+        w._written[txid][partition.key] = {OWN_BRANCH: (first, first + 3, 3), 31: (first, first, 1)}
+    w.decide(txid)
+    w.write_markers()
+    return txid
+
+
+def _place(w: World, ends: Mapping[PartitionId, int]) -> None:
+    """The ends of partitions are told, and become places."""
+    assert w.coordinator.ask_ends()
+    w.coordinator.tell_ends(ends)
+    w.coordinator.ack()
+
+
+def _snapshot_now(w: World) -> None:
+    """A snapshot of several chunks."""
+    with patch.object(snapshots, "CHUNK_BYTES", CHUNK_BYTES):
+        assert w.coordinator.tenure.snapshot(), "more than one chunk"
+        w.coordinator.ack()
+        while w.coordinator.tenure.snapshot():
+            w.coordinator.ack()
+    w.coordinator.ack()
+
+
 def _unfinished(w: World, p: commands.SessionId, opened: TxId) -> None:
     """One transaction in every state that is not final, and one that can only be aborted."""
     w.write(opened, B0, [b"and over three owners"])
@@ -562,6 +609,7 @@ def generate() -> GoldenLogs:
     w.write(undecided, B3, values("undecided, in parts", 2), branch=25)
     w.add(undecided, B3)
     _modes(w, p)
+    _placed(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]
     return GoldenLogs(journal, dict(sorted(w.data.items())), w.offsets)

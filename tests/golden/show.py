@@ -26,6 +26,7 @@ from logtx.coordinator.runtime.offsets_topic import decode_key, decode_value
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import MalformedHeaderError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Phase
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.codec import decode_entry
@@ -156,6 +157,11 @@ def state(shard: Shard) -> Iterator[str]:
         yield f"  begins {begins}; open {' '.join(f'T{begin}' for begin in sorted(p.open))}"
     for transaction in shard.transactions:
         yield from _transaction(transaction)
+        yield from _places(shard, transaction)
+    for topic, mode in shard.modes.rows():
+        if mode.phase is not Phase.MARKERS:
+            since = ", ".join(f"{p} from {offset}" for p, offset in sorted(mode.since.items()))
+            yield f"topic {topic} ({mode.topic_id}) {mode.phase}: {since}"
     for group in sorted(shard.offsets.groups()):
         iov = shard.offsets.committed(group)
         assert iov.last_commit is not None
@@ -182,6 +188,16 @@ def _transaction(found: TransactionMetadata) -> Iterator[str]:
     for group, steps in sorted(found.offsets.items()):
         for _, step in sorted(steps.items()):
             yield f"  group {group} {_step(step)}"
+
+
+def _places(shard: Shard, found: TransactionMetadata) -> Iterator[str]:
+    """Where a transaction is placed, or is to be."""
+    writes = shard.places.of(found.txid.offset)
+    if writes is None:
+        return
+    for partition, end in sorted(writes.ends.items()):
+        place = writes.places.get(partition)
+        yield f"  {name(partition.key)} up to {end} placed at {place}"
 
 
 def redone(entries: list[Entry]) -> list[str]:

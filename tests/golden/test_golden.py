@@ -31,7 +31,7 @@ from logtx.journal.position import Position
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 from logtx.journal.record_type import RecordType
 from logtx.journal.records.codec import encode_entry
-from logtx.journal.records.types import AbortReason
+from logtx.journal.records.types import AbortReason, PrepareCommit, Snapshot
 from logtx.journal.state import State
 
 from ..consumer.logs import nothing_more
@@ -228,6 +228,17 @@ def test_what_is_kept_has_everything_that_may_lie_in_a_log(
     assert {marker.committed for marker in markers} == {True, False}
     assert max(len(marker.branches) for marker in markers) > 1
     assert {control.sequence for control in controls if not isinstance(control, Marker)} > {None, 0}
+
+
+def test_todays_set_has_what_is_placed_and_a_snapshot_of_it() -> None:
+    entries = show.entries_of(files.read(SETS[-1]))
+    decisions = [e.record for e in entries if isinstance(e.record, PrepareCommit)]
+    assert any(decision.placed for decision in decisions)
+    chunks = [e.record for e in entries if isinstance(e.record, Snapshot)]
+    places = [p for chunk in chunks for row in chunk.places for _, _, p in row.places]
+    assert {place is None for place in places} == {True, False}
+    assert any(chunk.modes for chunk in chunks)
+    assert any(chunk.last_places for chunk in chunks)
 
 
 def test_a_set_is_small(directory: Path) -> None:
