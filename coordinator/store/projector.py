@@ -30,6 +30,7 @@ from ...journal.reader import (
     find_snapshot,
     read_entries,
 )
+from ...journal.records.fate import NO_EPOCH
 from ...journal.records.types import Entry, Snapshot
 from ...journal.txid import MAX_OFFSET
 from ..protocol.metadata import Header, HeaderState, Projected
@@ -367,7 +368,9 @@ class Projector:
         with closing(entries):
             for _, entry in entries:
                 known = cursor.incarnation
-                return start, known is None or entry.incarnation == known
+                # Behind the first record, one without an epoch may have any: see `Projection`.
+                says_nothing = known is None or (last > 0 and entry.epoch == NO_EPOCH)
+                return start, says_nothing or entry.incarnation == known
         return start, True
 
     async def _begin_anew(self, partition: int, cursor: Cursor | None) -> _Following:

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias
 from ....journal.control import OWN_BRANCH, TopicPartition
 from ....journal.errors import CorruptRecordError
 from ....journal.places import GONE, Placed, Unplaced
+from ....journal.records.fate import NO_EPOCH
 from ....journal.records.snapshots import begins_at
 from ....journal.records.types import (
     UNKNOWN_OFFSET,
@@ -178,7 +179,9 @@ class Projection:
 
     def _check(self, offset: int, entry: Entry) -> None:
         known = self._epochs.incarnation
-        if known is not None and entry.incarnation != known:
+        # One that claims no epoch says nothing of the journal: a bid for the empty partition that
+        # came second has an incarnation of its own, and what fills a lost tail has none.
+        if known is not None and entry.incarnation != known and entry.epoch != NO_EPOCH:
             raise JournalAnewError(
                 f"journal partition {self.partition} at offset {offset}: the record is of"
                 f" incarnation {entry.incarnation:012x}, not {known:012x}: the journal was made"

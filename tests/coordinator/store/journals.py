@@ -100,6 +100,18 @@ class Journal:
         self.append(stale)
         self.own()
 
+    def lose_bid(self) -> None:
+        """A candidate's bid for the empty partition comes second: it drew an incarnation too."""
+        late = Owner(replaces=-1, address="b:1", process_nonce=2)
+        self.entries.append((self.end, Entry(-1, self.incarnation + 9, late, -1)))
+        self.own()
+
+    def fill(self) -> None:
+        """An operator fills a lost tail."""
+        for _ in range(2):
+            self.entries.append((self.end, Entry(-1, 0, Committed(begin=-1), -1)))
+        self.own()
+
     def begin(self, partitions: Sequence[DataPartition] = ()) -> int:
         """Begins a transaction."""
         offset = self.end
@@ -237,6 +249,8 @@ ACTIONS = (
     "finish",
     "own",
     "zombie",
+    "lost-bid",
+    "fill",
 )
 
 
@@ -257,6 +271,8 @@ def act(journal: Journal, action: Action) -> None:
         "begin-named": lambda: journal.begin([data(one % 2, two % 3, one - 1)]),
         "own": journal.own,
         "zombie": journal.zombie,
+        "lost-bid": journal.lose_bid,
+        "fill": journal.fill,
         "place": lambda: journal.place([one % 3, two % 3]),
         "place-old": lambda: journal.place([one % 3], upto=oldest),
         "gone": lambda: journal.place([one % 3], gone=True),
