@@ -70,6 +70,13 @@ class Journalist:
         begin = effect.begin if isinstance(effect, WriteOffsets) else effect.transaction.begin
         self._unwritten.append(begin)
 
+    def first_marker(self, _key: object) -> int | None:
+        """Returns None: markers are written at once."""
+        return None
+
+    def places_given(self) -> None:
+        raise AssertionError("nothing is placed")
+
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         raise AssertionError(f"{producer_id} ({nonce}) is fenced: {error}")
 
@@ -101,17 +108,18 @@ class History:
         self._steps: dict[tuple[str, int], int] = {}
         self._shell = Journalist()
         shard = Shard(0, ShardConfig())
-        shard.topics[TOPIC] = TopicFacts(
+        facts = TopicFacts(
             topic_id="W2ifJDqPQsqSLJHrGjYeEQ",
             partition_count=TOPIC_PARTITIONS,
             record_max_bytes=1_000_000,
         )
+        self._topics = {TOPIC: facts}
         owner = Owner(replaces=-1, address="127.0.0.1:1", process_nonce=1, partition_count=1)
         entry = Entry(-1, INCARNATION, owner)
         self._shell.values.append(encode_entry(entry))
         shard.replay(0, entry)
         self.tenure = self._shell.tenure = Tenure(shard, self._shell)
-        self.tenure.begin(NOW)
+        self.tenure.begin(NOW, self._topics)
 
     def values(self) -> Iterator[list[bytes]]:
         """Yields the journal's encoded records in order, some at a time."""
@@ -133,7 +141,7 @@ class History:
         return taken
 
     def _ask(self, command: commands.Command) -> commands.Reply:
-        self.tenure.submit(command, None, NOW)
+        self.tenure.submit(command, None, NOW, self._topics)
         self._shell.settle()
         return self._shell.replies.pop(None)
 

@@ -93,10 +93,10 @@ class Figures:
     transactions: int = 0
     projected_s: float = 0.0
     """Time for all transactions, once their records are decoded."""
-    cpu_s: float = 0.0
-    """Processor time of this process in it."""
-    decoding_s: float = 0.0
-    """Processor time of decoding the records beforehand."""
+    cpu_us: list[float] = field(default_factory=list)
+    """Processor time of this process in it, for a transaction, of each batch of records."""
+    decoding_us: list[float] = field(default_factory=list)
+    """The same, of decoding the records beforehand."""
     range_ms: list[float] = field(default_factory=list)
     """Times of a range of `RANGE` entries."""
     range_cpu_ms: list[float] = field(default_factory=list)
@@ -134,12 +134,14 @@ async def _project(store: MetadataStore, transactions: int, figures: Figures) ->
         decoding_s = time.process_time()
         batch = [(offset, decode_entry(value)) for offset, value in raw]
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        figures.decoding_s += cpu_s - decoding_s
         for write in projection.feed(batch):
             assert await store.write(PARTITION, cursor, write)
             cursor = write.cursor
         figures.projected_s += time.perf_counter() - began_s
-        figures.cpu_s += time.process_time() - cpu_s
+        if len(raw) == READ_AT_ONCE:
+            share = 1e6 / sum(isinstance(entry.record, PrepareCommit) for _, entry in batch)
+            figures.decoding_us.append((cpu_s - decoding_s) * share)
+            figures.cpu_us.append((time.process_time() - cpu_s) * share)
 
 
 async def _watch(store: MetadataStore, figures: Figures) -> None:
