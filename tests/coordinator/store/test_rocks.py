@@ -106,3 +106,26 @@ def test_closing_ends_watches(tmp_path: Path) -> None:
             await waiting
 
     on_loop(check)
+
+
+def test_a_directory_that_goes_while_it_is_open_is_begun_anew(tmp_path: Path) -> None:
+    """What stands in the way is told, for as long as it does; then the journal has it all."""
+
+    async def check() -> None:
+        place = tmp_path / "store"
+        store, changes = RocksStore(place), [Change(None, header(n)) for n in range(50)]
+        assert await store.apply(PARTITION, None, Cursor(1), changes)
+        shutil.rmtree(place)
+        place.write_text("no directory")
+        for _ in range(2):
+            with pytest.raises(MetadataStoreError, match=r"Transactions go on.*make the directory"):
+                await store.tidy()
+        place.unlink()
+        assert not await store.apply(PARTITION, Cursor(1), Cursor(2), [])
+        assert await store.cursor(PARTITION) is None
+        assert await store.apply(PARTITION, None, Cursor(1), changes)
+        await store.tidy()
+        assert len(await content(store)) > len(changes)
+        await store.close()
+
+    on_loop(check)
