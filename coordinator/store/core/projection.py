@@ -141,7 +141,7 @@ class Projection:
 
     # ---- feeding --------------------------------------------------------------------------------
 
-    def feed(self, entries: Iterable[tuple[int, Entry]]) -> list[Write]:
+    def feed(self, entries: Sequence[tuple[int, Entry]]) -> list[Write]:
         """Takes the next entries, each with its offset.
 
         Returns:
@@ -152,7 +152,7 @@ class Projection:
             CorruptRecordError: one does not follow from those before it.
         """
         if self.next_offset is None:
-            first = next(iter(entries), None)
+            first = entries[0] if entries else None
             self.next_offset = self._due_from = self._began.offset if first is None else first[0]
         changes, epochs, offset = _CHANGES, self._epochs, self.next_offset - 1
         for offset, entry in entries:
