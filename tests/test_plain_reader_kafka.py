@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Message
+from typer.testing import CliRunner
 
 import logtx
 from logtx.benchmarks.failover.fleet import coordinator_child
 from logtx.coordinator.client.admin import AdminQueries
+from logtx.integration.cli import main as cli
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.modes import Mode
@@ -171,3 +174,32 @@ def test_what_is_written_and_not_registered_yet_is_waited_for(
     transaction.abort()
     assert read(plain, b"behind it") == [b"behind it"]
     writer.close()
+
+
+def test_what_was_placed_is_listed_when_it_is_finished(
+    servers: str, client: logtx.MetadataClient
+) -> None:
+    """By the partition that it wrote to; and the store is what the journal says."""
+    writer = Writer(servers)
+    committed, aborted = writer.begin(b"listed"), writer.begin(b"dropped")
+    committed.commit()
+    aborted.abort()
+    deadline_s = time.monotonic() + WAIT_S
+    while not all(h and h.finished for h in map(client.header, (committed.txid, aborted.txid))):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    listed = command(servers, "txn", "list", "--topic", TOPIC, "--partition", "0", "--finished")
+    states = {row["txid"]: row["state"] for row in listed["transactions"]}
+    assert states[str(committed.txid)] == "committed"
+    assert str(aborted.txid) not in states, "what was aborted has no operations"
+    recent = command(servers, "txn", "list", "--finished", "--since", "10m", "--state", "aborted")
+    assert str(aborted.txid) in [row["txid"] for row in recent["transactions"]]
+    assert command(servers, "metadata", "check")["wrong"] == []
+    writer.close()
+
+
+def command(servers: str, *arguments: str) -> Any:
+    """Runs `logtx`; returns what it printed as JSON."""
+    result = CliRunner().invoke(cli.app, [*arguments, "--json", "--bootstrap-servers", servers])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
