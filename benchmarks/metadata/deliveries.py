@@ -22,7 +22,7 @@ from ..scenarios.consumption import read_all
 from ..scenarios.fleet import VALUE
 from ..scenarios.latency import HANGING, LogtxAlone, value_of
 from ..stats import percentile
-from .topics import MODES, Seal, topic_of
+from .topics import MODES, WIDE, Seal, topic_of
 
 OPEN: Final = 30
 """Transactions of a round of `Sealed`. They are open and written before the topic is sealed."""
@@ -49,7 +49,7 @@ class Delivery(LogtxAlone):
         """
         super().__init__(context)
         self.partitions = width
-        self.topic = topic_of(f"wide-{width}", mode)
+        self.topic = topic_of(f"{WIDE}{width}", mode)
         self.name = f"{type(self).__name__}-{self.topic}"
 
 

@@ -21,7 +21,7 @@ from ..model import Context, Sample
 from ..scenarios.fleet import VALUE, pipelined
 from ..stats import percentile
 from .disk import Disk
-from .topics import topic_of
+from .topics import WIDE, topic_of
 
 FINISHED_S: Final = 1.0
 """Length of a round of `Finished`."""
@@ -94,7 +94,7 @@ class _Wide:
     def __init__(self, context: Context, mode: Mode, width: int) -> None:
         """Keeps the parameters; `open` connects."""
         self.context, self.width = context, width
-        self.topic = topic_of(f"wide-{width}", mode)
+        self.topic = topic_of(f"{WIDE}{width}", mode)
 
     def open(self) -> None:
         """Connects the producer and the journal's reader."""

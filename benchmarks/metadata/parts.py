@@ -12,14 +12,14 @@ from logtx.journal.modes import Mode
 from ..model import Better, Comparison, Context, Scenario
 from .deliveries import BACKLOG_PARTITIONS, Backlog, Delivery, Plain, Sealed, fill
 from .ends import Finished, Many
-from .topics import MODES
+from .topics import MODES, WIDE
 
 WIDTHS: Final = (1, 16, 64, 256)
 """Partitions of a transaction, with a record in each."""
 DELIVERED: Final = (1, 64)
 """The same where a consumer reads them."""
 TOPICS: Final[Mapping[str, int]] = {
-    **{f"wide-{width}": width for width in WIDTHS},
+    **{f"{WIDE}{width}": width for width in WIDTHS},
     "sealed": 2,
     "unsealed": 2,
     "plain": 1,

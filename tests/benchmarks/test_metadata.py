@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from logtx.benchmarks.metadata import __main__ as command
 from logtx.benchmarks.metadata.disk import Disk, batches
 from logtx.benchmarks.metadata.parts import PARTS
+from logtx.benchmarks.metadata.topics import INDEX_INTERVAL_BYTES, warm
 from logtx.benchmarks.store.rows import measured
+from logtx.journal.logs.memory.log import MemoryLog
 
 
 def batch(offset: int, payload: bytes) -> bytes:
@@ -67,6 +69,16 @@ def test_a_part_run_writes_no_document() -> None:
         result = CliRunner().invoke(app, [*arguments, "--write-docs"])
         assert result.exit_code == 2
     assert CliRunner().invoke(app, ["--part", "nothing"]).exit_code == 2
+
+
+def test_each_partition_is_warm_when_its_second_batch_lies_behind_the_interval_of_its_index(
+    memory_log: MemoryLog,
+) -> None:
+    memory_log.create_topic("wide", partitions=3)
+    warm(memory_log, {"wide": 3})
+    for partition in range(3):
+        assert memory_log.end_offset("wide", partition) == 2
+    assert INDEX_INTERVAL_BYTES >= 4_096
 
 
 @pytest.mark.kafka
