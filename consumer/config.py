@@ -140,6 +140,11 @@ class ConsumerConfig:
     and stops at the first one that is open."""
 
     @property
+    def tells_ends(self) -> bool:
+        """Whether librdkafka tells when a partition was read to its end."""
+        return bool(self.librdkafka["enable.partition.eof"])
+
+    @property
     def librdkafka_quiet(self) -> dict[str, Any]:
         """Settings for consumers that only read on the side: without the application's callbacks
         (``oauth_cb`` stays) and without ``group.instance.id``."""

@@ -186,6 +186,11 @@ class Followed:
         return len(self._early) if self.input is None else self.input.held_records
 
     @property
+    def lacks_place(self) -> bool:
+        """Whether a place is known that reading has not come to."""
+        return self.input is not None and self.input.lacks_place
+
+    @property
     def is_full(self) -> bool:
         """Whether so many places wait for its data that reading the journal pauses."""
         return self.input is not None and self.input.fills_up

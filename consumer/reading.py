@@ -34,6 +34,7 @@ from .out_of_range import OutOfRange, Refusal, Restart
 from .side_read import SideReader
 from .spill.store import RocksSpillStore
 from .topic_ids import TopicIds
+from .unseen import Unseen
 
 _LOG = logging.getLogger(__name__)
 FETCH_MAX_RECORDS: Final = 1_000
@@ -106,6 +107,7 @@ class Reading:
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self.shared = Shared()
         self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map, self.shared)
+        self._unseen = Unseen(log, config.librdkafka_quiet, is_needed=not config.tells_ends)
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
@@ -575,12 +577,16 @@ class Reading:
         waiting = False
         if self._watches:
             waiting = self._poll_homes()
+        if self._unseen.is_looking and self._unseen.step(self.assigned):
+            self.wake_all()
+            waiting = True
         if self._blocked:
             waiting = self._side_read() or waiting
         now = time.monotonic()
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
             self._look_up(now)
+            self._unseen.watch(self.assigned.values())
             if again := self._out.to_read_again(self.assigned, now):
                 self.reassign(again)
         return waiting
@@ -677,6 +683,7 @@ class Reading:
         self._look_ups.close()
         self.following.close()
         self._side_reader.close()
+        self._unseen.close()
         self._store.close()
 
 

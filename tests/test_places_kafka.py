@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
@@ -299,13 +300,23 @@ def read_until(readers: Sequence[Reader], wanted: Sequence[bytes], timeout_s: fl
         assert Counter(reader.values) == Counter(wanted)
 
 
+def write_own(world: World, topic: str, value: bytes) -> None:
+    """Writes a record in a transaction of Kafka's, whose end takes an offset and is not shown."""
+    servers = {"bootstrap.servers": world.kafka.bootstrap_servers}
+    producer = confluent_kafka.Producer({**servers, "transactional.id": f"own-{topic}"})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, value, None, 0)
+    producer.commit_transaction(WAIT_S)
+
+
 @pytest.fixture(scope="module")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One for all tests here but those that kill the broker."""
     directory = tmp_path_factory.mktemp("places")
     with LocalKafka(directory, settings=OPEN_TO_ALL, java_options=QUICK_TO_START) as kafka:
         made = World(kafka, tmp_path_factory.mktemp("coordinators"))
-        made.prepare([2, 1, 1, 1, WIDE])
+        made.prepare([2, 1, 1, 1, 1, 1, WIDE])
         yield made
         made.close()
 
@@ -340,6 +351,31 @@ def name_of(name: str, number: int, topic: str, partition: int) -> bytes:
 def values_of(name: str, count: int, topic: str, partitions: int) -> list[bytes]:
     """Returns the values of the records of `begin` in one topic."""
     return [name_of(name, n, topic, p) for n in range(count) for p in range(partitions)]
+
+
+# ---- records that Kafka keeps to itself ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_placed_behind_records_that_kafka_keeps_to_itself_needs_no_next_record(
+    world: World, whole: bool
+) -> None:
+    topic = world.placed()
+    [transaction] = begin(world, [topic], 1, "placed")
+    before = world.log.end_offset(topic, 0)
+    write_own(world, topic, PLAIN)
+    # Kafka writes its marker after it has answered.
+    World._until(lambda: world.log.end_offset(topic, 0) == before + 2)
+    reader = (WholeReader if whole else Reader)(world.cluster.consumer(topic))
+    until_s = time.monotonic() + 1
+    while time.monotonic() < until_s:
+        reader.poll()
+    transaction.commit(WAIT_S)
+    written = values_of("placed", 1, topic, 1)
+    read_until([reader], written if whole else [PLAIN, *written], SOON_S)
+    assert world.log.end_offset(topic, 0) == before + 2, "nothing came behind it"
+    fresh = Reader(world.cluster.consumer(topic))
+    read_until([fresh], [PLAIN, *written], SOON_S)
 
 
 # ---- sealed topics ------------------------------------------------------------------------------

@@ -184,6 +184,11 @@ class PartitionBuffer(DeliveryQueue):
             self.next_offset = stop.met.offset
         self._after_batch()
 
+    @property
+    def lacks_place(self) -> bool:
+        """Whether a place is known that reading has not come to."""
+        return False
+
     def skip_unseen(self, offset: int) -> None:
         """Counts everything below an offset as read: no further record there will be fed."""
         if offset > self.next_offset and self.mode_met is None:

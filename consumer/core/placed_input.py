@@ -173,6 +173,14 @@ class PlacedInput:
         return self._view.is_full(self._partition)
 
     @property
+    def lacks_place(self) -> bool:
+        """Whether a place is known that reading has not come to."""
+        following = self._view.next_place(self._partition)
+        if following is None or self._is_behind_end(following[0]):
+            return False
+        return self.next_offset < following[0]
+
+    @property
     def is_over(self) -> bool:
         """Whether everything before the mode record is passed on. The reader then goes on behind it
         without a home, from the buffer's position, when that comes to the mode record."""

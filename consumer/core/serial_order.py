@@ -163,6 +163,11 @@ class SerialBuffer(PartitionBuffer):
             self._due.append((place, raw, end))
             self._end_due()
 
+    @property
+    def lacks_place(self) -> bool:
+        """Whether a place is known that reading has not come to."""
+        return bool(self._due)
+
     def will_not_come(self, raw: RawTxId) -> bool:
         """Returns whether a placed transaction is placed where this reader will not come to."""
         return raw in self._not_coming
