@@ -8,7 +8,7 @@ from typing import Final
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.places import PartitionId
-from ...journal.records.types import DataPartition, PartitionWrites
+from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
 from .decision import TopicFacts
 from .modes import TopicModes
 from .transactions import TransactionMetadata
@@ -24,12 +24,16 @@ MARKER_BYTES_MAX: Final = 990_000
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches. Its partition list takes up to 1 KiB."""
 
+_NOT_KNOWN: Final[Mapping[TopicPartition, int]] = {}
 Topics = Mapping[str, TopicFacts]
 """What is known of data topics, by topic name."""
 
 
 def resolve(
-    topics: Topics, partitions: Iterable[TopicPartition], began_ms: int
+    topics: Topics,
+    partitions: Iterable[TopicPartition],
+    began_ms: int,
+    first_offsets: Mapping[TopicPartition, int] = _NOT_KNOWN,
 ) -> tuple[DataPartition, ...]:
     """Ties partitions to the ids of the topics that had these names when a transaction began.
 
@@ -40,15 +44,25 @@ def resolve(
         topics: what is known of them.
         partitions: the data partitions that a request names.
         began_ms: when the transaction began, in monotonic ms.
+        first_offsets: partition → first offset written there, as far as it is known.
 
     Raises:
         UnknownTopicError: there is no such partition.
     """
     resolved = []
-    for topic, partition in partitions:
-        if not exists(topics, (topic, partition)):
+    known: dict[str, tuple[int, str]] = {}
+    for key in partitions:
+        topic, partition = key
+        if topic not in known:
+            facts = topics.get(topic)
+            known[topic] = (
+                (0, "") if facts is None else (facts.partition_count, facts.id_at(began_ms))
+            )
+        count, topic_id = known[topic]
+        if not 0 <= partition < count:
             raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
-        resolved.append(DataPartition(topic, partition, topics[topic].id_at(began_ms)))
+        first_offset = first_offsets.get(key, UNKNOWN_OFFSET)
+        resolved.append(DataPartition(topic, partition, topic_id, first_offset))
     return tuple(resolved)
 
 
@@ -62,14 +76,16 @@ def added_to(
     topics: Topics,
     transaction: TransactionMetadata,
     named: Iterable[TopicPartition],
+    first_offsets: Mapping[TopicPartition, int] = _NOT_KNOWN,
 ) -> tuple[DataPartition, ...]:
-    """Returns those partitions of `named` that are not registered yet.
+    """Returns those partitions of `named` that are not registered yet; see `resolve`.
 
     Raises:
         UnknownTopicError: there is no such partition.
     """
-    new = (p for p in named if p not in transaction.partitions)
-    return resolve(topics, new, transaction.began_ms)
+    registered = transaction.partitions
+    new = [p for p in named if p not in registered]
+    return resolve(topics, new, transaction.began_ms, first_offsets)
 
 
 def writes_of(
@@ -77,7 +93,7 @@ def writes_of(
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     modes: TopicModes,
-) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...]]:
+) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...]]:
     """Returns what a commit decides for each data partition.
 
     Covers the partitions registered before and those that the commit names (decision 0004).
@@ -89,8 +105,8 @@ def writes_of(
         modes: tell where no marker is written.
 
     Returns:
-        What the decision says, and the partitions of which the parts say more: all, or where it is
-        placed a share.
+        What the decision says; the partitions of which the parts say more: all, or where it is
+        placed a share; and where it is placed.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
@@ -98,20 +114,24 @@ def writes_of(
     """
     registered, added = transaction.partitions, transaction.branches
     partitions = (*registered.values(), *added_to(topics, transaction, named))
-    check_markers_fit(topics, added, named, placed_of(partitions, modes))
+    placed = placed_of(partitions, modes)
+    check_markers_fit(topics, added, named, placed)
+    if not added:  # the usual case, quickly
+        whole = tuple([PartitionWrites(p, named.get(p.key, ())) for p in partitions])
+        return whole, (), placed
     writes = tuple(
         PartitionWrites(p, named.get(p.key, ()))
         for p in partitions
         if named.get(p.key) or not added.get(p.key)
     )
-    of_parts = (p for p in registered.values() if added.get(p.key))
     # A marker says all that branches wrote. Where there is none, readers must know from the
     # decision that it is not all.
-    return writes, tuple(
+    of_parts = tuple(
         p
-        for p in of_parts
+        for p in (p for p in registered.values() if added.get(p.key))
         if not named.get(p.key) or modes.is_placed(PartitionId(*p.key, p.topic_id))
     )
+    return writes, of_parts, placed_of((*(w.partition for w in writes), *of_parts), modes)
 
 
 def part_of(
@@ -139,8 +159,16 @@ def placed_of(partitions: Iterable[DataPartition], modes: TopicModes) -> tuple[T
     """Returns those partitions in which what is decided now is placed, rather than marked."""
     if not modes.places_any:
         return ()
-    placed = (p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id)))
-    return tuple(dict.fromkeys(placed))
+    placed: dict[TopicPartition, None] = {}
+    known: dict[tuple[str, str], bool] = {}
+    for p in partitions:
+        which = p.topic, p.topic_id
+        is_placed = known.get(which)
+        if is_placed is None:
+            is_placed = known[which] = modes.is_placed(PartitionId(*p.key, p.topic_id))
+        if is_placed:
+            placed[p.topic, p.partition] = None
+    return tuple(placed)
 
 
 def check_markers_fit(

@@ -502,6 +502,11 @@ class MarkerLanes:
 
     # ---- what others ask ------------------------------------------------------------------------
 
+    @property
+    def has_lanes(self) -> bool:
+        """Whether there are lanes; without one there is no marker to write."""
+        return bool(self._lanes)
+
     def backlog(self, journal_partition: int, partition: TopicPartition) -> int:
         """Returns the number of markers of a journal partition that a data partition lacks."""
         lane = self._lanes.get((journal_partition, partition))

@@ -24,8 +24,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...journal.control import TopicPartition
-from ...journal.places import GONE, PartitionId, Placed, Unplaced
+from ...journal.places import GONE, PartitionId, Placed
 from ...journal.value import value
+from .unplaced import UnplacedTransactions
 
 
 @value(frozen=True, slots=True)
@@ -78,8 +79,7 @@ class Places:
     """What is decided and not placed, and where everything else of it stands."""
 
     def __init__(self) -> None:
-        self.unplaced: Unplaced[int] = Unplaced()
-        """BEGINs of what waits."""
+        self.unplaced = UnplacedTransactions()
         self.last: dict[PartitionId, int] = {}
         """Partition → the highest place given there."""
         self._unfinished: dict[int, _Placing] = {}
@@ -97,9 +97,8 @@ class Places:
         """
         if not ends:
             return
-        self._unfinished[begin] = _Placing(sequence, ends)
-        for partition in ends:
-            self.unplaced.add(partition, sequence, begin)
+        placing = self._unfinished[begin] = _Placing(sequence, ends)
+        self.unplaced.add(sequence, begin, placing.ends)
 
     def replay_placed(self, placed: Placed) -> list[int]:
         """Applies a valid PLACED record.
@@ -107,16 +106,22 @@ class Places:
         Returns:
             BEGINs of the transactions that now have all their places, by commit sequence.
         """
-        touched: dict[int, _Placing] = {}
-        for partition, place, (_, begin) in self.unplaced.cover(placed):
-            transaction = touched[begin] = self._unfinished[begin]
-            transaction.places[partition] = place
-            if place == GONE:
+        ends, whole = placed.ends, []
+        touched: dict[PartitionId, object] = {}
+        for sequence, begin, partitions in self.unplaced.cover(placed):
+            transaction = self._unfinished[begin]
+            transaction.places.update(
+                zip(partitions, map(ends.__getitem__, partitions), strict=True)
+            )
+            touched.update(dict.fromkeys(partitions))
+            if len(transaction.places) == len(transaction.ends):
+                whole.append((sequence, begin))
+        for partition, place in ends.items():
+            if partition in touched and place == GONE:
                 self.last.pop(partition, None)
-            else:
+            elif partition in touched:
                 self.last[partition] = max(place, self.last.get(partition, 0))
-        whole = [b for b, t in touched.items() if len(t.places) == len(t.ends)]
-        return sorted(whole, key=lambda begin: touched[begin].sequence)
+        return [begin for _, begin in sorted(whole)]
 
     def replay_finished(self, begin: int) -> None:
         """Forgets a finished transaction."""
@@ -128,6 +133,11 @@ class Places:
         """Returns where an unfinished transaction is placed; None if it is placed nowhere."""
         t = self._unfinished.get(begin)
         return None if t is None else PlacedWrites(begin, t.sequence, dict(t.ends), dict(t.places))
+
+    @property
+    def unfinished_count(self) -> int:
+        """Number of decided, unfinished transactions that are placed somewhere."""
+        return len(self._unfinished)
 
     def is_waiting(self, begin: int) -> bool:
         """Returns whether an unfinished transaction lacks a place."""
@@ -181,14 +191,17 @@ class Places:
                 asked for.
             ends: ends of partitions as their leaders told them, or `GONE`.
         """
-        places: dict[PartitionId, int] = {}
-        for partition, end in ends.items():
-            covered = [w for w in self.unplaced.of(partition) if w.sequence <= upto]
-            if covered and end == GONE:
-                places[partition] = GONE
-            elif covered:
-                written = max(self._unfinished[w.what].ends[partition] for w in covered)
-                places[partition] = max(end, written, self.last.get(partition, 0))
+        written: dict[PartitionId, int] = {}
+        for begin, partitions in self.unplaced.up_to(upto):
+            behind = self._unfinished[begin].ends
+            for partition in partitions:
+                if behind[partition] > written.get(partition, -1):
+                    written[partition] = behind[partition]
+        places = {
+            p: GONE if end == GONE else max(end, written[p], self.last.get(p, 0))
+            for p, end in ends.items()
+            if p in written
+        }
         return Placed(upto, places) if places else None
 
     # ---- snapshots ------------------------------------------------------------------------------
@@ -214,7 +227,7 @@ class Places:
             transaction = _Placing(row.sequence, row.ends)
             transaction.places = dict(row.places)
             places._unfinished[row.begin] = transaction
-            for partition in row.ends:
-                if partition not in row.places:
-                    places.unplaced.add(partition, row.sequence, row.begin)
+            left = {p: end for p, end in row.ends.items() if p not in row.places}
+            if left:
+                places.unplaced.add(row.sequence, row.begin, left)
         return places

@@ -32,13 +32,14 @@ Pure: the caller asks the brokers, and has the clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.places import PartitionId, Placed, Unplaced
+from ...journal.places import PartitionId, Placed
 from ...journal.value import value
+from .unplaced import UnplacedTransactions
 
 RETRY_MIN_MS: Final = 50
 """First pause after a partition's end could not be asked for."""
@@ -90,12 +91,6 @@ class _Pause:
     until_ms: int = 0
 
 
-@dataclass(slots=True)
-class _Left:
-    sequence: int
-    partitions: set[PartitionId] = field(default_factory=set)
-
-
 class Placer:
     """The rounds of one tenure."""
 
@@ -108,12 +103,12 @@ class Placer:
                 count too, those of an earlier tenure among them.
         """
         self._first_marker = first_marker
-        self._unplaced: Unplaced[int] = Unplaced()
+        self._unplaced = UnplacedTransactions()
         """What is durably decided and not durably placed."""
-        self._ids: dict[TopicPartition, list[PartitionId]] = {}
-        """Data partition → under which topic ids something waits there: one, nearly always."""
-        self._left: dict[int, _Left] = {}
-        """BEGIN → where it has no durable place yet."""
+        self._ids: dict[str, dict[str, None]] = {}
+        """Topic → under which ids something waited there since nothing did: one, nearly always."""
+        self._left: dict[int, int] = {}
+        """BEGIN → number of partitions in which it has no durable place yet."""
         self._question: Question | None = None
         self._pauses: dict[PartitionId, _Pause] = {}
         self.round = Round.NONE
@@ -133,12 +128,11 @@ class Placer:
 
     def place(self, effect: PlaceWrites) -> None:
         """Takes a durable decision. Effects must come in journal order, those for lanes too."""
-        self._left[effect.begin] = _Left(effect.sequence, set(effect.partitions))
-        for partition in effect.partitions:
-            self._unplaced.add(partition, effect.sequence, effect.begin)
-            ids = self._ids.setdefault(partition.key, [])
-            if partition not in ids:
-                ids.append(partition)
+        partitions = dict.fromkeys(effect.partitions)
+        self._left[effect.begin] = len(partitions)
+        self._unplaced.add(effect.sequence, effect.begin, partitions)
+        for topic, topic_id in dict.fromkeys([(p.topic, p.topic_id) for p in partitions]):
+            self._ids.setdefault(topic, {})[topic_id] = None
 
     def is_waiting(self, begin: int) -> bool:
         """Returns whether a transaction lacks a durable place."""
@@ -147,10 +141,9 @@ class Placer:
     def may_mark(self, partition: PartitionId, sequence: int) -> bool:
         """Returns whether a marker (or mode record) of this sequence may go out there now (R4)."""
         # Under whatever id: a broker of the past may have told another one of the same topic.
-        return all(
-            self._unplaced.of(each)[0].sequence > sequence
-            for each in self._ids.get(partition.key, ())
-        )
+        ids = self._ids.get(partition.topic, ())
+        firsts = (self._unplaced.first(partition._replace(topic_id=each)) for each in ids)
+        return all(first is None or first > sequence for first in firsts)
 
     def ask(self, now_ms: int) -> Question | None:
         """Begins a round, if something can be placed and no round is under way.
@@ -160,18 +153,15 @@ class Placer:
         """
         if self.round is not Round.NONE:
             return None
-        firsts = {
-            partition: self._unplaced.of(partition)[0].sequence
-            for partition in self._unplaced.partitions()
-            if self._pauses.get(partition, _Pause()).until_ms <= now_ms
-        }
-        upto = max((self._unplaced.of(p)[-1].sequence for p in firsts), default=-1)
+        firsts, lasts = self._unplaced.firsts(), self._unplaced.lasts()
+        ready = [p for p in lasts if self._is_ready(p, now_ms)]
+        upto = max(map(lasts.__getitem__, ready), default=-1)
         free: list[PartitionId] = []
-        for partition, first in firsts.items():
-            marker = self._first_end(partition, self._first_marker(partition.key))
-            if marker is None or first < marker:
+        for partition in ready:
+            ended = self._first_end(partition)
+            if ended is None or firsts[partition] < ended:
                 free.append(partition)
-                upto = upto if marker is None else min(upto, marker - 1)
+                upto = upto if ended is None else min(upto, ended - 1)
         asked = tuple(p for p in free if firsts[p] <= upto)
         if not asked:
             return None
@@ -179,11 +169,19 @@ class Placer:
         self._question = Question(upto, asked)
         return self._question
 
-    def _first_end(self, partition: PartitionId, marker: int | None) -> int | None:
+    def _is_ready(self, partition: PartitionId, now_ms: int) -> bool:
+        pause = self._pauses.get(partition)
+        return pause is None or pause.until_ms <= now_ms
+
+    def _first_end(self, partition: PartitionId) -> int | None:
         """Returns the sequence of the first marker, or first place under another id, that a
         partition lacks; None if it lacks none."""
-        others = (each for each in self._ids[partition.key] if each != partition)
-        firsts = [self._unplaced.of(each)[0].sequence for each in others]
+        marker = self._first_marker(partition.key)
+        ids = self._ids[partition.topic]
+        if len(ids) == 1:
+            return marker
+        others = (partition._replace(topic_id=i) for i in ids if i != partition.topic_id)
+        firsts = [first for p in others if (first := self._unplaced.first(p)) is not None]
         return min((*firsts, marker) if marker is not None else firsts, default=None)
 
     def answered(
@@ -227,24 +225,16 @@ class Placer:
         if self.round is Round.RECORD:
             self._turn(Round.NONE)
         whole: list[tuple[int, int]] = []
-        for partition, _, (sequence, begin) in self._unplaced.cover(placed):
-            self.given += 1
-            if not self._unplaced.of(partition):
-                self._forget_id(partition)
-            left = self._left[begin]
-            left.partitions.discard(partition)
-            if not left.partitions:
+        for sequence, begin, partitions in self._unplaced.cover(placed):
+            self.given += len(partitions)
+            self._left[begin] -= len(partitions)
+            if not self._left[begin]:
                 del self._left[begin]
                 whole.append((sequence, begin))
+        if self.is_idle:
+            self._ids.clear()
         self.whole = [begin for _, begin in sorted(whole)]
         return self.whole
-
-    def _forget_id(self, partition: PartitionId) -> None:
-        ids = self._ids.get(partition.key, [])
-        if partition in ids:
-            ids.remove(partition)
-        if not ids:
-            self._ids.pop(partition.key, None)
 
     def drop(self) -> None:
         """Drops the current round: the tenure pauses, or its PLACED record will not be appended.
@@ -262,7 +252,7 @@ class Placer:
 
     def waiting(self) -> dict[PartitionId, int]:
         """Returns partition → sequence of the first decision that has no durable place there."""
-        return {p: self._unplaced.of(p)[0].sequence for p in self._unplaced.partitions()}
+        return self._unplaced.firsts()
 
     def _turn(self, state: Round) -> None:
         assert self.round in VALID_PREVIOUS[state], f"{self.round} → {state}"

@@ -33,7 +33,6 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -51,7 +50,6 @@ from ...journal.errors import (
 from ...journal.keys import is_key_name
 from ...journal.places import PartitionId
 from ...journal.records.types import (
-    UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
     AddOffsets,
@@ -78,7 +76,6 @@ from .data_partitions import (
     added_to,
     exists,
     part_of,
-    placed_of,
     resolve,
     writes_of,
 )
@@ -258,9 +255,8 @@ class Shard(ShardState):
         transaction = self._require(command.txid, command.session)
         _check_certain(doubt)
         known, told = transaction.partitions, command.first_offsets
-        resolved = added_to(topics, transaction, command.partitions)
         new = (
-            *(replace(p, first_offset=told.get(p.key, UNKNOWN_OFFSET)) for p in resolved),
+            *added_to(topics, transaction, command.partitions, told),
             *earlier_starts(known, told),
         )
         records = (AddPartitions(begin=transaction.begin, partitions=new),) if new else ()
@@ -403,7 +399,7 @@ class Shard(ShardState):
                 )
             self.offsets.check_fits(transaction)
             check_parts(transaction, command.parts)
-            writes, of_parts = writes_of(topics, transaction, command.writes, self.modes)
+            writes, of_parts, placed = writes_of(topics, transaction, command.writes, self.modes)
         except LogtxError as error:
             return self._refused(refs, error)
         record = PrepareCommit(
@@ -411,7 +407,7 @@ class Shard(ShardState):
             writes=writes,
             decided_ms=now.wall_ms,
             added=of_parts,
-            placed=placed_of((*(w.partition for w in writes), *of_parts), self.modes),
+            placed=placed,
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))

@@ -235,11 +235,15 @@ class ShardState:
         begin = transaction.begin
         self._read_kept(begin)
         transaction.placed = frozenset(record.placed)
-        ends = {
-            _id_of(transaction, key): 1 + max(r.last_offset for r in transaction.branches[key])
-            for key in record.placed
-            if transaction.branches.get(key)
-        }
+        branches, partitions = transaction.branches, transaction.partitions
+        ends: dict[PartitionId, int] = {}
+        for key in record.placed:
+            if ranges := branches.get(key):
+                last = ranges[0].last_offset
+                if len(ranges) > 1:
+                    last = max(r.last_offset for r in ranges)
+                topic, number = key
+                ends[PartitionId(topic, number, partitions[key].topic_id)] = last + 1
         self.places.replay_commit(begin, offset, ends)
         if ends:
             self.watermark.emit(offset, PlaceWrites(begin, offset, tuple(ends)))

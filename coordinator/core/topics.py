@@ -228,7 +228,7 @@ class TopicKnowledge:
 
         The arguments are those of `needs`.
         """
-        for name, partition in partitions:
+        for name, partition in _highest(partitions).items():
             topic = self._topics.get(name)
             if topic is None or topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS:
                 return False

@@ -121,7 +121,8 @@ def partitions_from_wire(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition,
     Raises:
         ConfigError: a topic's name is too long.
     """
-    return tuple((check_topic(w.topic), p) for w in wire for p in w.partitions)
+    named = ((check_topic(w.topic), w.partitions) for w in wire)
+    return tuple((topic, p) for topic, numbers in named for p in numbers)
 
 
 def first_offsets_to_wire(
@@ -137,10 +138,11 @@ def first_offsets_to_wire(
 
 def first_offsets_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
     """Decodes the first offsets of the partitions for which they are known."""
+    found = ((w.topic, w.partitions, w.first_offsets) for w in wire)
     return {
-        (w.topic, p): offset
-        for w in wire
-        for p, offset in zip(w.partitions, w.first_offsets, strict=bool(w.first_offsets))
+        (topic, p): offset
+        for topic, numbers, offsets in found
+        for p, offset in zip(numbers, offsets, strict=bool(offsets))
         if offset >= 0
     }
 
@@ -199,12 +201,15 @@ def writes_from_wire(
         ValueError: a range is impossible, or a partition is named twice.
         ConfigError: a topic's name is too long.
     """
-    writes = {
-        (check_topic(w.topic), w.partition): tuple(
-            BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches
+    writes: dict[TopicPartition, tuple[BranchRange, ...]] = {}
+    topic: str | None = None
+    for w in wire:
+        # Runs of one topic share its name's object, whose hash is known then.
+        if topic is None or w.topic != topic:
+            topic = check_topic(w.topic)
+        writes[topic, w.partition] = tuple(
+            [BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches]
         )
-        for w in wire
-    }
     if len(writes) < len(wire):
         raise ValueError("a partition is named twice: its records would be those of one alone")
     return writes

@@ -139,6 +139,11 @@ class PartitionRuntime:
         else:
             serving.submit(command, answer, doubt)
 
+    @property
+    def marks_any(self) -> bool:
+        """Whether any data partition lacks markers; False is certain."""
+        return self._services.markers.lanes.has_lanes
+
     def marker_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of this journal partition's markers that a data partition lacks."""
         return self._services.markers.lanes.backlog(self.partition, partition)
@@ -156,6 +161,13 @@ class PartitionRuntime:
             for topic in named
             if topic in facts and modes.phase(topic, facts[topic].topic_id) is Phase.METADATA
         }
+
+    @property
+    def placing_count(self) -> int:
+        """Number of transactions that are decided and not finished, and placed somewhere: no data
+        partition has a longer backlog of places."""
+        serving = self._live
+        return 0 if serving is None else serving.tenure.shard.places.unfinished_count
 
     def places_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of decided transactions that have no place in a data partition."""

@@ -511,7 +511,9 @@ class Streams(pb_grpc.CoordinatorServicer):
         _check_lanes(partitions, runtime)
         # A topic may be sealed whose transactions are placed: markers alone need its writes.
         unwritten = runtime.unwritten(partitions)
-        for partition in partitions if unwritten else ():
+        # Looked at one by one only where one may have so many.
+        may_be_full = unwritten and runtime.placing_count >= PLACES_WAITING_MAX
+        for partition in partitions if may_be_full else ():
             if runtime.places_backlog(partition) >= PLACES_WAITING_MAX:
                 raise CoordinatorBusyError(
                     f"{partition[0]}[{partition[1]}] has {PLACES_WAITING_MAX} transactions that"
@@ -615,7 +617,7 @@ async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.R
 
 
 def _check_lanes(partitions: Iterable[TopicPartition], runtime: PartitionRuntime) -> None:
-    for partition in partitions:
+    for partition in partitions if runtime.marks_any else ():
         if runtime.marker_backlog(partition) >= MARKERS_WAITING_MAX:
             raise CoordinatorBusyError(
                 f"{partition[0]}[{partition[1]}] has {MARKERS_WAITING_MAX} markers to take and"

@@ -73,6 +73,10 @@ encode_long, encode_string = _long, _string
 """For what is written beside the journal in the same form."""
 
 
+_ONE_OWN: Final = _long(1) + _long(0)
+"""One branch, and it is the transaction's own."""
+
+
 @lru_cache(maxsize=_CACHED)
 def _epoch(epoch: int, incarnation: int) -> bytes:
     return _long(epoch) + _long(incarnation)
@@ -90,6 +94,19 @@ def _partition(topic: str, topic_id: str, number: int) -> bytes:
 
 def _writes(writes: PartitionWrites) -> bytes:
     partition, branches = writes.partition, writes.branches
+    if len(branches) == 1 and not branches[0].branch:  # nearly always: its own records
+        own = branches[0]
+        return b"".join(
+            (
+                _partition(partition.topic, partition.topic_id, partition.partition),
+                _ONE_OWN,
+                _long(own.first_offset),
+                _long(own.last_offset),
+                _long(own.count),
+                _NOTHING,
+                _long(partition.first_offset),
+            )
+        )
     parts = [_partition(partition.topic, partition.topic_id, partition.partition)]
     if branches:
         parts.append(_long(len(branches)))
