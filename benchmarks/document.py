@@ -52,6 +52,7 @@ it; the thin line is between what the rounds lay. The dotted line is 1: as Kafka
 """
 _GOAL: Final = "goal"
 _RATIO: Final = "ratio"
+_UNIT: Final = "unit"
 
 
 def write(scenarios: Sequence[Json], order: Sequence[str]) -> None:
@@ -144,7 +145,9 @@ def headlines(chapter: Json) -> Iterator[tuple[str, ...]]:
                 unit, figure = columns[place - 1], row[place - 1]
                 ratio = figure if unit == _RATIO else ""
                 figure = "" if ratio else figure
-                unit = "" if ratio else unit
+                if ratio:
+                    # Of times less is better, of rates more.
+                    unit = row[columns.index(_UNIT)] if _UNIT in columns else ""
                 yield f"{chapter['title']}: {row[0]}", unit, figure, ratio, goal, met
 
 

@@ -43,12 +43,14 @@ _METHOD: Final = """\
 `make bench-metadata`: topics in [metadata mode](topics.md) beside topics with markers: one build,
 one broker, one coordinator, one run. Sides run in turn, there and back, after a round that does not
 count; shown are medians of {rounds} rounds, with the least and the most, and the ratio of the
-medians. Transactions have a record of 100 bytes in each of their partitions.
+medians: metadata mode's figure over that of markers, so of a rate more is better, and of a time,
+of CPU and of bytes less. Transactions have a record of 100 bytes in each of their partitions.
 
 *Decision to finished* is the time from the answered commit until a reader of the journal meets
 COMMITTED; *commit to finished* begins at the call of commit, when all records are acknowledged. One
 transaction at a time. *64 in flight* is one producer; the coordinator's CPU, and the bytes, are
-counted until all is finished. *Bytes beside the records* are what all logs of the broker grew by,
+counted until all is finished. Each partition got a few plain records before, as the first entries
+of a partition's index files cost the broker more than all else. *Bytes beside the records* are what all logs of the broker grew by,
 the journal's and Kafka's own too, less the batches that hold records. *Commit to delivery* is as in
 the scenario `latency`. On the *sealed topic* (`max.message.bytes=1`) transactions were written
 before it was sealed; with markers they would wait until it takes records again. The *backlog* is
