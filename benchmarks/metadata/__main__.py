@@ -50,15 +50,16 @@ of CPU and of bytes less. Transactions have a record of 100 bytes in each of the
 COMMITTED; *commit to finished* begins at the call of commit, when all records are acknowledged. One
 transaction at a time. *64 in flight* is one producer; the coordinator's CPU, and the bytes, are
 counted until all is finished. Each partition got a few plain records before, as the first entries
-of a partition's index files cost the broker more than all else. *Bytes beside the records* are what all logs of the broker grew by,
-the journal's and Kafka's own too, less the batches that hold records. *Commit to delivery* is as in
-the scenario `latency`. On the *sealed topic* (`max.message.bytes=1`) transactions were written
-before it was sealed; with markers they would wait until it takes records again. The *backlog* is
-{backlog} records in 4 partitions, in transactions of 1,000. *Plain records* come every 25 ms, with
-nothing beside them. The machine's load average of 15 minutes was {load:.0f} at the end: above the
-number of cores, others were at work too, and times tell little beside the CPU and the bytes. The
-rows on the *metadata store* ([metadata](metadata.md)) compare nothing: they are what it takes by
-itself, in one process, of a made-up journal of transactions that are placed."""
+of a partition's index files cost the broker more than all else. *Bytes beside the records* are what
+all logs of the broker grew by, the journal's and Kafka's own too, less the batches that hold
+records. *Commit to delivery* is as in the scenario `latency`. On the *sealed topic*
+(`max.message.bytes=1`) transactions were written before it was sealed; with markers they would wait
+until it takes records again. The *backlog* is {backlog} records in 4 partitions, in transactions of
+1,000. *Plain records* come every 25 ms, with nothing beside them. The machine's load average of 15
+minutes was {load:.0f} at the end: above the number of cores, others were at work too, and times
+tell little beside the CPU and the bytes. The rows on the *metadata store*
+([metadata](metadata.md)) compare nothing: they are what it takes by itself, in one process, of a
+made-up journal of transactions that are placed."""
 
 
 def _measure(
