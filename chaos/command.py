@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import SECONDS_MIN, System
+from .options import SECONDS_MIN, Metadata, System
 
 
 def chaos(
@@ -39,6 +39,13 @@ def chaos(
             "checkpoint is restored. Takes a gigabyte of memory and a core.",
         ),
     ] = False,
+    metadata: Annotated[
+        Metadata,
+        typer.Option(
+            help="Topics that begin in metadata mode; unless it is none, an operator switches them "
+            "to and fro, and topics are sealed for a while.",
+        ),
+    ] = Metadata.NONE,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -68,6 +75,7 @@ def chaos(
     logtx chaos --seconds 60 --system kafka
     logtx chaos --seconds 60 --upgrade-from HEAD~10
     logtx chaos --seconds 120 --rate 50 --spark
+    logtx chaos --seconds 120 --metadata half
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -85,5 +93,6 @@ def chaos(
         data_dir=data_dir,
         upgrade_from=upgrade_from,
         spark=spark,
+        metadata=metadata,
     )
     raise typer.Exit(run_chaos(options))

@@ -20,7 +20,7 @@ from ..integration.local.ports import HOST, pick_ports
 from ..integration.local.processes import Child, CoordinatorChild
 from ..integration.local.spark_driver import SparkChild
 from .errors import ChaosError
-from .options import ChaosOptions
+from .options import ChaosOptions, Metadata
 from .plan import Role
 from .previous import launcher_of
 from .proxy import Proxies
@@ -28,6 +28,8 @@ from .settings import INTERRUPTED_STATUS
 
 LOGS: Final = "processes"
 """Directory of what the processes print."""
+STORES: Final = "stores"
+"""Directory of the coordinators' metadata stores."""
 JOURNAL_PARTITIONS: Final = 8
 """Partitions of the journal; enough that each of the coordinators owns some."""
 SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
@@ -202,8 +204,11 @@ class ChaosCoordinator(CoordinatorChild):
         proxies: Proxies,
         launcher: Sequence[str] = (),
         previous: Path | None = None,
+        *,
+        has_store: bool = False,
     ) -> None:
         name = f"coordinator-{number}"
+        store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if has_store else []
         self._todays_launcher = launcher
         super().__init__(
             name,
@@ -213,6 +218,7 @@ class ChaosCoordinator(CoordinatorChild):
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
             *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
+            *store,
             launcher=launcher if previous is None else launcher_of(previous),
         )
         self._proxies = proxies
@@ -263,7 +269,13 @@ class Fleet:
                 Role.COORDINATOR,
                 number,
                 ChaosCoordinator(
-                    number, directory, bootstrap_servers, proxies, options.launcher, previous
+                    number,
+                    directory,
+                    bootstrap_servers,
+                    proxies,
+                    options.launcher,
+                    previous,
+                    has_store=options.metadata is not Metadata.NONE,
                 ),
             )
             for number in range(counts[Role.COORDINATOR])

@@ -23,11 +23,12 @@ from .checkpoints import Checkpoints
 from .errors import ChaosError
 from .fleet import ChaosCoordinator, Fleet, Member
 from .inspector import Inspector
+from .operator import Operator
 from .plan import TRACKS, Fault, Role, What
 from .progress import Progress
 from .proxy import Proxies, Rule
 from .recorder import Recorder
-from .settings import FLEETING_TOPIC
+from .settings import DATA_TOPIC, FLEETING_TOPIC, OUT_TOPIC
 from .topics import Topics
 from .trimmer import Trimmer
 
@@ -80,10 +81,12 @@ class Nemesis:
         recorder: Recorder,
         progress: Progress,
         checkpoints: Checkpoints | None = None,
+        operator: Operator | None = None,
     ) -> None:
         """Sorts the plan into tracks; `start` begins it.
 
-        The caller goes on reading `progress`. `checkpoints` are those of the Spark query.
+        The caller goes on reading `progress`. `checkpoints` are those of the Spark query;
+        `operator` switches topics.
         """
         self._seconds = seconds
         self._cluster = cluster
@@ -95,6 +98,7 @@ class Nemesis:
         self._recorder = recorder
         self._progress = progress
         self._checkpoints = checkpoints
+        self._operator = operator
         self._tracks: dict[str, list[Fault]] = {}
         for fault in plan:
             self._tracks.setdefault(TRACKS[fault.role], []).append(fault)
@@ -170,6 +174,10 @@ class Nemesis:
                 done = self._recreate()
             elif fault.role is Role.TOPICS:
                 done = self._grow()
+            elif fault.role is Role.MODE:
+                done = self._switch(fault)
+            elif fault.role is Role.SEAL:
+                done = self._seal(fault)
             elif fault.role is Role.BROKER:
                 done = self._hurt_broker(fault)
             else:
@@ -390,6 +398,8 @@ class Nemesis:
     def _recreate(self) -> bool:
         self._tell("recreate", FLEETING_TOPIC)
         self._topics.delete()
+        if self._operator is not None:
+            self._operator.made_anew(FLEETING_TOPIC)
         self._await_forgotten()
         self._topics.make_anew()
         # Whatever is appended from now on is in the new one: the old one has no in-sync replicas.
@@ -406,6 +416,22 @@ class Nemesis:
                 return
             time.sleep(_LOOK_S)
         self._recorder.write("note", note=f"{FLEETING_TOPIC} is still listed by transactions")
+
+    def _switch(self, fault: Fault) -> bool:
+        assert self._operator is not None
+        self._operator.switch(fault.number)
+        return True
+
+    def _seal(self, fault: Fault) -> bool:
+        topic = (DATA_TOPIC, OUT_TOPIC)[fault.number]
+        self._tell("seal", topic)
+        try:
+            self._topics.seal(topic)
+            self._stopping.wait(fault.for_s)
+        finally:
+            self._topics.unseal(topic)
+            self._tell("unseal", topic)
+        return True
 
     def _grow(self) -> bool:
         self._tell("grow", "topics")

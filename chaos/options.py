@@ -23,6 +23,17 @@ class System(StrEnum):
     """Kafka's own transactions, through confluent-kafka."""
 
 
+class Metadata(StrEnum):
+    """Which topics begin in metadata mode. In any case but `NONE` all are switched to and fro."""
+
+    NONE = "none"
+    """None, and none is ever switched."""
+    HALF = "half"
+    """The workers' input, or their output; the seed chooses."""
+    ALL = "all"
+    """Both, and the topic that is deleted and made anew."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
     """The options of the command line, and those that only tests set."""
@@ -43,6 +54,8 @@ class ChaosOptions:
     take their places, one after the other. None: all are today's."""
     spark: bool = False
     """Whether a Spark query is one of the workers."""
+    metadata: Metadata = Metadata.NONE
+    """Which topics begin in metadata mode."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -61,7 +74,13 @@ class ChaosOptions:
             raise ChaosError("--rate must be more than 0.")
         if self.upgrade_from is not None and self.system is not System.LOGTX:
             raise ChaosError("--upgrade-from is for logtx: Kafka has no coordinators of its own.")
-
+        if self.metadata is not Metadata.NONE and self.system is not System.LOGTX:
+            raise ChaosError("--metadata is for logtx: Kafka always writes markers.")
+        if self.metadata is not Metadata.NONE and self.upgrade_from is not None:
+            raise ChaosError(
+                "--metadata needs coordinators of one build: older ones can't switch topics. Leave"
+                " out --upgrade-from."
+            )
         if self.spark and self.system is not System.LOGTX:
             raise ChaosError("--spark is for logtx: Spark's own sink has no transactions.")
         if self.spark and find_spec("pyspark") is None:
@@ -70,6 +89,7 @@ class ChaosOptions:
     def counts(self) -> dict[Role, int]:
         """Returns how many of each role run."""
         logtx = self.system is System.LOGTX
+        switched = {Metadata.NONE: 0, Metadata.HALF: 2, Metadata.ALL: 3}[self.metadata]
         return {
             Role.BROKER: self.brokers,
             Role.COORDINATOR: self.coordinators if logtx else 0,
@@ -80,4 +100,6 @@ class ChaosOptions:
             Role.TOPIC: 2,
             Role.FLEETING: 1 if logtx else 0,
             Role.TOPICS: 1,
+            Role.MODE: switched,
+            Role.SEAL: min(switched, 2),
         }

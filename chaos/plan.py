@@ -68,6 +68,10 @@ class What(StrEnum):
     """Topics get one more partition."""
     RESTORE = "restore"
     """As KILL; an older copy of the checkpoint is put back meanwhile."""
+    SWITCH = "switch"
+    """A topic is switched to the other mode."""
+    SEAL = "seal"
+    """A topic takes no records, until the fault's end."""
     UPGRADE = "upgrade"
     """A coordinator of an older commit is stopped in order, and one of today's takes its place."""
 
@@ -87,6 +91,10 @@ class Role(StrEnum):
     """The topic that is deleted and made anew."""
     TOPICS = "topics"
     """All other topics together."""
+    MODE = "mode"
+    """The mode of a topic."""
+    SEAL = "seal"
+    """A topic, as far as it takes records."""
 
 
 TRACKS: Final[Mapping[Role, str]] = {
@@ -99,6 +107,8 @@ TRACKS: Final[Mapping[Role, str]] = {
     Role.TOPIC: "trim",
     Role.FLEETING: "fleeting",
     Role.TOPICS: "topics",
+    Role.MODE: "mode",
+    Role.SEAL: "seal",
 }
 """Role → the track of its faults."""
 
@@ -190,6 +200,8 @@ _TRACKS: Final[Mapping[str, _Track]] = {
     "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
     "fleeting": _Track((_Kind(What.RECREATE, Role.FLEETING, 1),), (15.0, 30.0)),
     "topics": _Track((_Kind(What.GROW, Role.TOPICS, 1),), (20.0, 60.0)),
+    "mode": _Track((_Kind(What.SWITCH, Role.MODE, 1),), (4.0, 14.0)),
+    "seal": _Track((_Kind(What.SEAL, Role.SEAL, 1, (1.0, 6.0)),), (12.0, 25.0)),
     "spark": _Track(
         (
             _Kind(What.KILL, Role.SPARK, 3, (0.1, 2.0)),
@@ -219,6 +231,8 @@ _MILD: Final[Mapping[str, _Track]] = {
         (2.0, 4.0),
     ),
     "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
+    "mode": _Track((_Kind(What.SWITCH, Role.MODE, 1),), (1.0, 3.0)),
+    "seal": _Track((_Kind(What.SEAL, Role.SEAL, 1, (0.5, 1.5)),), (3.0, 5.0)),
     "spark": _Track(
         (
             _Kind(What.KILL, Role.SPARK, 1, (0.1, 0.5)),

@@ -46,6 +46,7 @@ from .errors import ChaosError
 from .fleet import ChaosCoordinator, Death, Fleet, Member, fleet
 from .inspector import Inspector, open_inspector
 from .nemesis import Nemesis
+from .operator import Operator
 from .options import ChaosOptions, System
 from .plan import Fault, Role, plan_faults, plan_upgrades
 from .previous import unpack
@@ -74,7 +75,7 @@ the checker takes for ten minutes of load."""
 LAST_S: Final = 60.0
 """How long it has to end its processes after that; then it ends without a word, and the kernel ends
 them."""
-READY_S: Final = 60.0
+READY_S: Final = 180.0
 """Bounds the wait for each coordinator to be ready, and for all clients to begin. A smaller value
 fails slow machines, a larger one delays the report of a real failure."""
 _TICK_S: Final = 0.2
@@ -171,6 +172,7 @@ class _Run:
         self._fleet: Fleet
         self._nemesis: Nemesis
         self._inspector: Inspector
+        self._operator: Operator | None = None
         self._settings: Settings
         self._display: Display
 
@@ -208,6 +210,11 @@ class _Run:
         stack.callback(clients_log.close)
         self._inspector = open_inspector(log, clients_log, settings, directory)
         stack.callback(self._inspector.close)
+        recorder = stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0"))
+        if settings.switched_topics:
+            self._operator = Operator(clients_log, settings, recorder)
+            stack.callback(self._operator.close)
+            self._operator.begin()
         self._nemesis = Nemesis(
             _plan(options),
             seconds=options.seconds,
@@ -217,9 +224,10 @@ class _Run:
             trimmer=Trimmer(log, self._inspector, settings),
             topics=topics,
             inspector=self._inspector,
-            recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
+            recorder=recorder,
             progress=self._progress,
             checkpoints=Checkpoints(directory) if options.spark else None,
+            operator=self._operator,
         )
 
     def _start_coordinators(self) -> None:
@@ -289,6 +297,7 @@ class _Run:
     def _end(self) -> None:
         for phase, step in (
             ("stopping producers", self._stop_producers),
+            ("switching topics", self._settle),
             ("draining", self._drain),
             ("stopping workers and consumers", self._stop_readers),
             ("reading to the end", self._read_to_the_end),
@@ -306,6 +315,10 @@ class _Run:
         # A producer that was started again a moment ago would die of SIGTERM while Python starts.
         await_until(self._all_began, READY_S + self._spark_s, self._tick)
         self._stop(self._fleet.producers, PRODUCERS_S)
+
+    def _settle(self) -> None:
+        if self._operator is not None:
+            self._operator.settle()
 
     def _drain(self) -> None:
         await_decided(self._inspector, self._tick)
@@ -356,6 +369,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         rebalance=REBALANCES[options.seed % len(REBALANCES)],
         fleeting_topic=FLEETING_TOPIC if options.system is System.LOGTX else None,
         spark_topic=SPARK_TOPIC if options.spark else None,
+        metadata=options.metadata,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
-from .options import System
+from .options import Metadata, System
 
 FILE: Final = "chaos.json"
 HISTORY: Final = "history"
@@ -32,6 +32,8 @@ SPARK_GROUP: Final = "chaos-spark"
 SPARK_PARTITIONS: Final = 8
 """Partitions of its topic: as many as the others can grow to."""
 READERS_GROUP: Final = "chaos-readers"
+PRODUCERS_GROUP: Final = "default"
+"""Transaction group of the producers without a transaction key."""
 KEYED_PRODUCERS: Final = 2
 """Producers with transaction keys: the last of all, and half of them at most. With two of them,
 keys change hands."""
@@ -76,6 +78,8 @@ class Settings:
     """The topic that is deleted and made anew; None: there is none."""
     spark_topic: str | None = None
     """The topic that the Spark query writes; None: there is no query."""
+    metadata: Metadata = Metadata.NONE
+    """Which topics begin in metadata mode."""
     partitions: int = PARTITIONS
     """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP
@@ -90,13 +94,30 @@ class Settings:
         """Reads the file. Raises OSError, ValueError, KeyError."""
         told: dict[str, Any] = json.loads((directory / FILE).read_text())
         own = {field.name: told[field.name] for field in fields(cls)}
-        return cls(**{**own, "system": System(told["system"])})
+        chosen = {"system": System(told["system"]), "metadata": Metadata(told["metadata"])}
+        return cls(**{**own, **chosen})
 
     @property
     def topics(self) -> list[str]:
         """All topics with data."""
         others = [self.fleeting_topic, self.spark_topic]
         return [self.data_topic, self.out_topic, *filter(None, others)]
+
+    @property
+    def switched_topics(self) -> dict[str, str]:
+        """Topics that are switched to and fro → the transaction group that places there."""
+        if self.metadata is Metadata.NONE:
+            return {}
+        found = {self.data_topic: PRODUCERS_GROUP, self.out_topic: self.workers_group}
+        if self.metadata is Metadata.ALL and self.fleeting_topic is not None:
+            found[self.fleeting_topic] = PRODUCERS_GROUP
+        return found
+
+    @property
+    def first_in_metadata(self) -> list[str]:
+        """Topics that begin in metadata mode."""
+        topics = list(self.switched_topics)
+        return topics if self.metadata is not Metadata.HALF else [topics[self.seed % len(topics)]]
 
     def partition_of(self, key: int) -> int:
         """Returns the partition of a key's records. It stays the same when topics grow."""

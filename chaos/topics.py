@@ -1,13 +1,18 @@
-"""What is done to whole topics: one is deleted and made anew, the others get more partitions."""
+"""What is done to whole topics: one is deleted and made anew, the others grow or are sealed.
+
+Kafka has no seal. A topic whose records may have one byte at most takes none: MSG_SIZE_TOO_LARGE.
+It can be read, and asked for its ends.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -27,6 +32,7 @@ TOPIC_SETTINGS: Final = {
     "segment.bytes": str(1024 * 1024),
     "retention.ms": "-1",
 }
+_SEAL: Final = "max.message.bytes"
 PARTITIONS_MAX: Final = SPARK_PARTITIONS
 """Partitions of a topic that does not grow any more: more of them only take processor time."""
 _LIMIT_S: Final = 90.0
@@ -34,6 +40,9 @@ _LIMIT_S: Final = 90.0
 brokers is down, and a broker that was killed on a busy machine takes half a minute to come back."""
 _ANSWER_S: Final = 10.0
 """Bounds each request."""
+_ADMIN: Final[Any] = kafka_admin
+_SET: Final[Any] = _ADMIN.AlterConfigOpType.SET
+_DELETE: Final[Any] = _ADMIN.AlterConfigOpType.DELETE
 _PAUSE_S: Final = 0.5
 """Pause after a request that was refused."""
 
@@ -101,6 +110,32 @@ class Topics:
                     return
                 if time.monotonic() > until_s:
                     raise ChaosError(f"Topic {topic} was not made anew: {error}") from error
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+    def seal(self, topic: str) -> None:
+        """Lets a topic take no records. Raises ChaosError as `delete`."""
+        self._configure(topic, "1", _SET)
+
+    def unseal(self, topic: str) -> None:
+        """Lets it take records again. Raises ChaosError as `delete`."""
+        self._configure(topic, None, _DELETE)
+
+    def _configure(self, topic: str, value: str | None, operation: Any) -> None:
+        entry = _ADMIN.ConfigEntry(_SEAL, value, incremental_operation=operation)
+        until_s = time.monotonic() + _LIMIT_S
+        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
+        while True:
+            resource = _ADMIN.ConfigResource(
+                _ADMIN.ResourceType.TOPIC, topic, incremental_configs=[entry]
+            )
+            try:
+                told: Any = admin.incremental_alter_configs([resource], request_timeout=_ANSWER_S)
+                told[resource].result(_ANSWER_S)
+            except (KafkaException, TimeoutError) as error:
+                if time.monotonic() > until_s:
+                    raise ChaosError(f"Topic {topic} was not configured: {error}") from error
                 time.sleep(_PAUSE_S)
             else:
                 return

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .core.avro import read_entry
 from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import History
-from .core.journal import Journal, Partition, read_journal
+from .core.journal import Fate, Journal, Partition, read_journal
 from .core.logs import NO_VALUE, Record, View, view_kafka, view_logtx
 from .core.wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
 from .errors import BrokenLogError
@@ -47,7 +47,7 @@ def assemble(
     journals = {j.number: j for j in _journals(journal)} if settings.system == LOGTX else {}
     if settings.system == LOGTX and not journals:
         raise BrokenLogError("there is no journal: the run was not dumped")
-    views = dict(_views(history, data, committed, settings.system))
+    views = dict(_views(history, data, committed, settings.system, journals))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input)
 
@@ -61,8 +61,12 @@ def _journals(logs: Logs) -> Iterator[Journal]:
 
 
 def _views(
-    history: History, data: Logs, committed: Logs, system: str
+    history: History, data: Logs, committed: Logs, system: str, journals: Mapping[int, Journal]
 ) -> Iterator[tuple[Partition, View]]:
+    def fate_of(txid: TxId) -> Fate | None:
+        journal = journals.get(txid.partition)
+        return None if journal is None else journal.fate(txid)
+
     txids: dict[bytes, TxId] = {}
     given: dict[Partition, tuple[Head, dict[int, int]]] = {}
     if system == KAFKA:
@@ -73,9 +77,11 @@ def _views(
         partition, records = (head.topic, head.partition), _records(history, raw, txids)
         if system == LOGTX:
             judged = None
+            placed = [end for journal in journals.values() for end in journal.placed_in(partition)]
             if head.topic in history.anew:
                 records, judged = _of_last_incarnation(history, head.topic, records)
-            view = view_logtx(partition, head.start, head.end, records)
+                placed = [end for end in placed if end.txid in judged]
+            view = view_logtx(partition, head.start, head.end, records, placed, fate_of)
             view.judged = judged
             yield partition, view
             continue

@@ -12,7 +12,9 @@ from .core.fencing import check_fencing
 from .core.finals import check_finals
 from .core.findings import Findings
 from .core.inputs import check_inputs
+from .core.logs import Standing
 from .core.markers import check_markers
+from .core.places import check_places
 from .core.polls import check_polls
 from .core.reads import check_acknowledged, check_offsets, check_reads
 from .core.serial import check_serializable
@@ -32,12 +34,14 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
     check_cycles,
     check_inputs,
     check_markers,
+    check_places,
     check_fencing,
 )
 
 FAULTS: Final = (
     *("kill", "pause", "restart", "replace", "cut", "stall", "delay", "trim"),
     *("fill", "mislead", "interrupt", "recreate", "grow", "upgrade", "restore"),
+    *("switch", "seal"),
 )
 """Events of the nemesis that hurt; the others heal."""
 NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}
@@ -75,6 +79,12 @@ def _stats(facts: Facts) -> dict[str, int]:
         "readers": len(history.readers),
         "log records": sum(len(view.records) for view in facts.views.values()),
         "markers": sum(len(view.first_markers) for view in facts.views.values()),
+        "places": sum(len(view.placed) for view in facts.views.values()),
+        "mode records": sum(
+            standing is Standing.MODE
+            for view in facts.views.values()
+            for standing in view.standing.values()
+        ),
         "markers written again": sum(len(view.later_markers) for view in facts.views.values()),
         "values not judged, of a topic made anew": history.counts["append not judged"],
         "faults": sum(history.counts[f"fault {what}"] for what in FAULTS),

@@ -109,7 +109,8 @@ def _steps(worker: Process, steps: Sequence[OffsetStep]) -> list[list[object]]:
     """Returns what a commit claims to consume, in rows: group, topic, partition, from, to.
 
     There is one row per partition. Places are (o2, o3): if a block ends within a transaction, o2
-    stands at its marker, and o3 of its records are consumed.
+    stands at its marker, and o3 of its records are consumed. Of a topic that is placed in they also
+    say what was passed: journal partition, commit sequence, records of the next one.
     """
     group = worker.settings.workers_group
     return [
@@ -118,8 +119,12 @@ def _steps(worker: Process, steps: Sequence[OffsetStep]) -> list[list[object]]:
     ]
 
 
-def _place(place: Place | None) -> tuple[int, int] | None:
-    return None if place is None else (place.o2, place.o3)
+def _place(place: Place | None) -> tuple[object, ...] | None:
+    if place is None:
+        return None
+    passed = place.passed
+    more = () if passed is None else ((passed.home[0], passed.sequence, passed.taken),)
+    return place.o2, place.o3, *more
 
 
 def _enter_commit(worker: Process, operation: str, steps: Sequence[OffsetStep]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ from logtx.chaos.checker import Verdict, store
 from logtx.chaos.checker.assemble import RunSettings, assemble
 from logtx.chaos.checker.core.history import History, in_order
 from logtx.chaos.checker.judge import judge
-from logtx.journal.control import BranchRange, Marker, encode_marker
-from logtx.journal.position import Place, Position
+from logtx.journal.control import (
+    BranchRange,
+    Marker,
+    ModeRecord,
+    encode_marker,
+    encode_mode_record,
+)
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import PartitionId, Placed
+from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import (
     Aborted,
@@ -43,6 +52,8 @@ IN, OUT = "chaos", "chaos-out"
 GROUP = "workers"
 INCARNATION = 7
 Partition = tuple[str, int]
+Where = tuple[int, int] | tuple[int, int, tuple[int, int, int]]
+"""A consumer's place: o2, o3, and what was passed: journal, commit sequence, records taken."""
 
 
 @dataclass
@@ -88,12 +99,11 @@ class Txn:
         self.world.journal_append(self.journal, record)
         self.world.claims[self.name].append([GROUP, topic, number, start, end])
 
-    def claim_places(
-        self, number: int, start: tuple[int, int] | None, end: tuple[int, int]
-    ) -> None:
-        """The same, by places (o2, o3)."""
-        to = Position(o1=end[0], o2=end[0], o3=end[1])
-        step = OffsetStep(IN, number, None if start is None else Place(*start), to)
+    def claim_places(self, number: int, start: Where | None, end: Where) -> None:
+        """The same, by places."""
+        at = _place(end)
+        to = Position(o1=at.o2, o2=at.o2, o3=at.o3, passed=at.passed)
+        step = OffsetStep(IN, number, None if start is None else _place(start), to)
         record = AddOffsets(begin=self.txid.offset, group=GROUP, steps=(step,))
         self.world.journal_append(self.journal, record)
         self.world.claims[self.name].append(
@@ -117,12 +127,22 @@ class Txn:
                 )
                 for (topic, number), offsets in self.offsets.items()
             ]
-            record = PrepareCommit(begin=self.txid.offset, writes=tuple(writes), decided_ms=0)
+            record = PrepareCommit(
+                begin=self.txid.offset,
+                writes=tuple(writes),
+                decided_ms=0,
+                placed=tuple(p for p in self.offsets if self.world.places_in(p, self.journal)),
+            )
         else:
             record = PrepareAbort(
                 begin=self.txid.offset, reason=AbortReason.REQUESTED, decided_ms=0
             )
         self.sequence = self.world.journal_append(self.journal, record)
+        return self
+
+    def place(self, *partitions: Partition, **how: Any) -> Txn:
+        """A PLACED record, up to this transaction, of these partitions or all of its; see World."""
+        self.world.place(self, partitions or tuple(self.offsets), **how)
         return self
 
     def mark(self, partition: Partition, *, commit: bool = True, hw: int = 0) -> int:
@@ -158,11 +178,26 @@ class Txn:
 
     def commit(self) -> Txn:
         """All of it, as it should be."""
-        return self.ask().decide().mark_all().end("committed")
+        self.ask().decide()
+        world = self.world
+        if placed := [p for p in self.offsets if world.places_in(p, self.journal)]:
+            self.place(*placed)
+        for partition in self.offsets:
+            if partition not in placed:
+                self.mark(partition)
+        return self.finish().end("committed")
 
     def abort(self) -> Txn:
         """The same of an abort."""
         return self.decide(commit=False).mark_all(commit=False).end("aborted")
+
+
+def _place(where: Where) -> Place:
+    o2, o3, *passed = where
+    if not passed:
+        return Place(o2, o3)
+    journal, sequence, taken = passed[0]
+    return Place(o2, o3, Passed((journal, INCARNATION), sequence, taken))
 
 
 class World:
@@ -184,8 +219,13 @@ class World:
         }
         self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
         """As readers of committed records are to be given them."""
-        self.places: dict[Partition, dict[int, tuple[int, int]]] = {p: {} for p in self.logs}
+        self.places: dict[Partition, dict[int, Where]] = {p: {} for p in self.logs}
         """Of each delivered record, where a consumer's position stands behind it."""
+        self.homes: dict[str, int] = {}
+        """Topic in metadata mode → its home."""
+        self.passed: dict[Partition, int] = {}
+        """Partition that is followed → commit sequence of what was placed last, or of the MODE
+        record."""
         self.starts: dict[Partition, int] = dict.fromkeys(self.logs, 0)
         self.stable: dict[Partition, int] = {}
         """Kafka's last stable offset, where it is not the end."""
@@ -259,7 +299,7 @@ class World:
         value = self.append_event(process, None, partition)
         offset = self.record(partition, value)
         self.order[partition].append(offset)
-        self.places[partition][offset] = offset + 1, 0
+        self.places[partition][offset] = self._where(partition, offset + 1)
         if ack:
             self.acked(process, partition, offset, value)
         return value
@@ -275,11 +315,94 @@ class World:
             for index, delivered in enumerate(delivers, 1):
                 last = index == len(delivers)
                 place = (offset + 1, 0) if last else (offset, index)
-                self.places[partition][delivered] = place
+                self.places[partition][delivered] = self._where(partition, *place)
         if self.system == "kafka":
             self.order[partition].sort()
         assert op
         return offset
+
+    def _where(self, partition: Partition, o2: int, o3: int = 0, taken: int = 0) -> Where:
+        sequence = self.passed.get(partition)
+        if sequence is None:
+            return o2, o3
+        return o2, o3, (self.homes[partition[0]], sequence, taken)
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def places_in(self, partition: Partition, journal: int) -> bool:
+        """Whether a journal places in a partition what it decides now."""
+        return self.homes.get(partition[0]) == journal
+
+    def switch(self, topic: str = IN, journal: int = 0, *, records: bool = True) -> dict[str, int]:
+        """Switch a topic to the other mode; the offsets of its MODE records, by phase."""
+        places = topic not in self.homes
+        phases = [Phase.TO_METADATA, Phase.METADATA]
+        if not places:
+            phases = [Phase.TO_MARKERS, Phase.MARKERS]
+        began = self.journal_append(journal, ModeChange(topic, "", phases[0], with_records=records))
+        since = {}
+        for partition in [p for p in self.logs if p[0] == topic]:
+            since[partition[1]] = len(self.logs[partition])
+            if records:
+                self.mode_record(partition, journal, began, places=places)
+            if places:
+                self.passed[partition] = began
+            else:
+                del self.passed[partition]
+        if not places:
+            del self.homes[topic]
+        change = ModeChange(topic, "", phases[1], since, with_records=records)
+        ended = self.journal_append(journal, change)
+        if places:
+            self.homes[topic] = journal
+        return {phases[0]: began, phases[1]: ended}
+
+    def mode_record(
+        self, partition: Partition, journal: int, began: int, *, places: bool = True
+    ) -> int:
+        """A mode record; returns its offset."""
+        offset = len(self.logs[partition])
+        headers = [
+            ("TxId", TxId(journal, INCARNATION, began).to_bytes()),
+            ("TxCtl", encode_mode_record(ModeRecord(places))),
+        ]
+        self.logs[partition].append(store.RawRecord(offset, None, headers))
+        return offset
+
+    def place(
+        self,
+        txn: Txn,
+        partitions: Sequence[Partition],
+        *,
+        epoch: int | None = None,
+        at: int | None = None,
+        delivers: bool = True,
+    ) -> int:
+        """A PLACED record up to a transaction, which delivers it if it is the first that counts.
+
+        Args:
+            txn: the last transaction that it covers; the only one that is delivered.
+            partitions: which it names.
+            epoch: of its writer, if it is not the owner's.
+            at: the place in all of them; None: their ends.
+            delivers: whether readers are to be given the transaction there.
+        """
+        places = {p: len(self.logs[p]) if at is None else at for p in partitions}
+        ends = {PartitionId(*partition): place for partition, place in places.items()}
+        offset = self.journal_append(txn.journal, Placed(txn.sequence, ends), epoch=epoch)
+        for partition in places if delivers else ():
+            self.deliver_placed(partition, txn, places[partition])
+        return offset
+
+    def deliver_placed(self, partition: Partition, txn: Txn, place: int) -> None:
+        """Readers are to be given a transaction at its place."""
+        offsets = txn.offsets[partition]
+        self.order[partition] += offsets
+        for taken, offset in enumerate(offsets[:-1], 1):
+            self.places[partition][offset] = self._where(partition, place, 0, taken)
+        self.passed[partition] = txn.sequence
+        if offsets:
+            self.places[partition][offsets[-1]] = self._where(partition, place)
 
     # ---- journal --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from .facts import Facts, parse_txid
 from .history import Append, Line, Op, Segment, Sighting
 from .journal import Fate, Partition
-from .logs import NO_VALUE
+from .logs import NO_VALUE, End, View
 
 KEPT: Final = 20
 """Anomalies of each name that are kept, those with the least evidence; the others are only counted.
@@ -40,6 +40,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "missing-marker": "the journal calls a transaction finished, and a partition has no marker",
     "marker-order": "the first markers of a partition don't stand in commit-sequence order",
     "watermark": "a marker's high watermark passes over a transaction that ends behind it",
+    "missing-place": "the journal calls a transaction finished, and a partition has no place of it",
+    "place-order": "places fall, or stand against the order of commits, in a partition",
+    "misplaced": "a transaction's place lies where it can't: below its own records, or below what"
+    " was there when it was decided, or behind the log's end",
+    "mode-mismatch": "a decision, a place or a mode record that does not fit the topic's mode",
+    "store-mismatch": "the metadata store says otherwise than the journal",
 }
 """Anomaly → what it is. docs/chaos-checker.md says how each is found."""
 
@@ -173,6 +179,15 @@ def lies(facts: Facts, partition: Partition, offset: int) -> Evidence:
     note = "" if standing is None else f", {standing.name.lower()}"
     by = "" if record.op is None else f", written by {record.op}"
     return Evidence(at(partition, offset), f"{name_of(facts, record.value)}{of}{by}{note}")
+
+
+def ends_at(facts: Facts, view: View, end: End) -> Evidence:
+    """Returns what says where a transaction ends: its marker, or the PLACED record."""
+    if end.placed is None:
+        return lies(facts, view.partition, end.offset)
+    what = f"PLACED: {end.txid} ends before {at(view.partition, end.offset)}"
+    what += f", commit sequence {end.commit_sequence}"
+    return Evidence(f"journal[{end.txid.partition}]@{end.placed.offset}", what)
 
 
 def decided(fate: Fate) -> Evidence:

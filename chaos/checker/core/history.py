@@ -15,7 +15,7 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 from ..errors import BrokenHistoryError
-from .journal import Partition, Place
+from .journal import Partition, Passed, Place
 
 Event = Mapping[str, Any]
 DEFAULT_GROUP: Final = "default"
@@ -291,7 +291,7 @@ class _Indexer:
         if op.asked is None:
             op.asked = line
         op.claims = tuple(
-            Claimed(group, (topic, int(number)), _place(start), _place(end) or (0, 0))
+            Claimed(group, (topic, int(number)), _place(start), _place(end) or Place(0))
             for group, topic, number, start, end in event.get("iov") or ()
         )
 
@@ -405,10 +405,13 @@ def _rank(process: str) -> int:
     return ROLES.index(role) if role in ROLES else len(ROLES)
 
 
-def _place(told: int | Sequence[int] | None) -> Place | None:
+def _place(told: int | Sequence[Any] | None) -> Place | None:
     if told is None:
         return None
-    return (told, 0) if isinstance(told, int) else (int(told[0]), int(told[1]))
+    if isinstance(told, int):
+        return Place(told)
+    o2, o3, *passed = told
+    return Place(int(o2), int(o3), Passed(*map(int, passed[0])) if passed and passed[0] else None)
 
 
 def _open(reader: Reader, partition: Partition, line: Line) -> Segment:

@@ -6,7 +6,6 @@ that commits claimed to consume; and the journal, where each step must continue 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -129,7 +128,11 @@ def _check_gaps(
 
 
 class _Stretch(NamedTuple):
-    start: Place
+    first: int
+    """Rank of the first record in it, among what is due."""
+    behind: int
+    """Rank of the first record behind it."""
+    start: Place | None
     end: Place
     op: Op
 
@@ -145,13 +148,22 @@ def _check_claims(facts: Facts, found: Findings) -> None:
         else:
             continue
         for claimed in op.claims:
-            stretch = _Stretch(claimed.start or (-1, 0), claimed.end, op)
+            view = facts.views.get(claimed.partition)
+            if view is None:
+                continue
+            first = 0 if claimed.start is None else view.given_before(claimed.start)
+            behind = view.given_before(claimed.end)
+            stretch = _Stretch(first, behind, claimed.start, claimed.end, op)
             where.setdefault((claimed.group, claimed.partition), []).append(stretch)
     for key, known in stretches.items():
-        view = facts.views.get(key[1])
-        if view is not None:
-            known.sort(key=lambda each: each[:2])
-            _check_stretches(facts, key[0], view, known, perhaps.get(key, ()), found)
+        known.sort(key=_order)
+        view = facts.views[key[1]]
+        _check_stretches(facts, key[0], view, known, perhaps.get(key, ()), found)
+
+
+def _order(stretch: _Stretch) -> tuple[object, ...]:
+    start = (-1, 0, 0, 0) if stretch.start is None else stretch.start.key
+    return stretch.first, stretch.behind, start, stretch.end.key
 
 
 def _check_stretches(
@@ -162,24 +174,17 @@ def _check_stretches(
     perhaps: Sequence[_Stretch],
     found: Findings,
 ) -> None:
+    due = view.committed.offsets
     for one, other in pairwise(known):
-        if other.start < one.end:
-            between = _first_between(view, other.start, min(one.end, other.end))
-            if between is not None:
-                _report_stretch(facts, "iov-overlap", group, view, (one, other), between, found)
-        else:
-            between = _first_between(view, one.end, other.start)
-            if any(p.start < other.start and one.end < p.end for p in perhaps):
+        if other.first < one.behind and other.first < other.behind:
+            _report_stretch(
+                facts, "iov-overlap", group, view, (one, other), due[other.first], found
+            )
+        elif one.behind < other.first:
+            if any(p.first < other.first and one.behind < p.behind for p in perhaps):
                 facts.unverifiable["input of a worker's transaction of unknown outcome"] += 1
-            elif between is not None:
-                _report_stretch(facts, "iov-gap", group, view, (one, other), between, found)
-
-
-def _first_between(view: View, start: Place, end: Place) -> int | None:
-    """Returns the first record that is due at or behind `start` and before `end`."""
-    places = view.places
-    index = bisect_left(places, start)
-    return view.committed.offsets[index] if index < len(places) and places[index] < end else None
+            else:
+                _report_stretch(facts, "iov-gap", group, view, (one, other), due[one.behind], found)
 
 
 def _report_stretch(
@@ -204,11 +209,7 @@ def _report_stretch(
 
 
 def _range(stretch: _Stretch) -> str:
-    return f"[{_place(stretch.start)}, {_place(stretch.end)})"
-
-
-def _place(place: Place) -> str:
-    return f"{place[0]}+{place[1]}" if place[1] else str(place[0])
+    return f"[{-1 if stretch.start is None else stretch.start}, {stretch.end})"
 
 
 # ---- steps of the journal -----------------------------------------------------------------------
@@ -226,7 +227,7 @@ def _check_steps(journal: Journal, found: Findings) -> None:
             topic, number = key[1]
             what = (
                 f"{fate.txid} takes {key[0]} in {topic}[{number}] from"
-                f" {'nothing' if step.start is None else _place(step.start)} to {_place(step.end)}"
+                f" {'nothing' if step.start is None else step.start} to {step.end}"
             )
             evidence = in_journal(journal.number, fate.decided, what)
             before = committed.get(key)
@@ -236,10 +237,10 @@ def _check_steps(journal: Journal, found: Findings) -> None:
                     sentence = f"{what}, where nothing had been committed"
                     found.add("iov-gap", sentence, evidence)
             elif step.start != before[0]:
-                overlap = step.start is None or step.start < before[0]
+                overlap = step.start is None or step.start.key < before[0].key
                 found.add(
                     "iov-overlap" if overlap else "iov-gap",
-                    f"{what}, where {_place(before[0])} was committed",
+                    f"{what}, where {before[0]} was committed",
                     before[1],
                     evidence,
                 )

@@ -1,5 +1,8 @@
 """What the journal decided: the fate of each transaction, from the records that count.
 
+It also says where transactions are placed, and in which mode each topic is: the first valid PLACED
+record that covers a decision in a partition counts.
+
 An OWNER record counts if it replaces the current epoch. After it, records of that epoch count, up
 to the first surprise: a record of another writer, or one that is not at its predicted offset. What
 follows is void until the next OWNER that counts (docs/decisions/0005).
@@ -7,16 +10,52 @@ follows is void until the next OWNER that counts (docs/decisions/0005).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .avro import Entry, Kind
 from .wire import Range, TxId
 
 Partition = tuple[str, int]
-Place = tuple[int, int]
-"""(o2, o3): claims on a consumer group's input are compared by this."""
+MARKERS, TO_METADATA, METADATA, TO_MARKERS = "markers", "to-metadata", "metadata", "to-markers"
+"""Phases of a topic, as MODE records name them."""
+GONE: Final = -1
+"""Stands for the place in a partition whose topic was deleted."""
+
+
+class Passed(NamedTuple):
+    """How far a reader has delivered what a journal partition places."""
+
+    journal: int
+    sequence: int
+    """Up to this commit sequence all is delivered."""
+    taken: int = 0
+    """Records delivered of the next one."""
+
+
+class Place(NamedTuple):
+    """What is read of a partition: claims on a consumer group's input are compared by this."""
+
+    o2: int
+    o3: int = 0
+    passed: Passed | None = None
+    """None where no reader follows a journal."""
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """By which places are ordered: what is placed at an offset comes before a marker at it."""
+        _, sequence, taken = self.passed or (-1, -1, 0)
+        return self.o2, sequence, taken, self.o3
+
+    def __str__(self) -> str:
+        """Returns it as text, such as ``118+2``."""
+        passed = ""
+        if self.passed is not None:
+            passed = f"@{self.passed.journal}={self.passed.sequence}"
+            passed += f"+{self.passed.taken}" if self.passed.taken else ""
+        return f"{self.o2}{f'+{self.o3}' if self.o3 else ''}{passed}"
 
 
 class Step(NamedTuple):
@@ -50,7 +89,13 @@ class Fate:
     reason: str = ""
     """Why it was aborted."""
     finished: int | None = None
-    """Offset of the record that says that all markers are written."""
+    """Offset of the record that says that all markers are written, and all places given."""
+    topic_ids: dict[Partition, str] = field(default_factory=dict)
+    """Of its partitions, each as it was named first: PLACED names them so."""
+    unmarked: set[Partition] = field(default_factory=set)
+    """Partitions that get no marker: a commit is placed there, an abort is not told there."""
+    places: dict[Partition, int] = field(default_factory=dict)
+    """Partition → its place, or `GONE`: the first that a valid record gave."""
 
 
 class Generation(NamedTuple):
@@ -67,6 +112,30 @@ class Claimed(NamedTuple):
     offset: int
     group: str
     partitions: frozenset[Partition]
+
+
+class ModeStep(NamedTuple):
+    """A MODE record: a topic's switch begins, or is made."""
+
+    offset: int
+    topic_id: str
+    phase: str
+    since: Mapping[int, int]
+    """Partition → offset of its mode record."""
+    with_records: bool
+
+
+class PlacedEnd(NamedTuple):
+    """The end of a transaction in a partition, by its place."""
+
+    place: int
+    sequence: int
+    """Commit sequence."""
+    txid: TxId
+    ranges: tuple[Range, ...]
+    offset: int
+    """Of the PLACED record."""
+    topic_id: str
 
 
 @dataclass(slots=True)
@@ -87,6 +156,30 @@ class Journal:
     """Decided transactions, in commit-sequence order."""
     generations: dict[str, list[Generation]] = field(default_factory=dict)
     claims: list[Claimed] = field(default_factory=list)
+    modes: dict[str, list[ModeStep]] = field(default_factory=dict)
+    """Topic → the steps of its switches."""
+    placed: dict[Partition, list[PlacedEnd]] = field(default_factory=dict)
+    """What is placed in each partition, in the order of the journal."""
+    waiting: dict[tuple[Partition, str], deque[Fate]] = field(default_factory=dict)
+    """(partition, topic id) → what is decided and not placed there."""
+
+    def placed_in(self, partition: Partition) -> list[PlacedEnd]:
+        """Returns what is placed in a partition, in the order of the journal."""
+        return self.placed.get(partition, [])
+
+    def mode_at(self, topic: str, topic_id: str, offset: int) -> ModeStep | None:
+        """Returns the last step of a topic before an offset of the journal; None: there is none.
+
+        A topic that was made anew begins without one.
+        """
+        steps = [s for s in self.modes.get(topic, ()) if s.offset < offset]
+        known = not topic_id or not steps or steps[-1].topic_id == topic_id
+        return steps[-1] if steps and known else None
+
+    def is_placed_at(self, partition: Partition, topic_id: str, offset: int) -> bool:
+        """Returns whether what is decided at an offset is placed in a partition."""
+        step = self.mode_at(partition[0], topic_id, offset)
+        return step is not None and step.phase == METADATA
 
     def fate(self, txid: TxId) -> Fate | None:
         """Returns the fate of a transaction of this journal partition; None if it never began."""
@@ -153,6 +246,7 @@ def _apply(journal: Journal, offset: int, entry: Entry) -> None:
                 body["producer_id"],
                 body["generation"],
                 set(_partitions(body["partitions"])),
+                topic_ids=_ids(body["partitions"]),
             )
             journal.fates[offset] = fate
         case Kind.PRODUCER:
@@ -161,6 +255,12 @@ def _apply(journal: Journal, offset: int, entry: Entry) -> None:
         case Kind.CLAIM:
             claimed = frozenset(_partitions(body["partitions"]))
             journal.claims.append(Claimed(offset, body["group"], claimed))
+        case Kind.MODE:
+            since = {row["partition"]: row["offset"] for row in body["since"]}
+            step = ModeStep(offset, body["topic_id"], body["phase"], since, body["with_records"])
+            journal.modes.setdefault(body["topic"], []).append(step)
+        case Kind.PLACED:
+            _place(journal, offset, body)
         case _:
             if "begin" in body:
                 begin = body["begin"]
@@ -182,6 +282,7 @@ def _apply_to(
             return  # records after the decision change nothing
         case Kind.ADD_PARTITIONS:
             fate.partitions.update(_partitions(body["partitions"]))
+            fate.topic_ids = _ids(body["partitions"]) | fate.topic_ids
         case Kind.ADD_WRITES:
             _add_writes(fate, body["writes"])
         case Kind.ADD_OFFSETS:
@@ -195,12 +296,51 @@ def _apply_to(
                 fate.writes.clear()
             _add_writes(fate, body.get("writes", ()))
             journal.decisions.append(fate)
+            _wait_for_places(journal, fate, body)
+
+
+def _wait_for_places(journal: Journal, fate: Fate, body: Mapping[str, Any]) -> None:
+    assert fate.decided is not None
+    if not fate.committed:
+        fate.unmarked = {
+            p
+            for p in fate.partitions
+            if journal.is_placed_at(p, fate.topic_ids.get(p, ""), fate.decided)
+        }
+        return
+    fate.unmarked = set(_partitions(body.get("placed", ())))
+    for partition in fate.unmarked:
+        # A partition without accepted records needs no place.
+        if any(stated.records for stated in fate.writes.get(partition, ())):
+            key = partition, fate.topic_ids.get(partition, "")
+            journal.waiting.setdefault(key, deque()).append(fate)
+
+
+def _place(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
+    """Places what waits in the partitions that a PLACED record names, up to its sequence."""
+    for row in body["ends"]:
+        for number, place in zip(row["partitions"], row["offsets"], strict=True):
+            partition = row["topic"], number
+            waiting = journal.waiting.get((partition, row["topic_id"]))
+            while waiting and (waiting[0].decided or 0) <= body["upto"]:
+                fate = waiting.popleft()
+                fate.places[partition] = place
+                end = PlacedEnd(
+                    place,
+                    fate.decided or 0,
+                    fate.txid,
+                    fate.writes.get(partition, ()),
+                    offset,
+                    row["topic_id"],
+                )
+                journal.placed.setdefault(partition, []).append(end)
 
 
 def _add_writes(fate: Fate, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         partition = row["topic"], row["partition"]
         fate.partitions.add(partition)
+        fate.topic_ids.setdefault(partition, row["topic_id"])
         fate.writes[partition] = (
             *fate.writes.get(partition, ()),
             *(
@@ -212,13 +352,23 @@ def _add_writes(fate: Fate, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def _add_step(fate: Fate, offset: int, group: str, row: Mapping[str, Any]) -> None:
     key = group, (row["topic"], row["partition"])
-    start = None if row["from_o2"] is None else (row["from_o2"], row["from_o3"])
-    end = row["o2"], row["o3"]
+    start = None
+    if row["from_o2"] is not None:
+        start = Place(row["from_o2"], row["from_o3"], _passed(row.get("from_passed")))
+    end = Place(row["o2"], row["o3"], _passed(row.get("passed")))
     before = fate.steps.get(key)
     if before is None:
         fate.steps[key] = Step(start, end, offset)
     elif start == before.end:  # otherwise it repeats one that was sent before
         fate.steps[key] = before._replace(end=end)
+
+
+def _passed(row: Mapping[str, Any] | None) -> Passed | None:
+    return None if row is None else Passed(row["partition"], row["sequence"], row["taken"])
+
+
+def _ids(rows: Iterable[Mapping[str, Any]]) -> dict[Partition, str]:
+    return {(row["topic"], number): row["topic_id"] for row in rows for number in row["partitions"]}
 
 
 def _partitions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Partition]:

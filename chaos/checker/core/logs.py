@@ -1,19 +1,22 @@
 """Dumped data partitions, and what each isolation level must deliver from them, in which order.
 
-For logtx this is only the rule of docs/architecture.md. A plain record is due at its own place. A
-transaction is due at its first marker in the partition, if that says COMMITTED; of its records,
-those that the marker states are delivered. For Kafka it is what Kafka's own read_committed consumer
-was given.
+For logtx this is only the rule of docs/architecture.md. A plain record is due at its own offset. A
+transaction is due at its first marker in the partition, if that says COMMITTED, or at its place, if
+the journal gives it one: before the record at that offset, and behind those of lower commit
+sequence. Of its records, those that its end states are delivered. For Kafka it is what Kafka's own
+read_committed consumer was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from .journal import Partition, Place
+from .journal import GONE, Fate, Partition, Place, PlacedEnd
 from .wire import Control, Range, TxId
 
 NO_VALUE = -1
@@ -36,9 +39,9 @@ class Standing(Enum):
 
     ABORTED = auto()
     UNDECIDED = auto()
-    """Its transaction has no marker."""
+    """Its transaction has no marker and no place."""
     LATE = auto()
-    """It is behind its transaction's marker, or outside of what that accepts."""
+    """It is behind its transaction's end, or outside of what that accepts."""
     TORN = auto()
     """Its transaction's beginning was trimmed: a reader may or may not have had it."""
     MARKER = auto()
@@ -53,13 +56,56 @@ class Marker(NamedTuple):
     control: Control
 
 
-class Broken(NamedTuple):
-    """A committed transaction for which the log does not hold what its marker states."""
+class End(NamedTuple):
+    """Where a transaction ends in a partition, by whatever."""
 
     txid: TxId
-    marker: Marker
+    offset: int
+    """Of the marker, or the place."""
+    commit_sequence: int
+    committed: bool
+    ranges: tuple[Range, ...]
+    placed: PlacedEnd | None = None
+    """None: by a marker."""
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it is a place, and no record lies there that says so."""
+        return self.placed is not None
+
+
+class Broken(NamedTuple):
+    """A committed transaction for which the log does not hold what its end states."""
+
+    end: End
     stated: int
     found: int
+
+
+class Due(NamedTuple):
+    """When one record is due: what a consumer's position says of it depends on this."""
+
+    offset: int
+    """Its own, if it is plain; else that of its transaction's end."""
+    number: int = 0
+    """Its number within its transaction."""
+    sequence: int | None = None
+    """Commit sequence of its transaction, if that is placed."""
+    home: int = -1
+    """The journal partition that places it."""
+    before: int = -1
+    """Commit sequence of what was placed in the partition before."""
+
+    def is_before(self, place: Place) -> bool:
+        """Returns whether a reader that stands there has been given it."""
+        passed = place.passed
+        if self.sequence is not None and passed is not None and passed.journal == self.home:
+            if self.sequence <= passed.sequence:
+                return True
+            return self.before <= passed.sequence and self.number < passed.taken
+        # Without a word on what is placed, nothing that is placed at o2 was delivered.
+        number = self.number if self.sequence is None else place.o3
+        return self.offset < place.o2 or (self.offset == place.o2 and number < place.o3)
 
 
 @dataclass(slots=True)
@@ -92,8 +138,8 @@ class View:
     records: dict[int, Record] = field(default_factory=dict)
     committed: Order = field(default_factory=Order)
     """What a read_committed reader must be given."""
-    places: list[Place] = field(default_factory=list)
-    """For each offset of `committed`, a consumer's position before it: (o2, o3)."""
+    due: list[Due] = field(default_factory=list)
+    """For each offset of `committed`, when it is due."""
     others: dict[tuple[str, int], Order] = field(default_factory=dict)
     """What readers of other isolation levels must be given; made when asked for."""
     standing: dict[int, Standing] = field(default_factory=dict)
@@ -101,6 +147,8 @@ class View:
     first_markers: dict[TxId, Marker] = field(default_factory=dict)
     """First marker of each transaction, in the order of their offsets."""
     later_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
+    placed: dict[TxId, End] = field(default_factory=dict)
+    """Committed transactions that end by a place, in the order of delivery."""
     broken: list[Broken] = field(default_factory=list)
     judged: frozenset[TxId] | None = None
     """The transactions whose records and markers are here; None: all. The others may have records
@@ -120,14 +168,26 @@ class View:
             self.others[key] = Order.of(given)
         return self.others[key]
 
+    def end_of(self, txid: TxId) -> End | None:
+        """Returns where a transaction ends here; None if it does not, as far as is known."""
+        placed = self.placed.get(txid)
+        if placed is not None:
+            return placed
+        marker = self.first_markers.get(txid)
+        return None if marker is None else _by_marker(txid, marker)
+
+    def given_before(self, place: Place) -> int:
+        """Returns how many records of `committed` a reader that stands there has been given."""
+        return bisect_left(self.due, True, key=lambda due: not due.is_before(place))
+
     def is_first(self, marker: Marker) -> bool:
         """Returns whether a marker of `first_markers` is the first: none can have been trimmed."""
         return self.start == 0 or any(r.last >= self.start for r in marker.control.ranges)
 
-    def deliver(self, offset: int, place: Place) -> None:
+    def deliver(self, offset: int, due: Due) -> None:
         """Appends the next record for read_committed."""
         self.committed.add(offset)
-        self.places.append(place)
+        self.due.append(due)
 
     def _of_journal(self, journal: int) -> Iterator[int]:
         for offset in self.committed.offsets:
@@ -139,7 +199,21 @@ class View:
         return (offset for offset, record in self.records.items() if record.value != NO_VALUE)
 
 
-def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Record]) -> View:
+FateOf = Callable[[TxId], Fate | None]
+
+
+def _unknown(txid: TxId) -> None:  # noqa: ARG001
+    return None
+
+
+def view_logtx(
+    partition: Partition,
+    start: int,
+    end: int,
+    records: Iterable[Record],
+    placed: Iterable[PlacedEnd] = (),
+    fate_of: FateOf = _unknown,
+) -> View:
     """Reads a partition as a consumer of logtx must.
 
     Args:
@@ -147,40 +221,106 @@ def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Rec
         start: its first offset.
         end: the offset behind its last record.
         records: in offset order, markers too.
+        placed: what the journals place here.
+        fate_of: returns what the journal says of a transaction.
     """
     view = View(partition, start, end)
-    pending: dict[TxId, list[Record]] = {}
+    reading = _Reading(view, placed)
     for record in records:
-        offset, txid, control = record.offset, record.txid, record.control
-        view.records[offset] = record
-        if control is not None and control.is_mode_record:
-            view.standing[offset] = Standing.MODE
-            continue
-        if txid is not None and control is not None and control.is_marker:
-            view.standing[offset] = Standing.MARKER
-            marker = Marker(offset, control)
-            if txid in view.first_markers:
-                view.later_markers.append((txid, marker))
-            else:
-                view.first_markers[txid] = marker
-                _end(view, txid, marker, pending.pop(txid, []))
-            continue
-        if txid is None:
-            view.deliver(offset, (offset, 0))
-        elif txid in view.first_markers:
-            view.standing[offset] = Standing.LATE
-        else:
-            pending.setdefault(txid, []).append(record)
-    for left in pending.values():
-        view.standing.update((record.offset, Standing.UNDECIDED) for record in left)
+        reading.place_up_to(record.offset)
+        reading.read(record)
+    reading.place_up_to(end)
+    for txid, left in reading.pending.items():
+        standing = _left_over(partition, fate_of(txid))
+        view.standing.update((record.offset, standing) for record in left)
     return view
 
 
-def _end(view: View, txid: TxId, marker: Marker, records: Sequence[Record]) -> None:
-    if not marker.control.committed:
-        view.standing.update((record.offset, Standing.ABORTED) for record in records)
-        return
-    ranges = {stated.branch: stated for stated in marker.control.ranges}
+def _left_over(partition: Partition, fate: Fate | None) -> Standing:
+    """Returns the standing of records whose transaction has no end in their partition."""
+    if fate is None or fate.decided is None or partition not in fate.unmarked:
+        return Standing.UNDECIDED
+    if not fate.committed:
+        return Standing.ABORTED
+    # If its commit accepts nothing there, it needs no place.
+    return Standing.UNDECIDED if fate.writes.get(partition) else Standing.LATE
+
+
+class _Reading:
+    """A consumer on its way through a partition."""
+
+    def __init__(self, view: View, placed: Iterable[PlacedEnd]) -> None:
+        self._view = view
+        self._placed = deque(sorted(p for p in placed if p.place != GONE))
+        self._last_placed: Final = dict[int, int]()
+        self.pending: Final = dict[TxId, list[Record]]()
+
+    def place_up_to(self, offset: int) -> None:
+        """Ends what is placed at or below the next record."""
+        while self._placed and self._placed[0].place <= offset:
+            placed = self._placed.popleft()
+            if self._view.end_of(placed.txid) is not None:
+                continue  # a marker stands before its place: told by the check of markers
+            end = End(placed.txid, placed.place, placed.sequence, True, placed.ranges, placed)
+            self._view.placed[placed.txid] = end
+            self._end(end)
+
+    def read(self, record: Record) -> None:
+        """Takes the next record."""
+        view, offset, txid, control = self._view, record.offset, record.txid, record.control
+        view.records[offset] = record
+        if control is not None and control.is_mode_record:
+            view.standing[offset] = Standing.MODE
+        elif txid is not None and control is not None and control.is_marker:
+            view.standing[offset] = Standing.MARKER
+            self._mark(txid, Marker(offset, control))
+        elif txid is None:
+            view.deliver(offset, Due(offset))
+        elif view.end_of(txid) is not None:
+            view.standing[offset] = Standing.LATE
+        else:
+            self.pending.setdefault(txid, []).append(record)
+
+    def _mark(self, txid: TxId, marker: Marker) -> None:
+        if txid in self._view.first_markers:
+            self._view.later_markers.append((txid, marker))
+            return
+        is_over = self._view.end_of(txid) is not None
+        self._view.first_markers[txid] = marker
+        if not is_over:
+            self._end(_by_marker(txid, marker))
+
+    def _end(self, end: End) -> None:
+        view, records = self._view, self.pending.pop(end.txid, [])
+        if not end.committed:
+            view.standing.update((record.offset, Standing.ABORTED) for record in records)
+            return
+        ranges = {stated.branch: stated for stated in end.ranges}
+        accepted = _accepted(view, ranges, records)
+        home = end.txid.partition
+        before = self._last_placed.get(home, -1)
+        if end.is_place:
+            self._last_placed[home] = end.commit_sequence
+        if any(stated.first < view.start for stated in ranges.values()):
+            view.standing.update((record.offset, Standing.TORN) for record in accepted)
+            return
+        stated_count = sum(stated.records for stated in ranges.values())
+        if len(accepted) != stated_count:
+            view.broken.append(Broken(end, stated_count, len(accepted)))
+        for index, record in enumerate(accepted):
+            due = Due(end.offset, index)
+            if end.is_place:
+                due = Due(end.offset, index, end.commit_sequence, home, before)
+            view.deliver(record.offset, due)
+
+
+def _by_marker(txid: TxId, marker: Marker) -> End:
+    control = marker.control
+    return End(txid, marker.offset, control.commit_sequence, control.committed, control.ranges)
+
+
+def _accepted(view: View, ranges: Mapping[int, Range], records: Sequence[Record]) -> list[Record]:
+    """Returns the records that an end states; the others are late."""
     accepted: list[Record] = []
     numbered: set[tuple[int, int]] = set()
     for record in records:
@@ -192,14 +332,7 @@ def _end(view: View, txid: TxId, marker: Marker, records: Sequence[Record]) -> N
             accepted.append(record)
             if sequence is not None:
                 numbered.add((branch, sequence))
-    if any(stated.first < view.start for stated in ranges.values()):
-        view.standing.update((record.offset, Standing.TORN) for record in accepted)
-        return
-    stated_count = sum(stated.records for stated in ranges.values())
-    if len(accepted) != stated_count:
-        view.broken.append(Broken(txid, marker, stated_count, len(accepted)))
-    for index, record in enumerate(accepted):
-        view.deliver(record.offset, (marker.offset, index))
+    return accepted
 
 
 def _writer(record: Record) -> tuple[int, int | None]:
@@ -234,7 +367,7 @@ def view_kafka(
         offset = record.offset
         view.records[offset] = record
         if offset in visible:
-            view.deliver(offset, (offset, 0))
+            view.deliver(offset, Due(offset))
         elif offset >= stable:
             view.standing[offset] = Standing.UNDECIDED
         else:

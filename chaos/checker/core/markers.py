@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .facts import Facts
 from .findings import Evidence, Findings, at, decided, in_journal, lies
-from .journal import Fate, Journal, Partition
+from .journal import GONE, Fate, Journal
 from .logs import Marker, View
 from .wire import Control, TxId
 
@@ -26,7 +26,7 @@ def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: F
         facts.unverifiable["marker of a decision that was trimmed"] += 1
         return
     fate = journal.fate(txid)
-    wrong = _wrong(view.partition, fate, marker.control)
+    wrong = _wrong(view, fate, marker.control)
     if wrong:
         found.add(
             "marker-mismatch",
@@ -36,7 +36,8 @@ def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: F
         )
 
 
-def _wrong(partition: Partition, fate: Fate | None, control: Control) -> str:
+def _wrong(view: View, fate: Fate | None, control: Control) -> str:
+    partition = view.partition
     if fate is None:
         return "is of a transaction that never began"
     if fate.decided is None:
@@ -47,6 +48,9 @@ def _wrong(partition: Partition, fate: Fate | None, control: Control) -> str:
         return f"has another commit sequence than its decision, {fate.decided}"
     if control.committed and sorted(control.ranges) != sorted(fate.writes.get(partition, ())):
         return "states other records than its decision"
+    # A transaction of a topic that was made anew gets a marker in the new one.
+    if partition in fate.unmarked and fate.committed and fate.places.get(partition) != GONE:
+        return "stands in a partition where its transaction is placed"
     return ""
 
 
@@ -96,7 +100,7 @@ def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
         if fate.finished is None or fate.finished >= journal.end_before_data:
             facts.unverifiable["decision whose markers may still be on their way"] += 1
             continue
-        for partition in sorted(fate.partitions - fate.gone):
+        for partition in sorted(fate.partitions - fate.gone - fate.unmarked):
             view = facts.views.get(partition)
             if view is None or fate.txid in view.first_markers:
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from .facts import Facts
-from .findings import KEPT, Evidence, Findings, at, delivered, lies
+from .findings import KEPT, Evidence, Findings, at, delivered, ends_at, lies
 from .history import Segment
 from .journal import Partition
 from .logs import Order, Standing, View
@@ -76,12 +76,12 @@ def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, 
 
 
 def _ends(facts: Facts, partition: Partition, *offsets: int) -> Iterator[Evidence]:
-    """Yields the markers at which records are due; without a marker the record itself."""
+    """Yields the ends at which records are due; of a plain record the record itself."""
     view = facts.views[partition]
     for offset in offsets:
         txid = view.records[offset].txid
-        marker = None if txid is None else view.first_markers.get(txid)
-        yield lies(facts, partition, offset if marker is None else marker.offset)
+        end = None if txid is None else view.end_of(txid)
+        yield lies(facts, partition, offset) if end is None else ends_at(facts, view, end)
 
 
 def _check_skips(facts: Facts, segment: Segment, found: Findings) -> set[tuple[Partition, int]]:

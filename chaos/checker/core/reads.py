@@ -13,6 +13,7 @@ from .findings import (
     decided,
     delivered,
     ended,
+    ends_at,
     lies,
     name_of,
     seen_at,
@@ -64,17 +65,17 @@ def _check_segment(facts: Facts, segment: Segment, due: list[int], found: Findin
             found.add(
                 "zombie-write",
                 f"{segment.reader.process} was given {name_of(facts, value)} at"
-                f" {at(segment.partition, offset)}, which its transaction's marker does not cover",
+                f" {at(segment.partition, offset)}, which its transaction's end does not cover",
                 delivered(facts, segment, index),
-                *_marker_of(facts, view, offset),
+                *_end_of(facts, view, offset),
                 lies(facts, segment.partition, offset),
             )
 
 
-def _marker_of(facts: Facts, view: View, offset: int) -> tuple[Evidence, ...]:
+def _end_of(facts: Facts, view: View, offset: int) -> tuple[Evidence, ...]:
     txid = view.records[offset].txid
-    marker = None if txid is None else view.first_markers.get(txid)
-    return () if marker is None else (lies(facts, view.partition, marker.offset),)
+    end = None if txid is None else view.end_of(txid)
+    return () if end is None else (ends_at(facts, view, end),)
 
 
 def _report(facts: Facts, segment: Segment, index: int, found: Findings) -> None:
@@ -146,10 +147,10 @@ def _differs(facts: Facts, view: View, offset: int) -> str | None:
         return "another value than the log has"
     if sighting.txid is not None and parse_txid(sighting.txid) != record.txid:
         return "another transaction than the log has"
-    marker = None if record.txid is None else view.first_markers.get(record.txid)
+    end = None if record.txid is None else view.end_of(record.txid)
     sequence = sighting.commit_sequence
-    if sequence is not None and marker and sequence != marker.control.commit_sequence:
-        return "another commit sequence than the marker has"
+    if sequence is not None and end and sequence != end.commit_sequence:
+        return f"another commit sequence than the {'place' if end.is_place else 'marker'} has"
     return None
 
 

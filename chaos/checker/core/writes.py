@@ -13,6 +13,7 @@ from .findings import (
     at,
     decided,
     ended,
+    ends_at,
     lies,
     name_of,
 )
@@ -106,12 +107,12 @@ def check_whole(facts: Facts, found: Findings) -> None:
                 *_with_txids(facts, op),
             )
     for view in facts.views.values():
-        for txid, marker, stated, present in view.broken:
+        for end, stated, present in view.broken:
             found.add(
                 "torn-transaction",
-                f"the marker of {txid} at {at(view.partition, marker.offset)} states {stated}"
+                f"the end of {end.txid} at {at(view.partition, end.offset)} states {stated}"
                 f" records, and the log holds {present}",
-                lies(facts, view.partition, marker.offset),
+                ends_at(facts, view, end),
             )
     if facts.system == KAFKA:
         _check_visible(facts, found)
