@@ -17,10 +17,13 @@ from .errors import ChaosError
 from .recorder import Recorder
 from .settings import Settings
 
-_ANSWER_S: Final = 5.0
-"""Bounds each request. A smaller value gets no answer while a partition has no owner."""
+_ANSWER_S: Final = 15.0
+"""Bounds each request. A coordinator answers when it has looked the topic up, which takes five
+seconds if nothing is hurt."""
 _SWITCH_S: Final = 25.0
 """Bounds each call: a switch takes five seconds if nothing is hurt."""
+_PAUSE_S: Final = 0.5
+"""Pause after a switch that was not made."""
 _SETTLED_S: Final = 60.0
 """Bounds the wait for each switch when nothing is hurt any more."""
 _OTHER: Final = {Mode.MARKERS: Mode.METADATA, Mode.METADATA: Mode.MARKERS}
@@ -88,7 +91,7 @@ class Operator:
             )
         except LogtxError as error:
             self._recorder.write("note", note=f"{topic} to {mode}: {error!r}")
-            time.sleep(0.5)
+            time.sleep(_PAUSE_S)
             return False
         self._is_made[topic] = True
         self._recorder.write("fault", what="switched", target=topic, to=mode)

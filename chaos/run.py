@@ -26,6 +26,7 @@ from rich.console import Console
 
 from ..integration.local.cluster import LocalCluster
 from ..journal.errors import LogtxError
+from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
 from .bounded import ends_within
 from .brokers import brokers
@@ -62,6 +63,7 @@ from .settings import (
     SPARK_TOPIC,
     Settings,
 )
+from .stores import check_stores
 from .topics import Topics
 from .trimmer import Trimmer
 from .workload.readers import final_readers
@@ -173,6 +175,7 @@ class _Run:
         self._nemesis: Nemesis
         self._inspector: Inspector
         self._operator: Operator | None = None
+        self._clients_log: Log
         self._settings: Settings
         self._display: Display
 
@@ -208,6 +211,7 @@ class _Run:
         stack.callback(log.close)
         clients_log = open_log({"bootstrap.servers": servers, **quiet})
         stack.callback(clients_log.close)
+        self._clients_log = clients_log
         self._inspector = open_inspector(log, clients_log, settings, directory)
         stack.callback(self._inspector.close)
         recorder = stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0"))
@@ -301,6 +305,7 @@ class _Run:
             ("draining", self._drain),
             ("stopping workers and consumers", self._stop_readers),
             ("reading to the end", self._read_to_the_end),
+            ("asking the stores", self._ask_stores),
             ("dumping the logs", self._dump),
         ):
             self._phase = phase
@@ -335,6 +340,13 @@ class _Run:
 
     def _read_to_the_end(self) -> None:
         read_to_the_end(self._fleet, len(final_readers(self._settings)), self._tick)
+
+    def _ask_stores(self) -> None:
+        if not self._settings.switched_topics:
+            return
+        children = [member.child for member in self._fleet.coordinators]
+        addresses = {c.name: c.address for c in children if isinstance(c, ChaosCoordinator)}
+        check_stores(self._clients_log, addresses, self._directory, self._settings.seed)
 
     def _dump(self) -> None:
         from .checker import CheckError, dump

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import intern
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import History
 from .core.journal import Fate, Journal, Partition, read_journal
 from .core.logs import NO_VALUE, Record, View, view_kafka, view_logtx
+from .core.told import Told
 from .core.wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
 from .errors import BrokenLogError
 from .store import Head, Headers, RawRecord
@@ -30,7 +31,12 @@ class RunSettings(NamedTuple):
 
 
 def assemble(
-    settings: RunSettings, history: History, data: Logs, committed: Logs, journal: Logs
+    settings: RunSettings,
+    history: History,
+    data: Logs,
+    committed: Logs,
+    journal: Logs,
+    stores: Sequence[Told] = (),
 ) -> Facts:
     """Reads the logs of a run, and joins them with its history.
 
@@ -40,6 +46,7 @@ def assemble(
         data: every record of the data partitions.
         committed: for Kafka's system, those of them that a read_committed consumer was given.
         journal: every record of the journal.
+        stores: what metadata stores said.
 
     Raises:
         BrokenLogError: a log was not dumped, or does not decode.
@@ -49,7 +56,7 @@ def assemble(
         raise BrokenLogError("there is no journal: the run was not dumped")
     views = dict(_views(history, data, committed, settings.system, journals))
     _check_complete(history, views, settings.topics)
-    return Facts(settings.system, history, views, journals, settings.input)
+    return Facts(settings.system, history, views, journals, settings.input, stores)
 
 
 def _journals(logs: Logs) -> Iterator[Journal]:

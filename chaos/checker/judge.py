@@ -18,6 +18,7 @@ from .core.places import check_places
 from .core.polls import check_polls
 from .core.reads import check_acknowledged, check_offsets, check_reads
 from .core.serial import check_serializable
+from .core.stores import check_stores
 from .core.writes import check_duplicates, check_outcomes, check_whole
 from .verdict import Verdict
 
@@ -35,6 +36,7 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
     check_inputs,
     check_markers,
     check_places,
+    check_stores,
     check_fencing,
 )
 
@@ -87,6 +89,7 @@ def _stats(facts: Facts) -> dict[str, int]:
         ),
         "markers written again": sum(len(view.later_markers) for view in facts.views.values()),
         "values not judged, of a topic made anew": history.counts["append not judged"],
+        "transactions asked of metadata stores": len(facts.stores),
         "faults": sum(history.counts[f"fault {what}"] for what in FAULTS),
         "torn last lines": history.counts["torn line"],
     }

@@ -9,13 +9,16 @@ from typing import Final
 
 from . import store
 from .assemble import RunSettings, assemble
-from .core.facts import KAFKA, LOGTX, Facts
+from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import Event, History, in_order
-from .errors import BrokenHistoryError
+from .core.told import Told
+from .errors import BrokenHistoryError, BrokenLogError
 
 SETTINGS: Final = "chaos.json"
 HISTORY: Final = "history"
 LOGS: Final = "logs"
+STORES: Final = "stores.jsonl"
+"""What metadata stores said, among the logs; not there if there are none."""
 
 
 def load(run_dir: Path) -> Facts:
@@ -34,7 +37,19 @@ def load(run_dir: Path) -> Facts:
         store.read_logs(logs, store.DATA),
         store.read_logs(logs, store.COMMITTED),
         store.read_logs(logs, store.JOURNAL),
+        list(_stores(logs / STORES)),
     )
+
+
+def _stores(path: Path) -> Iterator[Told]:
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text("ascii").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            yield Told(row["store"], parse_txid(row["txid"]), row["header"], row["writes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenLogError(f"{path}:{number} is broken: {error!r}") from error
 
 
 def read_settings(run_dir: Path) -> RunSettings:

@@ -2,7 +2,8 @@
 
 Interleaved transactions of two journals, markers late but in their lanes' order and written again,
 records that come behind their marker, coordinators replaced, processes that die, readers that
-restart and go on from an earlier place, a worker that processes each input once.
+restart and go on from an earlier place, a worker that processes each input once. Topics are
+switched between markers and places, which come late, several at one offset, and again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from random import Random
 
-from .checker_world import IN, OUT, Partition, Txn, World
+from logtx.journal.places import PartitionId, Placed
+
+from .checker_world import IN, OUT, Partition, Txn, Where, World
 
 PARTITIONS, JOURNALS = 3, 2
+HOMES = {IN: 1, OUT: 0}
+"""Topic → the journal that places there, while it does."""
 
 
 @dataclass
@@ -35,17 +40,20 @@ class Reader:
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int, steps: int = 60) -> None:
+    def __init__(self, seed: int, steps: int = 60, *, switches: bool = True) -> None:
         self.random = Random(seed)
+        self.switches = switches
         self.world = World(partitions=PARTITIONS, journals=JOURNALS)
         self.open: list[Txn] = []
         self.decided: list[tuple[Txn, bool]] = []
         """In the order of decisions, and whether they commit."""
         self.lanes: dict[tuple[int, Partition], deque[tuple[Txn, bool]]] = defaultdict(deque)
+        self.unplaced: dict[Partition, deque[Txn]] = defaultdict(deque)
+        self.placed: dict[Partition, list[Txn]] = defaultdict(list)
         self.marked: list[tuple[Txn, Partition, bool]] = []
         self.processed: dict[int, int] = defaultdict(int)
         """By input partition, how many inputs are processed."""
-        self.input_at: dict[int, tuple[int, int] | None] = defaultdict(lambda: None)
+        self.input_at: dict[int, Where | None] = defaultdict(lambda: None)
         self.readers = [
             Reader("consumer-0", "read_committed"),
             Reader("consumer-1", "read_uncommitted"),
@@ -71,6 +79,8 @@ class Simulation:
             (self._restart, 1),
             (self._process, 3),
             (self._own, 1),
+            (self._place, 8 if self.switches else 0),
+            (self._switch, 1 if self.switches else 0),
         )
         self.random.choices([s for s, _ in steps], [weight for _, weight in steps])[0]()
 
@@ -95,7 +105,11 @@ class Simulation:
         txn.decide(commit=commit)
         self.decided.append((txn, commit))
         for partition in txn.offsets:
-            self.lanes[txn.journal, partition].append((txn, commit))
+            if not self.world.places_in(partition, txn.journal):
+                self.lanes[txn.journal, partition].append((txn, commit))
+            elif commit:
+                self.unplaced[partition].append(txn)
+                self.placed[partition].append(txn)
         told = self.random.random()
         if told < 0.7:
             txn.end("committed" if commit else "aborted")
@@ -128,6 +142,39 @@ class Simulation:
 
     def _own(self) -> None:
         self.world.own(self.random.randrange(JOURNALS))
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        waiting = [(p, txn) for p, found in self.unplaced.items() for txn in found]
+        if waiting:
+            upto = self.random.choice(waiting)[1]
+            named = [p for p, _ in waiting if HOMES[p[0]] == upto.journal]
+            named += [p for p in self.world.logs if self.world.places_in(p, upto.journal)]
+            self._place_up_to(upto, self.random.sample(named, self.random.randint(1, len(named))))
+
+    def _place_up_to(self, upto: Txn, named: list[Partition]) -> None:
+        ends = {PartitionId(*partition): len(self.world.logs[partition]) for partition in named}
+        self.world.journal_append(upto.journal, Placed(upto.sequence, ends))
+        for partition in dict.fromkeys(named):
+            waiting = self.unplaced[partition]
+            while waiting and waiting[0].sequence <= upto.sequence:
+                self.world.deliver_placed(
+                    partition, waiting.popleft(), len(self.world.logs[partition])
+                )
+
+    def _place_all(self, topic: str) -> None:
+        for partition, waiting in self.unplaced.items():
+            if waiting and partition[0] == topic:
+                self._place_up_to(waiting[-1], [partition])
+
+    def _switch(self) -> None:
+        topic = self.random.choice([IN, OUT])
+        self._place_all(topic)
+        for lane, waiting in self.lanes.items():
+            while waiting and lane[0] == HOMES[topic] and lane[1][0] == topic:
+                self._mark_next(lane)
+        self.world.switch(topic, HOMES[topic], records=self.random.random() < 0.9)
 
     # ---- readers --------------------------------------------------------------------------------
 
@@ -170,25 +217,28 @@ class Simulation:
         self.processed[number] += len(due)
         self.input_at[number] = end
 
-    def _place_behind(self, partition: Partition, offset: int) -> tuple[int, int]:
+    def _place_behind(self, partition: Partition, offset: int) -> Where:
         return self.world.places[partition][offset]
 
     # ---- the end --------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        for lane, waiting in list(self.lanes.items()):
-            while waiting:
-                self._mark_next(lane)
+        self._end_all()
         for number in range(PARTITIONS):
             while self.processed[number] < len(self.world.order[IN, number]):
                 self._process()
-        for lane, waiting in list(self.lanes.items()):
-            while waiting:
-                self._mark_next(lane)
+        self._end_all()
         for txn, commit in self.decided:
             txn.finish(commit=commit)
         self.world.finals()
         self.read_serially("final-1.0", 1)
+
+    def _end_all(self) -> None:
+        for topic in HOMES:
+            self._place_all(topic)
+        for lane, waiting in list(self.lanes.items()):
+            while waiting:
+                self._mark_next(lane)
 
     def read_serially(self, process: str, journal: int) -> None:
         """A serializable reader; `default` hashes to journal 1 of 2."""

@@ -17,6 +17,8 @@ from typing import Any
 from logtx.chaos.checker import Verdict, store
 from logtx.chaos.checker.assemble import RunSettings, assemble
 from logtx.chaos.checker.core.history import History, in_order
+from logtx.chaos.checker.core.told import Told
+from logtx.chaos.checker.core.wire import read_txid
 from logtx.chaos.checker.judge import judge
 from logtx.journal.control import (
     BranchRange,
@@ -221,6 +223,7 @@ class World:
         """As readers of committed records are to be given them."""
         self.places: dict[Partition, dict[int, Where]] = {p: {} for p in self.logs}
         """Of each delivered record, where a consumer's position stands behind it."""
+        self.stores: list[Told] = []
         self.homes: dict[str, int] = {}
         """Topic in metadata mode → its home."""
         self.passed: dict[Partition, int] = {}
@@ -517,6 +520,40 @@ class World:
         self.read("final-0.0")
         return self
 
+    # ---- metadata stores ------------------------------------------------------------------------
+
+    def store_says(
+        self,
+        txn: Txn,
+        *places: int,
+        state: str = "committed",
+        sequence: int | None = None,
+        known: bool = True,
+    ) -> None:
+        """What a store tells of a transaction, with the places of its partitions."""
+        header = {
+            "state": state,
+            "finished": True,
+            "producer_id": txn.process,
+            "generation": 0,
+            "commit_sequence": txn.sequence if sequence is None else sequence,
+        }
+        writes = [
+            {
+                "topic": topic,
+                "partition": number,
+                "branch": 0,
+                "first": offsets[0],
+                "last": offsets[-1],
+                "count": len(offsets),
+                "placed": True,
+                "place": place,
+            }
+            for ((topic, number), offsets), place in zip(txn.offsets.items(), places, strict=False)
+        ]
+        txid = read_txid(txn.txid.to_bytes())
+        self.stores.append(Told("coordinator-0", txid, header if known else None, writes))
+
     # ---- the checker ----------------------------------------------------------------------------
 
     def history(self) -> History:
@@ -540,7 +577,9 @@ class World:
         settings = RunSettings(self.system, self.topics, IN, "")
         history = self.history()
         committed = self.committed() if self.system == "kafka" else []
-        return judge(assemble(settings, history, self.data(), committed, self.journal_logs()))
+        return judge(
+            assemble(settings, history, self.data(), committed, self.journal_logs(), self.stores)
+        )
 
     def data(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
         """Dumped data partitions."""

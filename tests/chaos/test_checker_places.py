@@ -401,3 +401,55 @@ def test_marker_mismatch_of_a_marker_where_its_transaction_is_placed() -> None:
     txn = placed(world, 0)
     txn.mark(P0)
     only(world.finals(), "marker-mismatch")
+
+
+# ---- metadata stores ----------------------------------------------------------------------------
+
+
+def test_a_store_that_says_what_the_journal_says() -> None:
+    world = placing()
+    txn = placed(world)
+    marked = world.begin()
+    marked.append(0, OUT)
+    marked.commit()
+    aborted = world.begin()
+    aborted.append(0)
+    aborted.decide(commit=False).finish(commit=False).end("aborted")
+    world.store_says(txn, 3, 2)
+    world.store_says(marked)
+    world.store_says(aborted, state="aborted")
+    world.store_says(marked, known=False)
+    world.store_says(aborted, known=False)
+    assert right(world).stats["transactions asked of metadata stores"] == 5
+
+
+def test_a_store_need_not_keep_what_was_trimmed() -> None:
+    world = placing()
+    txn = placed(world, 0)
+    world.starts[P0] = 3
+    world.order[P0] = []
+    world.store_says(txn)
+    world.store_says(txn, known=False)
+    right(world)
+
+
+def test_store_mismatch_of_a_state() -> None:
+    world = placing()
+    world.store_says(placed(world), 3, 2, state="aborted")
+    found = shown(only(world.finals(), "store-mismatch"), "store-mismatch")
+    assert "aborted with sequence 4; it is committed" in found
+
+
+def test_store_mismatch_of_a_place() -> None:
+    world = placing()
+    world.store_says(placed(world), 3, 3)
+    found = shown(only(world.finals(), "store-mismatch"), "store-mismatch")
+    assert "a write that it did not do, or not there" in found
+
+
+def test_store_mismatch_of_what_is_kept_for_as_long_as_the_data() -> None:
+    for known in (True, False):
+        world = placing()
+        world.store_says(placed(world), *((3,) if known else ()), known=known)
+        found = shown(only(world.finals(), "store-mismatch"), "store-mismatch")
+        assert ("no write that is placed" if known else "nothing, and what is placed") in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from logtx.chaos.checker import Verdict
+from logtx.journal.places import PartitionId, Placed
+from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.types import Entry
 
 from .checker_simulation import Simulation
 from .checker_world import IN, Partition, Txn
@@ -35,9 +39,10 @@ def test_a_correct_run_has_no_anomaly(seed: int) -> None:
 
 
 @QUICK
-@given(SEEDS)
-def test_a_correct_run_that_was_trimmed_has_no_anomaly(seed: int) -> None:
-    simulation = Simulation(seed, steps=120)
+@given(SEEDS, st.booleans())
+def test_a_correct_run_that_was_trimmed_has_no_anomaly(seed: int, keep: bool) -> None:
+    # A journal that places is kept as long as the data: `keep` leaves it whole.
+    simulation = Simulation(seed, steps=120, switches=keep)
     world, random = simulation.world, simulation.random
     for process in ("final-0.0", "final-1.0"):
         del world.events[process]
@@ -45,7 +50,7 @@ def test_a_correct_run_that_was_trimmed_has_no_anomaly(seed: int) -> None:
         if random.random() < 0.6:
             world.starts[partition] = random.randint(0, len(records))
     for number, entries in enumerate(world.journals):
-        if random.random() < 0.6:
+        if not keep and random.random() < 0.6:
             world.journal_starts[number] = random.randint(0, len(entries) - 1)
     torn = torn_by_trimming(simulation)
     world.order = {p: [o for o in order if o not in torn[p]] for p, order in world.order.items()}
@@ -267,6 +272,44 @@ def late_record(simulation: Simulation) -> set[str]:
     return {"zombie-write"}
 
 
+def places(simulation: Simulation) -> list[tuple[int, int, Entry]]:
+    """The PLACED records of both journals: journal, offset, record."""
+    entries = (
+        (journal, offset, decode_entry(raw))
+        for journal, records in enumerate(simulation.world.journals)
+        for offset, raw in enumerate(records)
+    )
+    return [(j, o, e) for j, o, e in entries if isinstance(e.record, Placed)]
+
+
+def rewritten(simulation: Simulation, partition: Partition, place: int | None) -> None:
+    """Every PLACED record names another place in a partition, or none."""
+    for journal, offset, entry in places(simulation):
+        assert isinstance(entry.record, Placed)
+        ends = {p: e for p, e in entry.record.ends.items() if p.key != partition}
+        if place is not None and len(ends) < len(entry.record.ends):
+            ends[PartitionId(*partition)] = place
+        changed = replace(entry, record=replace(entry.record, ends=ends))
+        simulation.world.journals[journal][offset] = encode_entry(changed)
+
+
+def partition_with_places(simulation: Simulation) -> Partition:
+    """A partition in which something is placed."""
+    found = {p: txns for p, txns in simulation.placed.items() if any(t.offsets[p] for t in txns)}
+    partition: Partition = pick(simulation, list(found))
+    return partition
+
+
+def left_unplaced(simulation: Simulation) -> set[str]:
+    rewritten(simulation, partition_with_places(simulation), None)
+    return {"missing-place"}
+
+
+def placed_too_low(simulation: Simulation) -> set[str]:
+    rewritten(simulation, partition_with_places(simulation), 0)
+    return {"misplaced"}
+
+
 CHANGES: list[Callable[[Simulation], set[str]]] = [
     aborted_read,
     early_read,
@@ -284,6 +327,8 @@ CHANGES: list[Callable[[Simulation], set[str]]] = [
     processed_twice,
     never_processed,
     late_record,
+    left_unplaced,
+    placed_too_low,
 ]
 
 
@@ -291,7 +336,7 @@ CHANGES: list[Callable[[Simulation], set[str]]] = [
 @settings(QUICK, max_examples=10)
 @given(seed=SEEDS)
 def test_one_change_is_found(change: Callable[[Simulation], set[str]], seed: int) -> None:
-    simulation = Simulation(seed)
+    simulation = Simulation(seed, switches=change is not swapped_markers)
     expected = change(simulation)
     verdict = simulation.world.judge()
     assert expected & set(verdict.counts), (expected, told(verdict))

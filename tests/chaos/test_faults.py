@@ -13,7 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from logtx.chaos import bounded, fleet
@@ -70,13 +77,19 @@ def topics(kafka: LocalKafka, directory: Path) -> Topics:
 
 
 def wrote(kafka: LocalKafka, topic: str, partition: int = 0) -> int:
-    """The offset of a record that is written now."""
+    """The offset of a record that is written now. Raises KafkaException if it is refused."""
     offsets: list[int | None] = []
+    errors: list[KafkaError] = []
+
+    def told(error: KafkaError | None, message: Message) -> None:
+        offsets.append(message.offset())
+        errors.extend([] if error is None else [error])
+
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(
-        topic, b"x", partition=partition, on_delivery=lambda _, told: offsets.append(told.offset())
-    )
+    producer.produce(topic, b"x", partition=partition, on_delivery=told)
     assert producer.flush(20) == 0
+    if errors:
+        raise KafkaException(errors[0])
     (offset,) = offsets
     assert offset is not None
     return offset
@@ -97,6 +110,24 @@ def test_a_topic_is_deleted_and_made_anew(kafka: LocalKafka, topics: Topics) -> 
     for change in (topics.delete, topics.delete, topics.make_anew, topics.make_anew):
         change()  # an answer may be lost
     assert wrote(kafka, FLEETING_TOPIC) == 0
+
+
+@pytest.mark.kafka
+def test_a_sealed_topic_takes_nothing_and_can_be_read(kafka: LocalKafka, topics: Topics) -> None:
+    topic = settings().out_topic
+    before = wrote(kafka, topic)
+    topics.seal(topic)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        wrote(kafka, topic)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "seal"})
+    consumer.assign([TopicPartition(topic, 0, before)])
+    message = consumer.poll(20)
+    assert message is not None
+    assert message.value() == b"x"
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1] == before + 1
+    consumer.close()
+    topics.unseal(topic)
+    assert wrote(kafka, topic) == before + 1
 
 
 @pytest.mark.kafka

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from logtx.chaos import nemesis
+from logtx.chaos import nemesis, operator
+from logtx.chaos.errors import ChaosError
 from logtx.chaos.fleet import ChaosCoordinator, Death
 from logtx.chaos.nemesis import Nemesis
-from logtx.chaos.options import ChaosOptions, System
+from logtx.chaos.operator import Operator
+from logtx.chaos.options import ChaosOptions, Metadata, System
 from logtx.chaos.plan import (
     BROKER_REST_S,
     CALM_START_S,
@@ -21,6 +23,10 @@ from logtx.chaos.plan import (
     plan_faults,
     plan_upgrades,
 )
+from logtx.journal.errors import LogtxError, RequestTimedOutError, TopicModeError
+from logtx.journal.modes import Mode
+
+from .test_run_parts import settings
 
 COUNTS = ChaosOptions().counts()
 SEEDS = range(1, 60)
@@ -94,6 +100,28 @@ def test_what_is_not_there_is_not_hurt() -> None:
         assert not of_role(plan_faults(seed, 120, counts), Role.COORDINATOR)
 
 
+def test_topics_are_switched_and_sealed_if_some_begin_in_metadata_mode() -> None:
+    for metadata, switched in ((Metadata.HALF, 2), (Metadata.ALL, 3)):
+        counts = ChaosOptions(metadata=metadata).counts()
+        plans = [plan_faults(seed, 300, counts) for seed in SEEDS]
+        switches = [fault for plan in plans for fault in of_role(plan, Role.MODE)]
+        assert {fault.number for fault in switches} == set(range(switched))
+        seals = [fault for plan in plans for fault in of_role(plan, Role.SEAL)]
+        assert {fault.number for fault in seals} == {0, 1}
+        assert all(fault.for_s >= 1 for fault in seals)
+        assert of_role(plan_faults(1, 15, counts, mild=True), Role.MODE)
+    for seed in SEEDS:
+        assert not of_role(plan_faults(seed, 300, COUNTS), Role.MODE, Role.SEAL)
+
+
+def test_the_other_faults_are_as_without_switches() -> None:
+    counts = ChaosOptions(metadata=Metadata.ALL).counts()
+    for seed in SEEDS:
+        more = {Role.MODE, Role.SEAL}
+        plan = [fault for fault in plan_faults(seed, 300, counts) if fault.role not in more]
+        assert plan == plan_faults(seed, 300, COUNTS)
+
+
 def test_kafka_has_no_topic_that_is_made_anew() -> None:
     counts = ChaosOptions(system=System.KAFKA).counts()
     assert not of_role(plan_faults(1, 300, counts), Role.FLEETING)
@@ -153,7 +181,7 @@ def done(world: Told, *faults: Fault) -> Nemesis:
         ("cluster", "fleet", "proxies", "trimmer", "topics", "inspector", "recorder", "progress"),
         world,
     )
-    made = Nemesis(faults, seconds=60, **everything)
+    made = Nemesis(faults, seconds=60, operator=cast("Any", world), **everything)
     for fault in faults:
         made._do("track", fault)
     return made
@@ -206,12 +234,103 @@ def test_topics_are_made_anew_and_grow_and_the_history_says_so(
     faults = Fault(1.0, What.RECREATE, Role.FLEETING, 0), Fault(2.0, What.GROW, Role.TOPICS, 0)
     did = done(world, *faults)
     assert world.open == [], "it is made anew only when no transaction lists it"
-    assert [(each[0], *each[2:]) for each in world.told] == [
+    assert [each if each[0] == "made_anew" else (each[0], *each[2:]) for each in world.told] == [
         ("write", "recreate", "chaos-fleeting"),
         ("delete",),
+        ("made_anew", "chaos-fleeting"),
         ("make_anew",),
         ("write", "recreated", "chaos-fleeting"),
         ("write", "grow", "topics"),
         ("grow",),
     ]
     assert did.counts[What.GROW] == 0, "there are enough"
+
+
+def test_a_topic_is_sealed_and_takes_records_again() -> None:
+    world = Told()
+    did = done(world, Fault(1.0, What.SEAL, Role.SEAL, 1, 0.01))
+    assert world.told == [
+        ("write", "fault", "seal", "chaos-out"),
+        ("seal", "chaos-out"),
+        ("unseal", "chaos-out"),
+        ("write", "fault", "unseal", "chaos-out"),
+    ]
+    assert did.counts[What.SEAL] == 1
+
+
+# ---- the operator -------------------------------------------------------------------------------
+
+
+class Coordinators:
+    """In place of `AdminQueries`: what was asked, and what fails."""
+
+    def __init__(self, *failures: LogtxError | None) -> None:
+        self.failures = list(failures)
+        self.asked: list[tuple[str, str, str]] = []
+
+    def set_topic_mode(
+        self, topic: str, mode: Mode, *, transaction_group: str, timeout_s: float
+    ) -> None:
+        assert 0 < timeout_s <= 60
+        self.asked.append((topic, str(mode), transaction_group))
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+
+
+def operator_of(
+    monkeypatch: pytest.MonkeyPatch, coordinators: Coordinators, **changes: object
+) -> Operator:
+    monkeypatch.setattr(operator, "AdminQueries", lambda *_, **__: coordinators)
+    monkeypatch.setattr(operator, "_PAUSE_S", 0.0)
+    told: Any = Told()
+    return Operator(told, settings(metadata=Metadata.HALF, **changes), told)
+
+
+def test_half_of_the_topics_begin_in_metadata_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, topic in ((1, "chaos-out"), (2, "chaos")):
+        coordinators = Coordinators()
+        operator_of(monkeypatch, coordinators, seed=seed).begin()
+        assert [asked[:2] for asked in coordinators.asked] == [(topic, "metadata")]
+
+
+def test_topics_are_switched_to_and_fro(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators()
+    made = operator_of(monkeypatch, coordinators)
+    assert [made.switch(0), made.switch(1), made.switch(0)] == [True] * 3
+    assert coordinators.asked == [
+        ("chaos", "metadata", "default"),
+        ("chaos-out", "metadata", "chaos-workers"),
+        ("chaos", "markers", "default"),
+    ]
+    made.settle()
+    assert len(coordinators.asked) == 3
+
+
+def test_a_switch_that_is_not_made_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators(TopicModeError("not yet"), RequestTimedOutError("no answer"))
+    made = operator_of(monkeypatch, coordinators)
+    assert not made.switch(0)
+    made.settle()
+    assert [asked[1] for asked in coordinators.asked] == ["metadata"] * 3
+    assert made.switch(0)
+    assert coordinators.asked[-1][1] == "markers"
+
+
+def test_a_switch_that_is_never_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators(*(TopicModeError("never") for _ in range(10_000)))
+    monkeypatch.setattr(operator, "_SETTLED_S", 0.05)
+    made = operator_of(monkeypatch, coordinators)
+    assert not made.switch(1)
+    with pytest.raises(ChaosError, match="chaos-out is not switched to metadata"):
+        made.settle()
+
+
+def test_a_topic_that_is_made_anew_begins_with_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators()
+    made = operator_of(monkeypatch, coordinators)
+    made.switch(0)
+    made.made_anew("chaos")
+    made.made_anew("another")
+    made.switch(0)
+    assert [asked[1] for asked in coordinators.asked] == ["metadata"] * 2

@@ -11,7 +11,7 @@ from logtx.chaos import drain
 from logtx.chaos.checker.core.avro import Entry, Kind
 from logtx.chaos.checker.core.journal import read_journal
 from logtx.chaos.errors import ChaosError
-from logtx.chaos.options import ChaosOptions, System
+from logtx.chaos.options import ChaosOptions, Metadata, System
 from logtx.chaos.run import _directory_of
 from logtx.chaos.settings import HISTORY, Settings
 from logtx.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
@@ -93,6 +93,24 @@ def test_a_value_comes_back(value: Value) -> None:
 def test_settings_come_back(tmp_path: Path) -> None:
     settings().save(tmp_path)
     assert Settings.load(tmp_path) == settings()
+
+
+def test_metadata_mode_is_for_logtx_with_coordinators_of_one_build() -> None:
+    metadata = Metadata.HALF
+    ChaosOptions(metadata=metadata).check()
+    with pytest.raises(ChaosError, match="--metadata"):
+        ChaosOptions(metadata=metadata, system=System.KAFKA).check()
+    with pytest.raises(ChaosError, match="--upgrade-from"):
+        ChaosOptions(metadata=metadata, upgrade_from="HEAD~1").check()
+
+
+def test_topics_that_are_switched(tmp_path: Path) -> None:
+    assert settings().switched_topics == {}
+    assert settings().first_in_metadata == []
+    every = settings(metadata=Metadata.ALL, fleeting_topic="chaos-fleeting")
+    assert every.first_in_metadata == ["chaos", "chaos-out", "chaos-fleeting"]
+    every.save(tmp_path)
+    assert Settings.load(tmp_path) == every
 
 
 def test_readers_of_each_system() -> None:

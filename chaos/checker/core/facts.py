@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
@@ -14,6 +14,7 @@ from ..errors import BrokenHistoryError
 from .history import Append, History, Op, Reader
 from .journal import Fate, Journal, Partition
 from .logs import NO_VALUE, Order, Standing, View
+from .told import Told
 from .wire import TxId, read_txid
 
 LOGTX: Final = "logtx"
@@ -57,6 +58,7 @@ class Facts:
         views: Mapping[Partition, View],
         journals: Mapping[int, Journal],
         input_topic: str,
+        stores: Sequence[Told] = (),
     ) -> None:
         """Joins them.
 
@@ -66,8 +68,10 @@ class Facts:
             views: the dumped data partitions.
             journals: the dumped journal partitions; empty for Kafka.
             input_topic: the topic that workers process.
+            stores: what metadata stores said.
         """
         self.system = system
+        self.stores = stores
         self.history = history
         self.views = views
         self.journals = journals
