@@ -210,13 +210,13 @@ class ChaosCoordinator(CoordinatorChild):
         name = f"coordinator-{number}"
         store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if has_store else []
         self._todays_launcher = launcher
-        self.address: Final = f"{HOST}:{proxies.add(name)}"
+        self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
         super().__init__(
             name,
             directory / LOGS / f"{name}.log",
             bootstrap_servers,
-            *("--advertise", self.address),
+            *("--advertise", self.advertised),
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
             *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),

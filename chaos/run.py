@@ -345,7 +345,7 @@ class _Run:
         if not self._settings.switched_topics:
             return
         children = [member.child for member in self._fleet.coordinators]
-        addresses = {c.name: c.address for c in children if isinstance(c, ChaosCoordinator)}
+        addresses = {c.name: c.advertised for c in children if isinstance(c, ChaosCoordinator)}
         check_stores(self._clients_log, addresses, self._directory, self._settings.seed)
 
     def _dump(self) -> None:

@@ -19,16 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from logtx.chaos.options import SECONDS_MIN, ChaosOptions
+from logtx.chaos.options import SECONDS_MIN, ChaosOptions, Metadata
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState
+from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.core.serial_order import Buffers, SerialOrder, Whole
 from logtx.coordinator.client.session import CoordinatorClient
 from logtx.coordinator.core.decision import Effect, Instant
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.protocol.commands import End
+from logtx.coordinator.runtime.placing import Placing
 from logtx.coordinator.runtime.serving import Serving
-from logtx.journal.errors import TransactionAbortedError
+from logtx.journal.control import TopicPartition
+from logtx.journal.errors import LogtxError, TransactionAbortedError
 from logtx.journal.position import Position
 from logtx.producer.core.tally import BranchTally
 from logtx.tests.simulation import mutations
@@ -39,6 +42,8 @@ BEHIND_S: Final = 0.2
 
 SHORT: Final = ChaosOptions(seconds=SECONDS_MIN, mild=True, coordinators=1)
 """For what shows without faults."""
+PLACES: Final = ChaosOptions(seed=2, seconds=12, mild=True, coordinators=1, metadata=Metadata.HALF)
+"""By this seed the topic that producers write to begins in metadata mode."""
 TAKE_OVERS: Final = ChaosOptions(seed=149, seconds=24, coordinators=1)
 """The coordinator is killed three times. There is but one, for of several it is
 chance which of them has the partition that the others miss."""
@@ -179,6 +184,31 @@ def order_of_markers(patch: mutations.Patch) -> None:
     patch(SerialOrder, "take", mutant)
 
 
+def gate_not_asked(patch: mutations.Patch) -> None:
+    """The consumer passes on what it has read, whatever will be placed before it."""
+    advance = PlacedInput.advance
+
+    def mutant(self: PlacedInput) -> None:
+        self.horizon = max(self.horizon, self.next_offset)
+        advance(self)
+
+    patch(PlacedInput, "advance", mutant)
+
+
+def ends_of_before(patch: mutations.Patch) -> None:
+    """The coordinator places at the ends that it asked for in the round before."""
+    answers = Placing._answers
+    known: dict[TopicPartition, int | LogtxError] = {}
+
+    async def mutant(self: Placing, *asked: Any) -> Mapping[TopicPartition, int | LogtxError]:
+        told = await answers(self, *asked)
+        before = {key: known.get(key, end) for key, end in told.items()}
+        known.update(told)
+        return before
+
+    patch(Placing, "_answers", mutant)
+
+
 BROKEN: Final[Mapping[str, Broken]] = {
     "ignores_aborts": Broken(ignores_aborts, frozenset({"g1a"}), SHORT),
     "does_not_wait": Broken(does_not_wait, frozenset({"g1a", "dirty-read"}), SHORT),
@@ -193,6 +223,8 @@ BROKEN: Final[Mapping[str, Broken]] = {
     "unknown_is_aborted": Broken(unknown_is_aborted, frozenset({"aborted-but-committed"}), FAULTS),
     "told_too_early": Broken(told_too_early, frozenset({"committed-but-aborted"}), TAKE_OVERS),
     "markers_not_redone": Broken(markers_not_redone, frozenset({"unseen"}), TAKE_OVERS),
+    "gate_not_asked": Broken(gate_not_asked, frozenset({"nonmonotonic-poll"}), PLACES),
+    "ends_of_before": Broken(ends_of_before, frozenset({"misplaced"}), PLACES),
     "offsets_forgotten": Broken(offsets_forgotten, frozenset({"iov-overlap"}), TAKE_OVERS),
 }
 """All were seen to be caught."""

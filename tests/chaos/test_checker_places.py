@@ -453,3 +453,17 @@ def test_store_mismatch_of_what_is_kept_for_as_long_as_the_data() -> None:
         world.store_says(placed(world), *((3,) if known else ()), known=known)
         found = shown(only(world.finals(), "store-mismatch"), "store-mismatch")
         assert ("no write that is placed" if known else "nothing, and what is placed") in found
+
+
+def test_watermark_above_what_is_placed_behind_its_marker() -> None:
+    world = World()
+    marked = world.begin()
+    marked.append(0)
+    marked.commit()
+    world.switch()
+    txn = world.begin()
+    txn.append(0)
+    marked.mark(P0, hw=txn.txid.offset + 1)
+    txn.commit()
+    found = shown(only(world.finals(), "watermark"), "watermark")
+    assert "PLACED" in found

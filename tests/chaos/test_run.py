@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from logtx.chaos.errors import ChaosError
-from logtx.chaos.options import ChaosOptions, System
-from logtx.chaos.run import check_again, run_chaos
+from logtx.chaos.options import ChaosOptions, Metadata, System
+from logtx.chaos.run import VERDICT, check_again, run_chaos
 from logtx.chaos.settings import HISTORY, Settings
 
 pytestmark = pytest.mark.kafka
@@ -98,6 +98,21 @@ def test_a_minute_of_everything(tmp_path: Path, console: Console, seed: int) -> 
     assert found["producer committed"] > 200
     assert found["worker committed"] > 20
     assert {"broker", "coordinator"} <= killed(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_topics_that_are_switched(tmp_path: Path, console: Console) -> None:
+    directory = tmp_path / "run"
+    options = SMALL(seconds=20, seed=2, rate=40, metadata=Metadata.HALF, data_dir=directory)
+    found = run(options, console, tmp_path)
+    assert found["producer committed"] > 0
+    done = Counter(event["what"] for _, event in told(directory) if event["event"] == "fault")
+    assert done["switched"] >= 2
+    assert done["seal"] >= 1
+    stats = json.loads((directory / VERDICT).read_text())["stats"]
+    assert stats["places"] > 0
+    assert stats["transactions asked of metadata stores"] > 0
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .facts import Facts
-from .findings import Evidence, Findings, at, decided, in_journal, lies
+from .findings import Evidence, Findings, at, decided, ends_at, in_journal, lies
 from .journal import GONE, Fate, Journal
-from .logs import Marker, View
+from .logs import End, Marker, View
 from .wire import Control, TxId
 
 
@@ -75,24 +75,31 @@ def _check_order(facts: Facts, view: View, found: Findings) -> None:
 
 def _check_watermarks(facts: Facts, view: View, found: Findings) -> None:
     highest: dict[tuple[int, int], Marker] = {}
-    for txid, marker, first in _in_order(view):
+    for txid, marker, end in _in_order(view):
         above = highest.get(txid.journal)
-        if first and above is not None and txid.begin < above.control.hw:
+        if end is not None and above is not None and txid.begin < above.control.hw:
             found.add(
                 "watermark",
-                f"{txid} ends at {at(view.partition, marker.offset)}, behind a marker that says"
+                f"{txid} ends at {at(view.partition, end.offset)}, behind a marker that says"
                 f" that all below {above.control.hw} are finished",
                 lies(facts, view.partition, above.offset),
-                lies(facts, view.partition, marker.offset),
+                ends_at(facts, view, end),
             )
-        if above is None or marker.control.hw > above.control.hw:
+        if marker is not None and (above is None or marker.control.hw > above.control.hw):
             highest[txid.journal] = marker
 
 
-def _in_order(view: View) -> list[tuple[TxId, Marker, bool]]:
-    both = [(t, marker, view.is_first(marker)) for t, marker in view.first_markers.items()]
-    both += [(txid, marker, False) for txid, marker in view.later_markers]
-    return sorted(both, key=lambda item: item[1].offset)
+def _in_order(view: View) -> list[tuple[TxId, Marker | None, End | None]]:
+    """Returns all markers and places: its transaction, the marker, and the end, if it is one."""
+    found: list[tuple[int, int, TxId, Marker | None, End | None]] = [
+        (end.offset, 0, txid, None, end) for txid, end in view.placed.items()
+    ]
+    for txid, marker in view.first_markers.items():
+        end = view.end_of(txid)
+        is_end = end is not None and not end.is_place and view.is_first(marker)
+        found.append((marker.offset, 1, txid, marker, end if is_end else None))
+    found += [(marker.offset, 1, txid, marker, None) for txid, marker in view.later_markers]
+    return [row[2:] for row in sorted(found, key=lambda row: row[:2])]
 
 
 def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:

@@ -102,7 +102,8 @@ def _fits_mode(
     topic_id = fate.topic_ids.get(partition, "")
     step = journal.mode_at(partition[0], topic_id, fate.decided)
     if step is None and journal.start > 0:
-        facts.unverifiable["decision in a mode whose switch was trimmed"] += 1
+        if partition in fate.unmarked:  # else the topic may never have been switched
+            facts.unverifiable["place whose switch was trimmed"] += 1
         return True
     is_placed, in_metadata = partition in fate.unmarked, step is not None and step.phase == METADATA
     if is_placed == in_metadata:
