@@ -17,7 +17,7 @@ from .errors import ChaosError
 from .recorder import Recorder
 from .settings import Settings
 
-_ANSWER_S: Final = 15.0
+_ANSWER_S: Final = 20.0
 """Bounds each request. A coordinator answers when it has looked the topic up, which takes five
 seconds if nothing is hurt."""
 _SWITCH_S: Final = 25.0

@@ -1,6 +1,6 @@
 """Asks the coordinators' metadata stores, when all is over: are they what the journal says?
 
-One of them is compared with the whole journal, as `logtx metadata check` does. Of each a sample is
+One of them is compared with the journal, as `logtx metadata check` does. Of each a sample is
 kept in `logs/stores.jsonl`, for the checker, which reads the journal by code of its own.
 """
 
@@ -23,6 +23,8 @@ from .settings import HISTORY
 
 SAMPLE: Final = 100
 """Transactions that each store is asked for. More of them take longer: two requests each."""
+COMPARED: Final = 500
+"""The same for the store that is compared with all of the journal."""
 _TIMEOUT_S: Final = 30.0
 """Bounds each question. The first one waits until the store has all of the journal."""
 _END: Final = b'"event":"end"'
@@ -120,6 +122,6 @@ def _write(operation: Operation) -> dict[str, Any]:
 
 
 def _compared(log: Log, client: MetadataClient, name: str) -> Iterator[str]:
-    result = compare(log, client)
+    result = compare(log, client, most=COMPARED)
     for txid, why in list(result.wrong.items())[:3]:
         yield f"The metadata store of {name} is not what the journal says. {txid}: {why[:300]}"

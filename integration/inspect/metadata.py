@@ -256,8 +256,13 @@ class Comparison:
     """TxId → how the store differs."""
 
 
-def compare(log: Log, client: MetadataClient) -> Comparison:
+def compare(log: Log, client: MetadataClient, *, most: int | None = None) -> Comparison:
     """Compares a store with the journal, while both may go on.
+
+    Args:
+        log: holds the journal.
+        client: asks the store.
+        most: how many transactions the store is asked for, evenly over all; None: for all.
 
     Raises:
         LogtxError: the journal can't be read, or the store not asked.
@@ -282,13 +287,18 @@ def compare(log: Log, client: MetadataClient) -> Comparison:
                 replays[partition].feed(offset, entry)
             expected = {t: e for r in replays.values() for t, e in r.expected().items()}
             known = len(expected)
-            asked = expected if suspects is None else suspects
+            asked = _evenly(expected, most) if suspects is None else suspects
             gone, wrong = _differences(log, {t: expected[t] for t in asked}, client)
             swept += gone
             suspects = list(wrong)
             if not suspects:
                 break
     return Comparison(known, swept, wrong)
+
+
+def _evenly(expected: Iterable[TxId], most: int | None) -> Iterable[TxId]:
+    txids = list(expected)
+    return txids if most is None else txids[:: max(1, -(-len(txids) // most))]
 
 
 def _differences(
