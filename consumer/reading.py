@@ -474,6 +474,9 @@ class Reading:
         elif found is Refusal.UNWANTED:
             self._events.append(event)
         elif isinstance(found, Restart):
+            if found.started_at is not StartedAt.ELSEWHERE:
+                # The records may have gone with their topic, whose home is to be followed no more.
+                self.following.learn([assigned.key])
             with self.moving():
                 self.add(assigned.key, found.position, assigned.stored, found.started_at)
                 self.reassign([assigned.key])

@@ -54,15 +54,17 @@ class Registry:
             BrokerError: no answer in time.
             UnknownRecordError: a newer version published a mode: upgrade this program.
         """
-        published = self._published({topic for topic, _ in keys})
-        for topic, partition in keys:
-            found = published.get(topic)
-            if found is not None:
-                self.modes((topic, partition)).publish(partition, found)
-
-    def _published(self, topics: Collection[str]) -> Mapping[str, TopicModeRecord]:
-        mine = {topic: mode for topic, mode in self.published().items() if topic in topics}
-        return {t: mode for t, mode in mine.items() if not self.is_another(t, mode.topic_id)}
+        published = self.published()
+        for topic in {topic for topic, _ in keys} & published.keys():
+            found = published[topic]
+            is_another = self.is_another(topic, found.topic_id)
+            for key in (key for key in keys if key[0] == topic):
+                if is_another:
+                    # It may have been learnt when that one still had the name. What was placed
+                    # there would be looked for in this one.
+                    self.modes(key).forget(found.topic_id)
+                else:
+                    self.modes(key).publish(key[1], found)
 
     def published(self) -> Mapping[str, TopicModeRecord]:
         """Returns what homes publish of topics, by name. Reads it only if there is more of it.

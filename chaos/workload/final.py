@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..errors import ChaosError
-from ..options import System
+from ..options import Metadata, System
 from .process import Process, run
 from .readers import TRANSIENT, Notes, all_partitions, final_readers, open_reader
 
@@ -28,6 +28,9 @@ LIMIT_S: Final = 150.0
 IDLE_S: Final = 6.0
 """A reader of logtx ends after this time without a record (a read_committed one only at the ends of
 the logs). A smaller value may stop too early, a larger one delays the end."""
+ANEW_S: Final = 75.0
+"""The same for a serializable reader where a topic that is made anew was in metadata mode: what is
+placed behind the new topic's end is waited for, for a minute."""
 FIRST_S: Final = 30.0
 """The same before the first record. It is longer because a serializable reader looks for its
 transaction in the whole journal, beside others that read everything."""
@@ -57,7 +60,9 @@ def read_all(process: Process) -> None:
         for p in partitions
     }
     notes.assigned(partitions)
-    idle_until_s = time.monotonic() + FIRST_S
+    serial_anew = settings.metadata is Metadata.ALL and reader.isolation == "serializable"
+    idle_s = ANEW_S if serial_anew else IDLE_S
+    idle_until_s = time.monotonic() + max(idle_s, FIRST_S)
     at_end: set[tuple[str | None, int | None]] = set()
     while not process.stopping.is_set():
         try:
@@ -70,7 +75,7 @@ def read_all(process: Process) -> None:
             continue
         now_s = time.monotonic()
         if records:
-            idle_until_s = now_s + IDLE_S
+            idle_until_s = now_s + idle_s
         if of_kafka:
             is_over = len(at_end) == len(ends)
         else:

@@ -46,8 +46,13 @@ class KnownModes:
         """Begins without a switch: everything is marked."""
         self._switches: list[_Switch] = []
 
+    def forget(self, topic_id: str) -> None:
+        """Forgets what was known of a topic that another one has the name of by now."""
+        self._switches = [s for s in self._switches if s.topic_id != topic_id]
+
     def publish(self, partition: int, published: TopicModeRecord) -> None:
-        """Takes in what the home publishes of the topic."""
+        """Takes in what the home publishes of the topic that has the name now."""
+        self._switches = [s for s in self._switches if s.topic_id in ("", published.topic_id)]
         phase, at = published.phase, published.since.get(partition, 0)
         if phase in (Phase.TO_METADATA, Phase.TO_MARKERS):
             # Mode records are being written, or were and that is not published yet. To follow the

@@ -661,17 +661,20 @@ class SerialOrder:
     ) -> bool:
         # Whether a transaction that was not collected here will not come: its marker was read, or
         # lies below our start, or was never written.
-        txid = decision.txid
-        if key in decision.placed:
-            # The journal tells its place in any case, and nothing else says whether it was read.
-            return buffer.will_not_come(txid.to_bytes())
-        met = buffer.last_met(txid.journal)
-        if buffer.has_ended(txid.to_bytes()) or (met is not None and met >= decision.sequence):
+        txid, is_placed = decision.txid, key in decision.placed
+        finished, met = self._finished.get(txid), buffer.last_met(txid.journal)
+        if is_placed and buffer.will_not_come(txid.to_bytes()):
             return True
-        finished = self._finished.get(txid)
+        if is_placed and finished is None:
+            return False  # Its place may not be told yet, while what ends behind it was read.
+        has_ended = not is_placed and buffer.has_ended(txid.to_bytes())
+        if has_ended or (met is not None and met >= decision.sequence):
+            return True
         if finished is None or key in finished.gone:
             return finished is not None
-        apart_s = None if met is None else CONTRADICTED_APART_S
+        # A place that was told lies ahead, as one of a higher sequence does. If it is below no end,
+        # it went with a deleted topic.
+        apart_s = None if met is None and not is_placed else CONTRADICTED_APART_S
         return self._looks.is_read(key, buffer.next_offset, finished.offset, apart_s)
 
     def _pass(

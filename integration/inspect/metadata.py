@@ -335,12 +335,18 @@ class _Data:
         self._has_window = has_window
         """Whether the store keeps finished transactions for some time only."""
         self._starts: dict[tuple[str, int], int | None] = {}
+        self._ids: dict[str, str] = {}
+        """Topic → its id, as a broker tells it."""
 
     def is_there(self, operation: Operation) -> bool:
         """Returns whether a reader may begin below the place of a write."""
         if self._has_window or operation.place is None:
             return False
         key = operation.topic, operation.partition
+        if operation.topic not in self._ids:
+            self._ids |= {operation.topic: "", **self._log.topic_ids([operation.topic])}
+        if self._ids[operation.topic] not in ("", operation.topic_id):
+            return False  # The topic was deleted, and another one has its name.
         if key not in self._starts:
             try:
                 self._starts[key] = self._log.start_offset(*key)

@@ -132,6 +132,23 @@ def test_what_is_placed_below_the_start_or_nowhere_is_passed_over(
     assert consumer.counters.side_reads == 1
 
 
+def test_what_is_placed_in_a_topic_that_was_created_anew_is_passed_over(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its places lie behind all that the new topic has: one partition of it shows a transaction
+    that was decided later, the other one nothing."""
+    monkeypatch.setattr("logtx.consumer.core.serial_order.CONTRADICTED_APART_S", 0.5)
+    home.switch(Phase.METADATA)
+    txid = across(home, b"a", 5, 1)
+    home.place()
+    home.written.finish(txid)
+    log.delete_topic("t")
+    log.create_topic("t", partitions=3)
+    marked(home, b"new")
+    consumer = serial(make_consumer)
+    assert read(consumer, 1) == [b"new"]
+
+
 def test_whole_transactions(home: Places, make_consumer: MakeConsumer) -> None:
     some(home)
     consumer = make_consumer()

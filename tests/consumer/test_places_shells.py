@@ -139,6 +139,32 @@ def test_a_topic_that_was_created_anew_begins_with_markers(
     assert not consumer._reading.following.homes.follows
 
 
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("phase", [Phase.METADATA, Phase.TO_MARKERS])
+def test_a_topic_that_is_created_anew_while_it_is_read_begins_with_markers(
+    home: Places,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: Phase,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.topic_ids.CONFIRM_S", 0.2)
+    home.switch(Phase.METADATA)
+    home.publish(phase, {})
+    for value in (b"a", b"b", b"c", b"d"):
+        home.transaction([value])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 4) == [b"a", b"b", b"c", b"d"]
+    log.delete_topic("t")
+    log.create_topic("t", partitions=3)
+    home.written.transaction("t", [b"new"])
+    home.written.transaction("t", [b"newer"])
+    # What is placed at 2 and 3 is of the former topic.
+    assert read(consumer, 2) == [b"new", b"newer"]
+    assert not consumer._reading.following.homes.follows
+
+
 # ---- gates --------------------------------------------------------------------------------------
 
 
