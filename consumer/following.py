@@ -192,8 +192,12 @@ class Following:
             "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=False",
             *(*assigned.key, offset, home.home[0], mode_offset),
         )
-        # Behind the mode record: at it, a reader can't tell whether what is placed there came.
         position = assigned.buffer.position()
+        if position.o2 > offset:
+            # It lies where only what is pending is read again: nothing is placed from o2 on. To
+            # begin at the mode record would deliver again what lies between.
+            return _anew(assigned, replace(position, passed=None))
+        # Behind the mode record: at it, a reader can't tell whether what is placed there came.
         o1 = offset + 1 if position.o1 == position.o2 else position.o1
         return _anew(assigned, replace(position, o1=o1, o2=offset + 1, o3=0, passed=None))
 
