@@ -92,6 +92,7 @@ class Following:
             replace(start, passed=follows.passed),
             self._pending_map,
             home=follows.home,
+            topic_id=follows.topic_id,
             has_ended=home.has_ended,
             end_marked=home.end_marked,
             **options,

@@ -59,6 +59,7 @@ class PlacedBuffer(PartitionBuffer):
         home: Journal,
         has_ended: Callable[[int], bool],
         malformed: MalformedFactory,
+        topic_id: str = "",
         end_marked: Callable[[int], None] | None = None,
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
@@ -74,6 +75,8 @@ class PlacedBuffer(PartitionBuffer):
             has_ended: says of a TxId of the home, by the offset of its BEGIN, whether nothing of it
                 is to be delivered here any more.
             malformed: see `PartitionBuffer`.
+            topic_id: id of the topic that the home places in. If another one has its name by now,
+                what is placed is not looked for in it.
             end_marked: told of each marker of a TxId of the home, by the offset of its BEGIN.
             counters: see `PartitionBuffer`.
             torn_skip_below: see `PartitionBuffer`.
@@ -90,6 +93,7 @@ class PlacedBuffer(PartitionBuffer):
         )
         self._home = home
         self._prefix = TxId(*home, 0).to_bytes()[:JOURNAL_BYTES]
+        self._topic_id = topic_id
         self._has_ended_there = has_ended
         self._end_marked = end_marked
         known = start.passed
@@ -109,7 +113,12 @@ class PlacedBuffer(PartitionBuffer):
         offset = max(place, self.next_offset)
         raw = (due.txid or TxId(*self._home, due.begin)).to_bytes()
         marker = Marker(
-            committed=True, commit_sequence=due.sequence, hw=0, epoch=0, branches=due.branches
+            committed=True,
+            commit_sequence=due.sequence,
+            hw=0,
+            epoch=0,
+            branches=due.branches,
+            topic_id=self._topic_id,
         )
         pending = self._pending.pop(raw, None)
         if due.txid is not None:

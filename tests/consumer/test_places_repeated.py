@@ -1,4 +1,4 @@
-"""A switch back to markers that takes long: owners are replaced, and write its mode records again."""
+"""A switch back to markers that takes long: new owners write its mode records again."""
 
 from __future__ import annotations
 

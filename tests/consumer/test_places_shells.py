@@ -140,6 +140,7 @@ def test_a_topic_that_was_created_anew_begins_with_markers(
 
 
 @pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("phase", [Phase.METADATA, Phase.TO_MARKERS])
 def test_a_topic_that_is_created_anew_while_it_is_read_begins_with_markers(
     home: Places,
@@ -147,8 +148,11 @@ def test_a_topic_that_is_created_anew_while_it_is_read_begins_with_markers(
     make_consumer: MakeConsumer,
     monkeypatch: pytest.MonkeyPatch,
     phase: Phase,
+    is_known: bool,
 ) -> None:
+    """Also if brokers do not agree on it at first, and its former home is followed on."""
     monkeypatch.setattr("logtx.consumer.topic_ids.CONFIRM_S", 0.2)
+    monkeypatch.setattr("logtx.consumer.side_read.TOPIC_CONFIRM_S", 0.2)
     home.switch(Phase.METADATA)
     home.publish(phase, {})
     for value in (b"a", b"b", b"c", b"d"):
@@ -158,11 +162,13 @@ def test_a_topic_that_is_created_anew_while_it_is_read_begins_with_markers(
     assert read(consumer, 4) == [b"a", b"b", b"c", b"d"]
     log.delete_topic("t")
     log.create_topic("t", partitions=3)
+    if not is_known:
+        monkeypatch.setattr(consumer._reading.topic_ids, "is_another", lambda *_: False)
     home.written.transaction("t", [b"new"])
     home.written.transaction("t", [b"newer"])
     # What is placed at 2 and 3 is of the former topic.
     assert read(consumer, 2) == [b"new", b"newer"]
-    assert not consumer._reading.following.homes.follows
+    assert consumer._reading.following.homes.follows is not is_known
 
 
 # ---- gates --------------------------------------------------------------------------------------
