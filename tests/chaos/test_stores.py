@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import logtx
-from logtx.chaos.checker import load
 from logtx.chaos.checker.errors import BrokenLogError
+from logtx.chaos.checker.load import LOGS, STORES, _stores
 from logtx.chaos.errors import ChaosError
 from logtx.chaos.recorder import Recorder
 from logtx.chaos.settings import HISTORY
@@ -70,19 +70,18 @@ def test_what_a_store_says_is_kept(
     memory_log: MemoryLog, coordinator: EmbeddedCoordinator, txids: list[object], tmp_path: Path
 ) -> None:
     ask(memory_log, coordinator, tmp_path)
-    path = tmp_path / load.LOGS / load.STORES
-    rows = list(load._stores(path))
+    path = tmp_path / LOGS / STORES
+    rows = list(_stores(path))
     assert [str(row.txid) for row in rows] == [str(txid) for txid in txids]
     for number, row in enumerate(rows):
         assert row.header is not None
         assert row.header["state"] == "committed"
-        assert sorted((w["partition"], w["count"], w["place"]) for w in row.writes) == [
-            (0, 1, number + 2),
-            (1, 1, number + 2),
-        ]
+        assert sorted((w["partition"], w["count"]) for w in row.writes) == [(0, 1), (1, 1)]
+        # Behind the mode record and its own record; behind others', if they were quicker.
+        assert all(number + 2 <= w["place"] <= COUNT + 1 for w in row.writes)
     path.write_text(json.dumps({"store": "coordinator-0"}) + "\n")
     with pytest.raises(BrokenLogError, match=r"stores\.jsonl:1 is broken"):
-        list(load._stores(path))
+        list(_stores(path))
 
 
 def test_a_store_that_is_wrong_is_found(
