@@ -43,7 +43,7 @@ def chaos(
         Metadata,
         typer.Option(
             help="Topics that begin in metadata mode; unless it is none, an operator switches them "
-            "to and fro, and topics are sealed for a while.",
+            "back and forth, and topics are sealed for a while.",
         ),
     ] = Metadata.NONE,
     data_dir: Annotated[

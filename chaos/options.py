@@ -24,7 +24,7 @@ class System(StrEnum):
 
 
 class Metadata(StrEnum):
-    """Which topics begin in metadata mode. In any case but `NONE` all are switched to and fro."""
+    """Which topics begin in metadata mode. Unless it is `NONE`, all are switched back and forth."""
 
     NONE = "none"
     """None, and none is ever switched."""

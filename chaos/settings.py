@@ -105,7 +105,7 @@ class Settings:
 
     @property
     def switched_topics(self) -> dict[str, str]:
-        """Topics that are switched to and fro → the transaction group that places there."""
+        """Topics that are switched back and forth → the transaction group that places there."""
         if self.metadata is Metadata.NONE:
             return {}
         found = {self.data_topic: PRODUCERS_GROUP, self.out_topic: self.workers_group}

@@ -61,7 +61,7 @@ if it is."""
 
 
 class Peers(pb_grpc.PeersServicer):
-    """Keeps one coordinator's streams to and from all others. Lives on its event loop."""
+    """Keeps one coordinator's streams back and forthm all others. Lives on its event loop."""
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ def test_another_journal_marks_where_the_home_places() -> None:
     right(world)
 
 
-def test_a_topic_is_switched_to_and_fro() -> None:
+def test_a_topic_is_switched_back_and_forth() -> None:
     world = placing()
     for _ in range(3):
         placed(world)

@@ -294,7 +294,7 @@ def test_half_of_the_topics_begin_in_metadata_mode(monkeypatch: pytest.MonkeyPat
         assert [asked[:2] for asked in coordinators.asked] == [(topic, "metadata")]
 
 
-def test_topics_are_switched_to_and_fro(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_switched_back_and_forth(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinators = Coordinators()
     made = operator_of(monkeypatch, coordinators)
     assert [made.switch(0), made.switch(1), made.switch(0)] == [True] * 3
