@@ -224,7 +224,7 @@ BROKEN: Final[Mapping[str, Broken]] = {
     "told_too_early": Broken(told_too_early, frozenset({"committed-but-aborted"}), TAKE_OVERS),
     "markers_not_redone": Broken(markers_not_redone, frozenset({"unseen"}), TAKE_OVERS),
     "gate_not_asked": Broken(gate_not_asked, frozenset({"nonmonotonic-poll"}), PLACES),
-    "ends_of_before": Broken(ends_of_before, frozenset({"misplaced"}), PLACES),
+    "ends_of_before": Broken(ends_of_before, frozenset({"nonmonotonic-poll"}), PLACES),
     "offsets_forgotten": Broken(offsets_forgotten, frozenset({"iov-overlap"}), TAKE_OVERS),
 }
 """All were seen to be caught."""
