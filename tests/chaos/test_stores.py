@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.coordinator.store.opening import MetadataConfig
+from logtx.integration.inspect.metadata import _evenly
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
 from logtx.tests.integration.cli.test_metadata import falsify
@@ -104,3 +106,9 @@ def test_a_store_that_does_not_answer_is_found(
     assert coordinator.address
     with pytest.raises(ChaosError, match="The metadata store of coordinator-9"):
         check_stores(memory_log, {"coordinator-9": "127.0.0.1:1"}, tmp_path, seed=1)
+
+
+def test_a_sample_is_taken_evenly() -> None:
+    numbers: list[Any] = list(range(10))
+    assert list(_evenly(numbers, 4)) == [0, 3, 6, 9]
+    assert list(_evenly(numbers, 10)) == list(_evenly(numbers, None)) == numbers
