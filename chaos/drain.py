@@ -15,8 +15,15 @@ from typing import Final
 from .errors import ChaosError
 from .fleet import Fleet, Member
 from .inspector import Inspector
+from .plan import Role
 from .recorder import Recorder
-from .settings import HISTORY, KEYS_PER_PARTITION, Settings, partitions_now
+from .settings import (
+    HISTORY,
+    KEYS_PER_PARTITION,
+    STACKS_SIGNAL,
+    Settings,
+    partitions_now,
+)
 from .workload.plain import PlainWriter
 from .workload.record import Value
 
@@ -34,6 +41,8 @@ FINALS_S: Final = 200.0
 """Bounds the wait for the last readers; longer than their own limit (`final.LIMIT_S`)."""
 CONSUMERS_S: Final = 20.0
 """Bounds the wait for the ends of workers and consumers."""
+_STACKS_S: Final = 1.0
+"""How long a process that does not end has to say where it stands."""
 _POLL_S: Final = 0.25
 """Pause between two looks at what is waited for."""
 
@@ -41,11 +50,18 @@ Tick = Callable[[], None]
 
 
 def stop_members(members: Iterable[Member], limit_s: float, tick: Tick) -> list[str]:
-    """Asks all members to end, and waits. Returns the names of those that did not end well."""
+    """Asks all members to end, and waits. Returns the names of those that did not end well.
+
+    Those that still run then write to their logs what each of their threads is at.
+    """
     asked = list(members)
     for member in asked:
         member.ask_to_stop()
-    await_until(lambda: not any(m.child.is_running for m in asked), limit_s, tick)
+    if not await_until(lambda: not any(m.child.is_running for m in asked), limit_s, tick):
+        for member in asked:
+            if member.child.is_running and member.role is not Role.SPARK:
+                member.child.signal(STACKS_SIGNAL)
+        time.sleep(_STACKS_S)
     return [member.name for member in asked if not member.child.await_end(0.1)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
@@ -50,6 +51,8 @@ rebalances after a death."""
 TRANSACTION_TIMEOUT_MS: Final = 20_000
 """Transaction timeout: longer than a broker's death stalls any client, so that such a stall aborts
 nothing. A larger one delays the end of what a dead producer left open."""
+STACKS_SIGNAL: Final = signal.SIGUSR2
+"""At this signal a process of the workload writes to its log what each thread is at."""
 INTERRUPTED_STATUS: Final = 130
 """Exit status of a process that SIGINT ended, once it has closed its clients."""
 FENCED_STATUS: Final = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import random
 import signal
@@ -18,6 +19,7 @@ from ..settings import (
     HISTORY,
     INTERRUPTED_STATUS,
     KEYS_PER_PARTITION,
+    STACKS_SIGNAL,
     Settings,
     partitions_now,
 )
@@ -78,6 +80,7 @@ def run(role: str, body: Callable[[Process], None]) -> None:
     parser.add_argument("life", type=int)
     told = parser.parse_args()
     process = Process(role, told.directory, told.number, told.life)
+    faulthandler.register(STACKS_SIGNAL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
     with process.recorder:
