@@ -27,6 +27,7 @@ from logtx.chaos import bounded, fleet
 from logtx.chaos import brokers as chaos_brokers
 from logtx.chaos.bounded import GAVE_UP_STATUS, ends_within
 from logtx.chaos.brokers import fill_disk
+from logtx.chaos.drain import stop_members
 from logtx.chaos.errors import ChaosError
 from logtx.chaos.fleet import ChaosCoordinator, Member
 from logtx.chaos.plan import Role
@@ -253,6 +254,31 @@ def test_who_is_interrupted_ends_cleanly_or_is_found_and_has_a_successor(
         assert interrupted.revive() is None, "its end was asked for"
     finally:
         interrupted.kill()
+
+
+DEAF = """
+import faulthandler, signal, time
+from logtx.chaos.settings import STACKS_SIGNAL
+faulthandler.register(STACKS_SIGNAL)
+signal.signal(signal.SIGTERM, lambda *_: None)
+def holds_on():
+    while True:
+        time.sleep(1)
+print("up", flush=True)
+holds_on()
+"""
+
+
+def test_who_does_not_end_says_where_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    deaf = member(tmp_path, DEAF)
+    try:
+        assert stop_members([deaf], 0.3, lambda: None) == ["worker-0"]
+        assert "in holds_on" in (tmp_path / "log").read_text()
+    finally:
+        deaf.kill()
 
 
 class Interrupts:
