@@ -89,6 +89,12 @@ class LookedUp:
             pending.ended_s, pending.end_offset = None, self.end_offset
         buffer.resolve(self.txid, end_offset=pending.end_offset, ended=self.ended)
 
+    def put_off(self, buffer: PartitionBuffer) -> None:
+        """Leaves the transaction pending: it is looked up again later, if it is then."""
+        pending = buffer.find(self.txid)
+        if pending is not None:
+            pending.since = None
+
     def _apart_s(self, buffer: PartitionBuffer) -> float:
         # Negative: it may be believed at once.
         fate, txid = self.fate, TxId.from_bytes(self.txid)

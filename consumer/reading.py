@@ -648,7 +648,10 @@ class Reading:
             if assigned is None:
                 continue
             if assigned.home is None and answer.is_placed:
-                self._follow_found(assigned)
+                if assigned.buffer.is_told_places:
+                    answer.put_off(assigned.buffer)
+                else:
+                    self._follow_found(assigned)
             else:
                 answer.tell(assigned.buffer, now)
         age_s = self._config.pending_lookup_age_ms / 1000

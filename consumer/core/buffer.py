@@ -100,6 +100,8 @@ class PartitionBuffer(DeliveryQueue):
     Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
     """
 
+    is_told_places = False
+    """Whether the journal, which is read anyway, tells it where transactions are placed."""
     delivers_plain = True
     """Whether records without a TxId are delivered; else they are passed over."""
 

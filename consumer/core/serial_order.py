@@ -75,6 +75,7 @@ class SerialBuffer(PartitionBuffer):
     """Collects one journal partition's transactions in one data partition, for serial order."""
 
     delivers_plain = False
+    is_told_places = True
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import TopicPartition
 
@@ -147,6 +149,26 @@ def test_what_is_placed_in_a_topic_that_was_created_anew_is_passed_over(
     marked(home, b"new")
     consumer = serial(make_consumer)
     assert read(consumer, 1) == [b"new"]
+
+
+def test_what_a_look_up_finds_placed_leads_no_serial_reader_to_the_home(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal tells it all places. To begin anew for each would keep it from everything."""
+    home.switch(Phase.METADATA)
+    across(home, b"a", 1, 1)
+    across(home, b"b", 1)
+    home.place(0)
+    led: list[object] = []
+    consumer = serial(make_consumer, pending_lookup_age_ms=20)
+    monkeypatch.setattr(consumer._reading.following, "found_placed", led.append)
+    until_s = time.monotonic() + 10
+    while consumer.counters.look_ups < 3 and time.monotonic() < until_s:
+        assert nothing_more(consumer, 0.1)
+    assert consumer.counters.look_ups >= 3
+    assert not led
+    home.place(1)
+    assert read(consumer, 3) == [b"a00", b"a10", b"b00"]
 
 
 def test_whole_transactions(home: Places, make_consumer: MakeConsumer) -> None:
