@@ -13,7 +13,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ...consumer.consumer import Consumer
 from ...coordinator.protocol.commands import Outcome
 from ...integration.blocks import Block, process
-from ...journal.errors import ConsumerError, DoubleStartError, LogtxError, ProducerFencedError
+from ...journal.errors import (
+    ConsumerError,
+    DoubleStartError,
+    LogtxError,
+    ProducerFencedError,
+    RequestTooLargeError,
+)
 from ...journal.position import Place
 from ...journal.records.types import OffsetStep
 from ...producer.producer import Producer
@@ -30,6 +36,8 @@ RETRIES: Final = 100
 """Failures in a row before a worker ends: brokers and coordinators are gone for longer than ten
 failures take."""
 _TAKEN_OVER: Final = (ProducerFencedError, DoubleStartError)
+_SEALED_S: Final = 1.0
+"""Pause after a commit that was refused, as its topic takes no markers now."""
 _PAUSE_S: Final = 0.1
 """Pause after an error, in the loop by hand."""
 
@@ -141,6 +149,12 @@ def by_process(worker: Process) -> None:
     Raises:
         TakenOverError: a successor has our transactional.id.
     """
+    while not _process(worker):
+        worker.stopping.wait(_SEALED_S)
+
+
+def _process(worker: Process) -> bool:
+    """Works until SIGTERM, and returns True; or until its output is sealed, and returns False."""
     with _clients(worker) as (consumer, producer):
         try:
             for block in process(
@@ -154,6 +168,11 @@ def by_process(worker: Process) -> None:
                 _work_on(worker, block, consumer.steps)
         except _TAKEN_OVER as error:
             raise TakenOverError(str(error)) from error
+        except RequestTooLargeError as error:
+            # While the topic takes no record, it takes no marker: nothing that would go by itself.
+            worker.recorder.write("error", error=repr(error))
+            return False
+    return True
 
 
 def _work_on(worker: Process, block: Block, steps: Sequence[OffsetStep]) -> None:
