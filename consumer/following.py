@@ -177,8 +177,9 @@ class Following:
             "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=%s",
             *(*assigned.key, met.offset, met.home[0], met.mode_offset, places),
         )
-        passed = Passed(met.home, met.mode_offset) if places else None
-        return _anew(assigned, replace(position, passed=passed))
+        if places:
+            return _anew(assigned, replace(position, passed=Passed(met.home, met.mode_offset)))
+        return _anew(assigned, _behind(position, met.offset))
 
     def _to_markers(self, assigned: Assigned) -> Assigned | None:
         home = assigned.home
@@ -198,9 +199,7 @@ class Following:
             # It lies where only what is pending is read again: nothing is placed from o2 on. To
             # begin at the mode record would deliver again what lies between.
             return _anew(assigned, replace(position, passed=None))
-        # Behind the mode record: at it, a reader can't tell whether what is placed there came.
-        o1 = offset + 1 if position.o1 == position.o2 else position.o1
-        return _anew(assigned, replace(position, o1=o1, o2=offset + 1, o3=0, passed=None))
+        return _anew(assigned, _behind(position, offset))
 
     def found_placed(self, assigned: Assigned) -> Assigned | None:
         """Makes a partition follow its home, of which a look-up says that it places there.
@@ -231,6 +230,13 @@ class Following:
     def close(self) -> None:
         """Closes the journal's consumer."""
         self.homes.close()
+
+
+def _behind(position: Position, offset: int) -> Position:
+    """Returns a position at a mode record, moved behind it, where transactions are marked: at it, a
+    reader can't tell whether what is placed there came."""
+    o1 = offset + 1 if position.o1 == position.o2 else position.o1
+    return replace(position, o1=o1, o2=offset + 1, o3=0, passed=None)
 
 
 def _anew(former: Assigned, start: Position) -> Assigned:

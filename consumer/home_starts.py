@@ -352,12 +352,17 @@ def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
 
 
 def parts_in(chunks: list[Snapshot]) -> dict[int, tuple[PartitionWrites, ...]]:
-    """Returns what open transactions wrote so far, by BEGIN, of those that said so in parts."""
+    """Returns what open transactions said in parts that they wrote, so far, by BEGIN."""
     found: dict[int, list[PartitionWrites]] = {}
+    in_parts: set[int] = set()
     for chunk in chunks:
         for row in chunk.transactions:
-            if row.state is State.OPEN and (row.parts or row.begin in found):
-                found.setdefault(row.begin, []).extend(row.writes)
+            if row.parts:
+                in_parts.add(row.begin)
+            if row.state is State.OPEN:
+                # One that has said nothing so far says all of it behind the snapshot.
+                found.setdefault(row.begin, [])
+                found[row.begin] += row.writes if row.begin in in_parts else ()
     return {begin: joined(writes) for begin, writes in found.items()}
 
 

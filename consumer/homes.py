@@ -201,6 +201,10 @@ class Followed:
         and delivered."""
         if self.back is None or self.input is None or not self.input.is_over:
             return False
+        if self._view is None or not self._view.is_settled(self.partition, self.back.mode_offset):
+            # A gate may have told an end of the past. What was decided before the switch lies
+            # before the mode record, and who turns now never learns of it.
+            return False
         if self.buffer.ready or self.buffer.blocked:
             # What is placed at the mode record comes before it, and o2 does not tell it apart.
             return False

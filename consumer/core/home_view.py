@@ -156,6 +156,11 @@ def where_to_begin(
         and (c.last.get(partition, -1) < x or c.last[partition] <= start.log_start)
         and (not is_known or c.last.get(partition, -1) <= start.o1)
     ]
+    if fit and is_known:
+        # What was decided behind the reader's sequence may be placed below `x`, if a broker told
+        # too low an end. It is still to come, and a later fence may not list it.
+        early = [offset for offset in fit if offset <= behind]
+        return (max(early), True) if early else (behind, False)
     if fit:
         return max(fit), True
     if start.mode_offset + 1 >= journal_start:

@@ -138,6 +138,16 @@ class TopicModes:
         """Returns whether what is decided now is placed in a partition, rather than marked."""
         return self.phase(partition.topic, partition.topic_id) is Phase.METADATA
 
+    def floor(self, partition: PartitionId) -> int:
+        """Returns the offset below which nothing is placed: behind its mode record, or where the
+        switch to metadata ended without one. 0 if there is none, as the partition came later."""
+        mode = self._of(partition.topic, partition.topic_id)
+        since = mode.since.get(partition.partition)
+        if since is None or mode.phase not in (Phase.METADATA, Phase.TO_MARKERS):
+            return 0
+        # While it is switched back, `with_records` is that of the way back.
+        return since + (mode.phase is Phase.METADATA and mode.with_records)
+
     def is_opposed(self, topic: str, topic_id: str, to: Phase) -> bool:
         """Returns whether the switch that is under way leads elsewhere than `to`."""
         now = self.phase(topic, topic_id)

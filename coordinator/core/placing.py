@@ -83,6 +83,8 @@ class Question:
     upto: int
     """Sequence of the last decision that the answer may place."""
     partitions: tuple[PartitionId, ...]
+    asked_ms: int
+    """Monotonic time."""
 
 
 @dataclass(slots=True)
@@ -166,7 +168,7 @@ class Placer:
         if not asked:
             return None
         self._turn(Round.ENDS)
-        self._question = Question(upto, asked)
+        self._question = Question(upto, asked, now_ms)
         return self._question
 
     def _is_ready(self, partition: PartitionId, now_ms: int) -> bool:

@@ -47,6 +47,7 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
+from .floors import Floors
 from .placing import Placer, PlaceWrites, Question
 from .shard import Shard
 from .snapshot import SnapshotTaker
@@ -91,6 +92,13 @@ class Shell(Protocol):
         partition lacks, those in flight among them; None if it lacks none. A mode record counts
         with the offset of its MODE record.
         """
+
+    def written_to(self, partition: PartitionId) -> int | None:
+        """Returns the offset behind the last marker or mode record that this tenure has written
+        to a data partition; None if it has written none."""
+
+    def looks_apart_ms(self, topic: str) -> int:
+        """Returns how far apart two looks at a topic's ends must be: see `floors`."""
 
     def places_given(self) -> None:
         """Learns that places became durable. Markers that `Placer.may_mark` held back may go out,
@@ -197,6 +205,7 @@ class Tenure:
         """BEGIN → its partitions that don't exist any more and got no marker."""
         self.placer = Placer(shell.first_marker)
         """What is durably decided and not durably placed, and what to ask for next."""
+        self._floors = Floors(shell.written_to, shell.looks_apart_ms)
         self._recorded: list[_Recorded] = []
         self.more_due = False
         """Whether the latest tick left decisions that are due."""
@@ -479,7 +488,9 @@ class Tenure:
         """
         if self._resting:
             return
-        found = self.placer.answered(question, ends, now.monotonic_ms)
+        now_ms = now.monotonic_ms
+        raised = self._floors.raised(ends, self.shard, question.asked_ms, now_ms)
+        found = self.placer.answered(question, raised, now_ms)
         if found is not None and not self._place(question.upto, found):
             self.placer.drop()
 
@@ -523,20 +534,29 @@ class Tenure:
         else:
             self._apply(self.shard.mode_recorded(partition, offset, partitions))
 
-    def mode_ends(self, topic: str, topic_id: str, ends: Mapping[int, int]) -> bool:
+    def mode_ends(
+        self, topic: str, topic_id: str, ends: Mapping[int, int], asked_ms: int, now_ms: int
+    ) -> bool:
         """Takes the ends of all partitions of a topic that is switched without mode records.
 
         Args:
             topic: name of the topic.
             topic_id: its id.
             ends: partition → its end, asked for after `WriteModeRecords` was carried out.
+            asked_ms: when they were asked for; monotonic.
+            now_ms: when they were told.
 
         Returns:
             Whether the switch is ended. If not, as while something is to be placed in the topic,
-            ask for the ends again after a pause.
+            or until ends were looked at twice, ask for them again after a pause.
         """
         if self._resting:
             return False
+        told = {PartitionId(topic, p, topic_id): end for p, end in ends.items()}
+        proved = self._floors.proved(told, asked_ms, now_ms)
+        if proved is None:
+            return False
+        ends = {partition.partition: end for partition, end in proved.items()}
         decision = self.shard.mode_ends(topic, topic_id, ends)
         self._apply(decision)
         return bool(decision.records)

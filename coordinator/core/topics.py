@@ -409,6 +409,11 @@ class TopicKnowledge:
         known = self._topics.get(topic)
         return known is not None and known.missed_ms is not None
 
+    def is_certain(self, topic: str) -> bool:
+        """Returns whether no answer about the topic can be old, by the latest look-up."""
+        known = self._topics.get(topic)
+        return known is not None and known.is_certain
+
     def is_told_since(self, topic: str, since_ms: int) -> bool:
         """Returns whether the latest answer found the topic, by a look-up that began at `since_ms`
         or later."""

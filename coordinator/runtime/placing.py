@@ -212,11 +212,10 @@ class Placing:
                 return  # Nobody reads it any more.
             # A broker that is behind tells fewer partitions, and `since` must name all.
             if existence is Existence.ALIVE and known.is_confirmed_since(topic, since_ms):
-                ends = await self._ends_of(topic)
+                asked_ms, ends = monotonic_ms(), await self._ends_of(topic)
                 if ends is not None:
-                    # A leader of the past tells too low an end.
                     ends = {n: max(end, written.get(n, -1) + 1) for n, end in ends.items()}
-                    if tenure.mode_ends(topic, topic_id, ends):
+                    if tenure.mode_ends(topic, topic_id, ends, asked_ms, monotonic_ms()):
                         return
             await asyncio.sleep(MODE_PAUSE_S)
 

@@ -41,6 +41,7 @@ from ..core.decision import (
     WriteModeRecords,
     WriteOffsets,
 )
+from ..core.floors import LOOKS_APART_MS
 from ..core.mode_records import ModeWrite
 from ..core.modes import SWITCHING
 from ..core.offsets_lanes import OffsetsKey
@@ -436,6 +437,14 @@ class Serving:
     def first_marker(self, key: TopicPartition) -> int | None:
         """Returns the commit sequence of the first marker that a data partition lacks."""
         return self._services.markers.lanes.first(self._partition, key)
+
+    def written_to(self, partition: PartitionId) -> int | None:
+        """Returns the offset behind what this tenure has written to a data partition."""
+        return self._services.markers.lanes.reached(self._partition, partition)
+
+    def looks_apart_ms(self, topic: str) -> int:
+        """Returns how far apart two looks at a topic's ends must be."""
+        return 0 if self._services.look_ups.known.is_certain(topic) else LOOKS_APART_MS
 
     def places_given(self) -> None:
         """Goes on with markers that waited for places, and with the next round."""

@@ -276,6 +276,9 @@ class Coordinator:
         self.to_publish: list[str] = []
         """Topics of whose mode readers are to be told; `publish` reports one as done."""
         self.question: Question | None = None
+        self.written: dict[PartitionId, int] = {}
+        """Partition → the offset behind what this tenure has written to it."""
+        self.apart_ms = 0
         """The question for ends that is on its way; `tell_ends` answers it."""
         self._tenure: Tenure | None = None
         self._iovs: dict[str, dict[TopicPartition, Position]] = {}
@@ -439,7 +442,8 @@ class Coordinator:
     def end_mode(self, topic: str, ends: Mapping[int, int]) -> bool:
         """Tells the ends of a topic's partitions that get no mode records."""
         effect = self.mode_records[topic]
-        ended = self.tenure.mode_ends(topic, effect.topic_id, ends)
+        now_ms = self.now.monotonic_ms
+        ended = self.tenure.mode_ends(topic, effect.topic_id, ends, now_ms, now_ms)
         if ended:
             del self.mode_records[topic]
         return ended
@@ -543,6 +547,15 @@ class Coordinator:
         found = [t.commit_sequence for t in transactions if key in _marked(t)]
         found += [e.offset for e in self.mode_records.values() if e.topic == key[0]]
         return min((sequence for sequence in found if sequence is not None), default=None)
+
+    def written_to(self, partition: PartitionId) -> int | None:
+        """Returns the offset behind what this tenure has written to a partition."""
+        return self.written.get(partition)
+
+    def looks_apart_ms(self, topic: str) -> int:
+        """Returns that one look is enough, but where a test says otherwise."""
+        del topic
+        return self.apart_ms
 
     def places_given(self) -> None:
         """Learns that places became durable."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.clocks import Clocks
 from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.floors import Floors
 from logtx.coordinator.core.placing import Placer
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -39,6 +40,7 @@ _FINGERPRINT: Final = Fingerprint(
         Shard: frozenset({"config"}),
         Clocks: frozenset({"_config"}),
         Placer: frozenset({"_first_marker"}),
+        Floors: frozenset({"_written", "_apart_ms"}),
     },
     {},
 )
@@ -322,6 +324,14 @@ class LiveTenure:
     def first_marker(self, key: TopicPartition) -> int | None:
         """Is never asked: nothing is placed here."""
         raise AssertionError(key)
+
+    def written_to(self, partition: PartitionId) -> int | None:
+        """Is never asked: nothing is placed here."""
+        raise AssertionError(partition)
+
+    def looks_apart_ms(self, topic: str) -> int:
+        """Is never asked: nothing is placed here."""
+        raise AssertionError(topic)
 
     def places_given(self) -> None:
         """Is never told."""

@@ -26,7 +26,7 @@ from logtx.journal.txid import TxId
 
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
-from .place_checkers import placed_order
+from .place_checkers import may_come_late, placed_order
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
@@ -49,6 +49,12 @@ class View:
     ever: list[Delivered] = field(default_factory=list)
     rests: list[tuple[Rest, frozenset[int]]] = field(default_factory=list)
     """Each rest, with the offsets delivered by then."""
+    late: frozenset[TxId] = frozenset()
+    """What may come behind its place: see `may_come_late`."""
+
+    def is_late(self, offset: int) -> bool:
+        """Returns whether a record may come behind the place of its transaction."""
+        return self.partition.placed.get(offset) in self.late
 
     def expected(self) -> list[tuple[int, int]]:
         """Returns (place, offset) of each record that a reader from its start on must get."""
@@ -62,7 +68,8 @@ def views(history: History, reading: Reading) -> Iterator[View]:
         partition = reading.partitions.get(consumed.partition)
         if partition is None:
             continue
-        view = View(name, consumed, partition)
+        late = may_come_late(history, reading, partition, name)
+        view = View(name, consumed, partition, late=late)
         for event in consumed.events:
             match event:
                 case Delivered(offset):
@@ -101,7 +108,7 @@ def atomic(history: History, reading: Reading) -> Iterator[str]:
         items = [(place, offset) for place, offset in view.expected() if offset in txids]
         for rest, got in view.rests:
             # If the marker lies ahead, delivery began before a restart, and goes on at the marker.
-            due = [offset for place, offset in items if place < rest.next_offset]
+            due = [o for place, o in items if place < rest.next_offset and not view.is_late(o)]
             parts = Counter(txids[offset] for offset in due if offset in got)
             sizes = Counter(txids[offset] for offset in due)
             for txid, number in parts.items():
@@ -300,9 +307,14 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
 
 def _disordered(view: View) -> Iterator[str]:
     order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
-    known = [order[o] for o in view.kept if o in order]
+    known = [order[o] for o in view.kept if o in order and not view.is_late(o)]
     if any(a > b for a, b in pairwise(known)):
         yield f"{view.name} got offsets in the order {view.kept}"
+    # Late or not, what is placed comes in commit-sequence order.
+    sequences = {txid: sequence for txid, sequence, _ in view.partition.ends}
+    placed = [sequences[t] for o in view.kept if (t := view.partition.placed.get(o)) is not None]
+    if any(a > b for a, b in pairwise(placed)):
+        yield f"{view.name} got what is placed in the order {placed}"
 
 
 # ---- 5 ------------------------------------------------------------------------------------------
@@ -315,7 +327,8 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
         if twice:
             yield f"{view.name} got {twice} more than once"
         items = view.expected()
-        strangers = sorted(set(view.kept) - {offset for _, offset in items})
+        wanted = {offset for _, offset in items}
+        strangers = sorted(o for o in set(view.kept) - wanted if not view.is_late(o))
         if strangers:
             yield f"{view.name} got {strangers}, which nobody may get"
         if view.rests:
@@ -324,7 +337,8 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             settled = history.settled_ms is not None and not history.unfinished
             if settled and not view.consumed.failure:
                 upto, got = 2**63, frozenset(view.kept)
-            due = {offset for place, offset in items if place < upto}
+            is_over = upto == 2**63
+            due = {o for place, o in items if place < upto and (is_over or not view.is_late(o))}
             lost = sorted(due - got)
             if lost:
                 yield f"{view.name} rests at {rest.next_offset} without {lost}"
@@ -421,7 +435,8 @@ def no_blocking(history: History, reading: Reading) -> Iterator[str]:
             continue
         items = view.expected()
         for rest, got in view.rests:
-            held = [o for place, o in items if place < rest.next_offset and o not in got]
+            due = (o for place, o in items if place < rest.next_offset and not view.is_late(o))
+            held = [offset for offset in due if offset not in got]
             if held:
                 yield f"{view.name} rests at {rest.next_offset} and holds back {held}"
                 break

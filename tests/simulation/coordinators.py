@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from logtx.coordinator.core import floors
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.decision import (
     ClearOffsets,
@@ -180,7 +181,7 @@ class Seat:
         self._setting = coordinator.setting
         self.pipe = self._setting.pipe(coordinator, "journal append")
         self.offsets = Offsets(self._setting, coordinator)
-        self.modes = Modes(self._setting, coordinator)
+        self.modes = Modes(self._setting, coordinator, coordinator.markers.lanes.resume)
         self._placing: Placing | None = None
         """Asks for the latest tenure."""
         self._replica: Replica | None = None
@@ -639,11 +640,14 @@ class _Shell:
             case ClearOffsets():
                 raise AssertionError("groups are not forgotten here")
             case WriteModeRecords(with_records=False):
+                self._seat.modes.publish(self.tenure, effect.topic)
                 lanes = self._seat.coordinator.markers.lanes
                 written = lanes.stop_mode(self._seat.partition, effect.topic)
                 self.placing.end_switch(effect, written)
             case WriteModeRecords():
-                self._seat.coordinator.markers.write_mode(self.tenure, effect)
+                modes = self._seat.modes
+                modes.publish(self.tenure, effect.topic)
+                self._seat.coordinator.markers.write_mode(self.tenure, effect, modes.is_told)
             case PublishMode(topic):
                 self._seat.modes.publish(self.tenure, topic)
             case _:
@@ -651,6 +655,13 @@ class _Shell:
 
     def first_marker(self, key: TopicPartition) -> int | None:
         return self._seat.coordinator.markers.lanes.first(self._seat.partition, key)
+
+    def written_to(self, partition: PartitionId) -> int | None:
+        return self._seat.coordinator.markers.lanes.reached(self._seat.partition, partition)
+
+    def looks_apart_ms(self, topic: str) -> int:
+        del topic
+        return floors.LOOKS_APART_MS
 
     def places_given(self) -> None:
         self._seat.coordinator.markers.lanes.resume(self._seat.partition)

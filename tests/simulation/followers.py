@@ -185,7 +185,7 @@ class Gates:
             if self._happens("gate not told"):
                 return
             for home in sorted({frontier.home for frontier in frontiers}):
-                ends[home] = setting.told_end(JOURNAL_TOPIC, home)
+                ends[home] = setting.told_end(JOURNAL_TOPIC, home, self._party.name)
 
         def tell() -> None:
             self.is_free = True

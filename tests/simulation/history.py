@@ -99,6 +99,17 @@ class DataTrim:
 
 
 @dataclass(slots=True)
+class PastEnd:
+    """A former leader told an end of the past, as if it were a partition's."""
+
+    to: str
+    """A coordinator, which was to place something; or a reader, which asked for a home's end."""
+    partition: TopicPartition
+    end: int
+    at: int
+
+
+@dataclass(slots=True)
 class Absence:
     """A topic did not exist for a while."""
 
@@ -260,6 +271,7 @@ class History:
         self.former: dict[TopicPartition, list[Record]] = {}
         """Data partitions of a topic that was deleted; one that was created anew is in `data`."""
         self.absent: list[Absence] = []
+        self.past_ends: list[PastEnd] = []
         self.heard: list[tuple[str, int, str]] = []
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []

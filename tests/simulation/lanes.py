@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from logtx.coordinator.core import lanes, offsets_lanes, topics
+from logtx.coordinator.core import floors, lanes, offsets_lanes, topics
 from logtx.coordinator.core.decision import Instant, TopicFacts, WriteModeRecords, WriteOffsets
 from logtx.coordinator.core.lane import Failure, Flow, Headers, Job, Producer
 from logtx.coordinator.core.lanes import MarkerLanes
@@ -24,6 +24,7 @@ from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import TXCTL_HEADER, ModeRecord, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
+from logtx.journal.places import PartitionId
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.txid import TxId
 
@@ -48,6 +49,7 @@ QUICK: Final = (
     (topics, "ABSENT_CONFIRM_MS", 60),
     (topics, "AGAIN_MS", 12),
     (topics, "GAP_MAX_MS", 60),
+    (floors, "LOOKS_APART_MS", 500),
 )
 """Module, constant, and its value while a history runs: it lasts one or two seconds, and brokers
 are behind for up to `topology.BEHIND_MS`."""
@@ -102,11 +104,19 @@ class Markers:
             transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark, keys
         )
 
-    def write_mode(self, tenure: Tenure, effect: WriteModeRecords) -> None:
-        """Writes a mode record to each partition of a topic."""
+    def write_mode(
+        self, tenure: Tenure, effect: WriteModeRecords, is_told: Callable[[str, int], bool]
+    ) -> None:
+        """Writes a mode record to each partition of a topic, once readers are told of the switch,
+        as `Serving._may_write_mode` says."""
         shard = tenure.shard
         txid = TxId(shard.partition, shard.incarnation, effect.offset)
-        may_mark, recorded = tenure.placer.may_mark, tenure.mode_recorded
+        recorded = tenure.mode_recorded
+
+        def may_mark(partition: PartitionId, sequence: int) -> bool:
+            told = is_told(effect.topic, effect.offset)
+            return told and tenure.placer.may_mark(partition, sequence)
+
         self.lanes.write_mode(
             ModeWrite(txid, effect.topic, effect.topic_id, effect.places, may_mark, recorded)
         )

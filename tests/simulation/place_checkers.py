@@ -7,9 +7,33 @@ from collections.abc import Iterator
 
 from logtx.journal.modes import Phase
 from logtx.journal.places import GONE
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.txid import TxId
 
 from .history import History
-from .reference import Journal, JournalTransaction, Reading
+from .reference import Journal, JournalTransaction, Partition, Reading
+
+
+def may_come_late(
+    history: History, reading: Reading, partition: Partition, reader: str
+) -> frozenset[TxId]:
+    """Returns what a reader may deliver behind its place, as a former leader told an end of the
+    past: the owner, or the reader itself. Then order may be lost, and nothing else (decision 26).
+    """
+    found = set()
+    for txid, sequence, place in partition.ends:
+        transaction = reading.transaction(txid)
+        decision = transaction.decision if transaction is not None else None
+        assert decision is not None, "what is placed is decided"
+        gate = (JOURNAL_TOPIC, txid.partition)
+        for past in history.past_ends:
+            if past.at <= decision.at:
+                continue
+            is_its_place = past.partition == partition.key and past.end <= place
+            is_its_gate = past.to == reader and past.partition == gate and past.end <= sequence
+            if is_its_place or is_its_gate:
+                found.add(txid)
+    return frozenset(found)
 
 
 def placed_order(history: History, reading: Reading) -> Iterator[str]:
@@ -46,7 +70,8 @@ def _placed(history: History, reading: Reading, found: JournalTransaction) -> It
                 yield f"{found.txid} is finished and has no place in {key}"
         elif partition is not None and key not in history.former and places[0] != GONE:
             there = bisect_left(partition.records, decision.at, key=lambda record: record.at)
-            if places[0] < there:
+            pasts = (p for p in history.past_ends if p.partition == key and p.at > decision.at)
+            if places[0] < there and not any(p.end <= places[0] for p in pasts):
                 yield f"{found.txid} is placed at {places[0]} of {key}, {there} was there (R2)"
             if any(m.txid == found.txid for m in partition.markers):
                 yield f"{found.txid} is placed in {key}, and has a marker there"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from logtx.coordinator.core.decision import Instant, WriteModeRecords
+from logtx.coordinator.core.modes import SWITCHING
 from logtx.coordinator.core.modes_lanes import ModesLanes
 from logtx.coordinator.core.placing import Question
 from logtx.coordinator.core.tenure import Tenure
@@ -87,7 +88,8 @@ class Placing:
                         self._look_up(partition.topic)
                     elif not self._happens("end of a partition not told"):
                         # It may be one of the past, as readers are told: too low (trap 63).
-                        found[partition] = self._setting.told_end(*partition.key)
+                        to = self._coordinator.name
+                        found[partition] = self._setting.told_end(*partition.key, to)
         return found
 
     def _happens(self, fault: str) -> bool:
@@ -112,10 +114,11 @@ class Placing:
             return
         if effect.topic in setting.broker.topics and facts is not None and confirmed:
             ends = {
-                n: max(setting.broker.end(effect.topic, n), written.get(n, -1) + 1)
+                n: max(setting.told_end(effect.topic, n), written.get(n, -1) + 1)
                 for n in range(facts.partition_count)
             }
-            if tenure.mode_ends(effect.topic, effect.topic_id, ends):
+            asked_ms = self._now().monotonic_ms
+            if tenure.mode_ends(effect.topic, effect.topic_id, ends, asked_ms, asked_ms):
                 return
         self._look_up(effect.topic)
         self._coordinator.later(MODE_PAUSE_MS, lambda: self.end_switch(effect, written, began_ms))
@@ -124,12 +127,19 @@ class Placing:
 class Modes:
     """One coordinator's writes of modes: the `Shell` of its lanes."""
 
-    def __init__(self, setting: Setting, coordinator: Party) -> None:
-        """Begins with nothing on its way."""
+    def __init__(self, setting: Setting, coordinator: Party, resume: Callable[[int], None]) -> None:
+        """Begins with nothing on its way. `resume` lets mode records of a journal partition go."""
         self._setting = setting
         self._coordinator = coordinator
+        self._resume = resume
         self._pipe: Pipe | None = None
+        self._told: set[tuple[str, int]] = set()
+        """(topic, offset of its MODE record) of the switches that readers are told of."""
         self.lanes = ModesLanes(self)
+
+    def is_told(self, topic: str, offset: int) -> bool:
+        """Returns whether readers are told of a switch that is under way."""
+        return (topic, offset) in self._told
 
     def publish(self, tenure: Tenure, topic: str) -> None:
         """Publishes a topic's mode, as `Serving._publish_mode` does."""
@@ -143,13 +153,18 @@ class Modes:
             phase=mode.phase,
             home=key.home,
             mode_offset=mode.offset,
-            offset=mode.offset,
+            offset=mode.offset + (mode.phase not in SWITCHING),
             since=mode.since,
             with_records=mode.with_records,
         )
 
         def written() -> None:
-            tenure.mode_published(topic)
+            now = shard.modes.get(topic)
+            if record.phase in SWITCHING:
+                self._told.add((topic, record.mode_offset))
+                self._resume(shard.partition)
+            elif now is not None and (now.phase, now.offset) == (record.phase, record.mode_offset):
+                tenure.mode_published(topic)
             for epoch in () if tenure.over else shard.past_epochs:
                 self._append(ModesRecord(replace(key, epoch=epoch), None), lambda _: None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logtx.journal.control import TopicPartition
+from logtx.journal.txid import TxId
 
 from .reference import Partition, Reading
 from .setting import Setting
@@ -37,22 +38,27 @@ def retain(setting: Setting, needed: Mapping[TopicPartition, int]) -> None:
 def whole_below(partition: Partition, reading: Reading, wanted: int) -> int:
     """Returns the highest offset up to `wanted` below which no transaction lies in part."""
     ends = {offset: place for place, offset in partition.expected}
+    last = {m.txid: m.record.offset() for m in partition.markers}
     start = wanted
     while True:
         torn = [
             offset
             for offset, txid in partition.txids.items()
-            if offset < start and not _is_over(reading, txid, ends.get(offset), start)
+            if offset < start
+            and not _is_over(reading, txid, ends.get(offset), last.get(txid, -1), start)
         ]
         if not torn:
             return start
         start = min(torn)
 
 
-def _is_over(reading: Reading, txid: object, place: int | None, start: int) -> bool:
-    found = reading.transaction(txid)  # type: ignore[arg-type]
+def _is_over(reading: Reading, txid: TxId, place: int | None, marker: int, start: int) -> bool:
+    found = reading.transaction(txid)
     decision = found.decision if found is not None else None
-    if decision is None:
+    if found is None or decision is None:
         return False
-    # One that is committed and has no end yet may still get one above.
-    return not decision.committed or (place is not None and place < start)
+    # One that is committed and has no end yet may still get one above. And as long as it is not
+    # finished, its marker may be written again: a reader that begins between the two finds a marker
+    # whose records are gone.
+    is_over = found.finished_at is not None and place is not None and max(place, marker) < start
+    return is_over or not decision.committed

@@ -15,7 +15,7 @@ from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from .faults import Faults
-from .history import History
+from .history import History, PastEnd
 from .logs import Broker, Pipe
 from .schedule import Party, Scheduler
 from .topology import OUTPUT, TEMPORARY, Topology
@@ -72,8 +72,20 @@ class Setting:
         """Time on the readers' clocks."""
         return self.now_ms / READERS_MS
 
-    def told_end(self, topic: str, partition: int) -> int:
-        """Returns the end of a partition as a broker tells it, which may be one of the past."""
+    def told_end(self, topic: str, partition: int, to: str = "") -> int:
+        """Returns the end of a partition as a broker tells it, which may be one of the past.
+
+        Args:
+            topic, partition: the partition.
+            to: who asked, to place something or to pass a gate. Then the checkers must know.
+        """
+        end, true = self._told_end(topic, partition), self.broker.end(topic, partition)
+        if to and end < true:
+            past = PastEnd(to, (topic, partition), end, self.history.tick())
+            self.history.past_ends.append(past)
+        return end
+
+    def _told_end(self, topic: str, partition: int) -> int:
         broker = self.broker
         since_ms = None if topic == MODES_TOPIC else self._former_since((topic, partition))
         if since_ms is None:

@@ -139,7 +139,7 @@ class World:
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
-            modes=faults.modes if self.switches and faults.ends is None else None,
+            modes=faults.modes if self.switches else None,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -324,6 +324,9 @@ class World:
         if not self.setting.faults.on:
             return
         self.setting.scheduler.after(RETENTION_MS, self._retain)
+        assert self._operator is not None
+        if self._operator.is_before_readers:
+            return
         needed = {
             key: min((k.needs(key) for k in self.consumers), default=0)
             for key in self.setting.output_keys

@@ -204,8 +204,10 @@ def fence(offset: int, last: int) -> Candidate:
         # What lies below the log's start is read from there on.
         (Start(10, None, 10, log_start=45), 50, (60, True)),
         # What is pending from below needs a fence at or below that.
-        (Start(50, 33, 25), 0, (40, True)),
-        (Start(50, 33, 20), 0, (40, True)),
+        (Start(50, 45, 25), 0, (40, True)),
+        (Start(50, 45, 20), 0, (40, True)),
+        # Not from one behind its sequence: what lies between may be placed too low.
+        (Start(50, 33, 25), 0, (34, False)),
         (Start(50, 33, 19), 0, (0, False)),
         (Start(50, 33, 19), 10, (34, False)),
         # Never from before the topic was switched.

@@ -276,7 +276,7 @@ def test_an_owner_that_gives_the_partition_away_places_nothing() -> None:
         assert coordinator.question is not None
         tenure.ends_told(coordinator.question, {B0: 9}, coordinator.now)
         assert tenure.place_question(0) is None
-        assert not tenure.mode_ends("b", "id-b", {0: 9})
+        assert not tenure.mode_ends("b", "id-b", {0: 9}, 0, 0)
         tenure.mode_recorded(B0, 9, (0,))
         assert stage.records(Placed) == []
         assert not coordinator.in_flight
