@@ -97,7 +97,9 @@ class Floors:
             ends: partition → its end as a broker told it. Each call must name the same ones.
             asked_ms, now_ms: see `raised`.
         """
-        if not all([self._is_proved(p, end, asked_ms, now_ms) for p, end in ends.items()]):
+        # Each is looked at, also behind one that is not proved.
+        looks = [self._is_proved(p, end, asked_ms, now_ms) for p, end in ends.items()]
+        if not all(looks):
             return None
         return {p: max(end, self._proved[p], self._written(p) or 0) for p, end in ends.items()}
 

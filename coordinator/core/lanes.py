@@ -59,6 +59,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from ...journal.control import PartitionList, TopicPartition
+from ...journal.places import PartitionId
 from ...journal.records.types import DataPartition
 from .lane import (
     VALID_PREVIOUS,
@@ -148,6 +149,8 @@ class MarkerLanes:
         self._modes = ModeRecords(topics)
         self._unplaced: dict[int, dict[Lane, None]] = {}
         """Journal partition → lanes whose next job waits until something is placed."""
+        self._reached: dict[int, dict[PartitionId, int]] = {}
+        """Journal partition → data partition → the offset behind what its present tenure wrote."""
 
     # ---- what is written ------------------------------------------------------------------------
 
@@ -330,6 +333,7 @@ class MarkerLanes:
             self._disorder(lane, now_ms)
             return
         lane.in_flight.popleft()
+        self._reach(job, offset)
         lane.pause_ms = 0
         self._free(lane.target, job)
         if lane.state is LaneState.CAREFUL and not (lane.until_empty and lane.queue):
@@ -340,6 +344,13 @@ class MarkerLanes:
         else:
             self._mode_written(job.part_of, job, offset, now_ms)
         self._send(lane)
+
+    def _reach(self, job: Job, offset: int | None) -> None:
+        # What an earlier tenure had in flight may lie below what another owner has written since.
+        if offset is not None and job.part_of.is_live:
+            reached = self._reached.setdefault(job.txid.partition, {})
+            where = PartitionId(*job.partition.key, job.partition.topic_id)
+            reached[where] = max(offset + 1, reached.get(where, 0))
 
     def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:
         if offset is None:
@@ -534,12 +545,18 @@ class MarkerLanes:
         firsts = (*lane.in_flight, lane.queue[0]) if lane.queue else lane.in_flight
         return min((job.sequence for job in firsts), default=None)
 
+    def reached(self, journal_partition: int, partition: PartitionId) -> int | None:
+        """Returns the offset behind the last marker or mode record that the present tenure of a
+        journal partition has written to a data partition; None if it has written none."""
+        return self._reached.get(journal_partition, {}).get(partition)
+
     def forget(self, journal_partition: int) -> None:
         """Drops the queued markers of a journal partition that this coordinator must load again.
 
         Markers in flight stay: their decisions are durable, and the lane keeps its order.
         """
         self._modes.forget(journal_partition)
+        self._reached.pop(journal_partition, None)
         self._unplaced.pop(journal_partition, None)
         for key, lane in self._lanes.items():
             if key[0] == journal_partition:

@@ -17,6 +17,7 @@ from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError
+from logtx.journal.places import PartitionId
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import Aborted, Begin, Entry, Owner
