@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
-from ..journal.errors import TornTransactionError
+from ..journal.errors import BrokerError, TornTransactionError
 from ..journal.logs.interface import Log
 from ..journal.modes import ModeChange
 from ..journal.places import PartitionId
@@ -206,7 +206,7 @@ class HomeStarts:
 
     def _read(self, home: Journal, first: int) -> _Known | None:
         """Reads a snapshot that is named by one that counts; None if none begins there."""
-        end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
+        end = self._end(home, first + 1)
         collector: SnapshotCollector | None = None
         chunks: list[Snapshot] = []
         epoch = -1
@@ -225,6 +225,8 @@ class HomeStarts:
                         break
         except RecordsTrimmedError:
             return None  # Trimmed since its offset was told.
+        if collector is not None and not collector.complete and not collector.torn:
+            raise _of_the_past(home, end)  # Or it is being written: then it soon ends.
         if collector is None or not collector.complete:
             return None
         return _Known(
@@ -236,6 +238,18 @@ class HomeStarts:
             chunks[0].fence,
             parts_in(chunks),
         )
+
+    def _end(self, home: Journal, lowest: int) -> int:
+        """Returns the journal's end, which is known to be no lower than `lowest`.
+
+        Raises:
+            BrokerError: no answer in time, or one of the past.
+        """
+        end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
+        if end < lowest:
+            # If it counted, what lies behind it would pass for trimmed.
+            raise _of_the_past(home, end)
+        return end
 
     def writes(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
         """Reads again what a very large transaction wrote, whose decision does not name it all.
@@ -319,8 +333,7 @@ class HomeStarts:
         start = max(journal_start, offset - 1)
         if start < 0 or offset <= 0:
             return None
-        end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
-        end = min(end, offset + 1)
+        end = min(self._end(home, offset), offset + 1)
         entries = read_entries(self._log, home[0], start, end, timeout_s=REQUEST_TIMEOUT_S)
         epochs = []
         try:
@@ -348,6 +361,13 @@ def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
     return TornTransactionError(
         f"{where} was trimmed, and {what}: a reader that stood still for so long can't tell what it"
         " lost. To read on from what is there, seek to the partition's start or end"
+    )
+
+
+def _of_the_past(home: Journal, end: int) -> BrokerError:
+    return BrokerError(
+        f"{JOURNAL_TOPIC}[{home[0]}]: a broker told the end {end}, and more of it is known: it does"
+        " not lead the partition any more. It is asked again"
     )
 
 

@@ -158,7 +158,10 @@ class SerialBuffer(PartitionBuffer):
         sequence, journal = end.commit_sequence, journal_of(raw)
         if sequence <= self._met_taken.get(journal, -1) or raw in self._held:
             return
-        if place == GONE or place < self._start.o2:
+        # Below where an earlier life had read lies also what a broker told too low an end for. That
+        # was pending then, and is read again.
+        last = max(r.last_offset for r in end.branches)
+        if place == GONE or (place < self._start.o2 and last < self._start.o1):
             self._not_coming[raw] = sequence
         elif all(raw != waiting for _, waiting, _ in self._due):
             self._due.append((place, raw, end))
