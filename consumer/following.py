@@ -170,7 +170,8 @@ class Following:
         if position.o2 < met.offset:
             return None  # What lies before it is not delivered yet.
         topic = assigned.key[0]
-        places = not self._registry.is_another(topic, met.topic_id)
+        is_another = self._registry.is_another(topic, met.topic_id)
+        places = met.places and not is_another
         modes = self._registry.modes(assigned.key)
         modes.meet(met.offset, met.mode_offset, met.home, met.topic_id, places=places)
         _LOG.info(
@@ -179,7 +180,13 @@ class Following:
         )
         if places:
             return _anew(assigned, replace(position, passed=Passed(met.home, met.mode_offset)))
-        return _anew(assigned, _behind(position, met.offset))
+        if is_another:
+            return _anew(assigned, _behind(position, met.offset))
+        # What was placed before this mode record was passed over: a broker told of the switch too
+        # late. It is still to come, from where reading began.
+        again = _anew(assigned, replace(position, passed=None))
+        again.counted_from = assigned.origin.o2
+        return again
 
     def _to_markers(self, assigned: Assigned) -> Assigned | None:
         home = assigned.home

@@ -162,6 +162,9 @@ class HomeStarts:
     def _snapshots(self, home: Journal, journal_start: int) -> list[_Known]:
         """Returns the snapshots that are known, with the latest first."""
         found = find_snapshot(self._log, home[0], timeout_s=SNAPSHOT_TIMEOUT_S)
+        if found is None and journal_start > 0:
+            # A journal that was trimmed has a snapshot: the end that was told lies below it.
+            raise _of_the_past(home)
         if found is None or found.incarnation != home[1]:
             return []
         known = [self._read(home, found.first)]
@@ -226,7 +229,7 @@ class HomeStarts:
         except RecordsTrimmedError:
             return None  # Trimmed since its offset was told.
         if collector is not None and not collector.complete and not collector.torn:
-            raise _of_the_past(home, end)  # Or it is being written: then it soon ends.
+            raise _of_the_past(home)  # Or it is being written: then it soon ends.
         if collector is None or not collector.complete:
             return None
         return _Known(
@@ -248,7 +251,7 @@ class HomeStarts:
         end = self._log.end_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
         if end < lowest:
             # If it counted, what lies behind it would pass for trimmed.
-            raise _of_the_past(home, end)
+            raise _of_the_past(home)
         return end
 
     def writes(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
@@ -364,10 +367,10 @@ def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
     )
 
 
-def _of_the_past(home: Journal, end: int) -> BrokerError:
+def _of_the_past(home: Journal) -> BrokerError:
     return BrokerError(
-        f"{JOURNAL_TOPIC}[{home[0]}]: a broker told the end {end}, and more of it is known: it does"
-        " not lead the partition any more. It is asked again"
+        f"{JOURNAL_TOPIC}[{home[0]}] is known to reach further than its broker told, which does not"
+        " lead it any more: the journal is read when another answer comes"
     )
 
 

@@ -90,7 +90,8 @@ class Registry:
                 _LOG.warning("modes_of_topics_not_readable error=%s", error)
             self._is_refused = True
             return {}
-        if end != self._read_to:
+        # A lower end is one of the past: what was read stays true.
+        if end > self._read_to:
             records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
             with closing(records):
                 self._all = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)

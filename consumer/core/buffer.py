@@ -347,8 +347,8 @@ class PartitionBuffer(DeliveryQueue):
     def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
         mode_offset = TxId.from_bytes(raw).offset
         known = self.known_mode
-        if live and record.places and known is not None and mode_offset > known:
-            met = ModeMet(offset, journal_of(raw), mode_offset, record.topic_id)
+        if live and known is not None and mode_offset > known:
+            met = ModeMet(offset, journal_of(raw), mode_offset, record.topic_id, record.places)
             raise _StopsHereError(met)
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:

@@ -102,7 +102,8 @@ class EndedTransaction:
 
 
 class ModeMet(NamedTuple):
-    """A mode record: from here on transactions of its home are placed in the partition."""
+    """A mode record: from here on transactions of its home are placed in the partition, or marked
+    again."""
 
     offset: int
     home: Journal
@@ -110,6 +111,9 @@ class ModeMet(NamedTuple):
     """Journal offset of the MODE record with which the switch began."""
     topic_id: str
     """Id of the topic that was switched; "" if the log has none."""
+    places: bool
+    """Whether they are placed from here on. If not, they were so far, and the reader followed no
+    home: it did not hear of the switch."""
 
 
 class Share(NamedTuple):

@@ -116,18 +116,45 @@ class Placing:
         asked = [p.key for p in led if p.key not in self._suspects]
         if asked:
             began_s = time.monotonic()
-            answers = await self._answers(f"places-{self._partition}", asked, ENDS_TIMEOUT_S)
+            answers, ids = await asyncio.gather(
+                self._answers(f"places-{self._partition}", asked, ENDS_TIMEOUT_S), self._ids(led)
+            )
             if time.monotonic() - began_s > ENDS_TIMEOUT_S / 2:
                 self._suspects.update(k for k in asked if isinstance(answers[k], BrokerError))
             asked_ms = int(began_s * 1000)
             for partition in led:
                 answer = answers.get(partition.key)
-                if isinstance(answer, int) and self._is_credible(partition, answer, asked_ms):
-                    found[partition] = answer
+                if isinstance(answer, int) and self._is_its(partition, ids):
+                    if self._is_credible(partition, answer, asked_ms):
+                        found[partition] = answer
                 elif isinstance(answer, UnknownTopicError):
                     self._look_ups.look_up(partition.topic)
         self._probe()
         return found
+
+    async def _ids(self, partitions: Iterable[PartitionId]) -> Mapping[str, str]:
+        """Returns topic → id, as a broker tells it after the decision; empty without an answer."""
+        topics = sorted({partition.topic for partition in partitions if partition.topic_id})
+        if not topics:
+            return {}
+        question = partial(self._log.topic_ids, topics, timeout_s=ENDS_TIMEOUT_S)
+        try:
+            return await self._questions.ask(f"ids-{self._partition}", question)
+        except (LogtxError, KafkaException, OSError, RuntimeError) as error:
+            _LOG.warning("ids_unknown partition=%d error=%r", self._partition, error)
+            return {}
+
+    def _is_its(self, partition: PartitionId, ids: Mapping[str, str]) -> bool:
+        """Returns whether an end is of this topic, and of no other that has the name by now. Else
+        looks the topic up.
+
+        A decision may name the former topic, by what was believed of it for some seconds. Its
+        records are in the successor then, where no reader finds a place of the former one.
+        """
+        if not partition.topic_id or ids.get(partition.topic) == partition.topic_id:
+            return True
+        self._look_ups.look_up(partition.topic)
+        return False
 
     def _is_credible(self, partition: PartitionId, end: int, asked_ms: int) -> bool:
         """Returns whether an end may be of this topic. Else looks the topic up.

@@ -21,6 +21,7 @@ from logtx.journal.errors import (
     TransactionCommittedError,
     UnknownTransactionError,
 )
+from logtx.journal.places import GONE
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -389,7 +390,9 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
     for key, ranges in found.decision.writes.items():
         counts += sum(r.count for r in ranges)
         partition, former = reading.partitions.get(key), reading.former.get(key)
-        if former is not None and txid in former.txids.values():
+        if partition is not None and _was_taken_for_former(history, reading, txid, partition):
+            lost.update(r.value() for r in history.data[key])
+        elif former is not None and txid in former.txids.values():
             # With the topic all that it wrote there is gone, or is torn.
             lost.update(r.value() for r in history.former[key] + history.data.get(key, []))
         elif partition is not None:
@@ -405,6 +408,25 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
     due = Counter({value: number for value, number in wrote.items() if value not in lost})
     if history.settled_ms is not None and not history.unfinished and got != due:
         yield f"{txid} holds {sorted(got)}; its producer wrote {sorted(due)}"
+
+
+def _was_taken_for_former(
+    history: History, reading: Reading, txid: TxId, partition: Partition
+) -> bool:
+    """Whether a transaction was placed in the former topic of the name, as a broker that was behind
+    told its owner after the decision that this was the one (decision 24)."""
+    found = reading.transaction(txid)
+    assert found is not None
+    assert found.decision is not None
+    elsewhere = (
+        at
+        for p, at in found.places.items()
+        if p.key == partition.key and p.topic_id != partition.topic_id
+    )
+    if all(at == GONE for at in elsewhere):
+        return False
+    decided_ms = reading.journals[txid.partition].records[found.decision.sequence].time_ms
+    return any(at_ms >= decided_ms for _, at_ms in history.misled)
 
 
 # ---- 6 ------------------------------------------------------------------------------------------

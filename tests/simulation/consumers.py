@@ -148,7 +148,11 @@ class Consumer(Party):
 
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
-        return self._committed.o1 if key == self.partition else 2**63
+        if key != self.partition:
+            return 2**63
+        # One that is told too late that its topic was switched goes back to where it began.
+        misled = self._setting.faults.ends is not None
+        return min(self._seen.start, self._committed.o1) if misled else self._committed.o1
 
     def crash(self) -> None:
         """Lose what was not committed."""

@@ -84,13 +84,26 @@ class Placing:
                 case Existence.DOUBTFUL:
                     self._look_up(partition.topic)
                 case Existence.ALIVE:
-                    if partition.topic not in self._setting.broker.topics:
+                    if partition.topic not in self._setting.broker.topics or not self._is_its(
+                        partition
+                    ):
                         self._look_up(partition.topic)
                     elif not self._happens("end of a partition not told"):
                         # It may be one of the past, as readers are told: too low (trap 63).
                         to = self._coordinator.name
                         found[partition] = self._setting.told_end(*partition.key, to)
         return found
+
+    def _is_its(self, partition: PartitionId) -> bool:
+        """Returns whether a broker tells that the topic is the one that the decision names."""
+        setting = self._setting
+        told, truth = (
+            setting.topology.answer(partition.topic),
+            setting.topology.truth.get(partition.topic),
+        )
+        if told != truth:
+            setting.history.misled.append((self._coordinator.name, setting.now_ms))
+        return told is not None and told.topic_id == partition.topic_id
 
     def _happens(self, fault: str) -> bool:
         # Drawn only where something is placed: other histories are as they would be without it.

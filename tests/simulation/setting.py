@@ -87,9 +87,11 @@ class Setting:
 
     def _told_end(self, topic: str, partition: int) -> int:
         broker = self.broker
-        since_ms = None if topic == MODES_TOPIC else self._former_since((topic, partition))
+        since_ms = self._former_since((topic, partition))
         if since_ms is None:
             return broker.end(topic, partition)
+        if topic == MODES_TOPIC:
+            return bisect_right(self.history.modes_log, since_ms, key=lambda r: r.time_ms)
         if topic == JOURNAL_TOPIC:
             return bisect_right(broker.journal(partition), since_ms, key=lambda r: r.time_ms)
         return bisect_right(broker.data((topic, partition)), since_ms, key=lambda r: r.time_ms)
