@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from logtx.consumer import homes
-from logtx.consumer.core.home_view import HomeView
+from logtx.consumer import home_starts, homes
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.home_view import HomeView, where_to_begin
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
-from logtx.coordinator.core.placing import Placer
+from logtx.coordinator.core.floors import Floors
+from logtx.coordinator.core.lanes import MarkerLanes
+from logtx.coordinator.core.mode_records import ModeRecords, ModeWrite
+from logtx.coordinator.core.places import Places
+from logtx.coordinator.core.placing import Placer, Question
+from logtx.journal.control import ModeRecord
+from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.records.fate import EpochFilter
+from logtx.journal.records.types import Entry
 
+from .placing import Placing
 from .registry import Patch, caught_by
 
 
@@ -85,3 +95,144 @@ def fence_must_be_named(patch: Patch) -> None:
 def what_is_decided_is_not_awaited(patch: Patch) -> None:
     """A gate is passed though something is decided and not placed (R7)."""
     patch(HomeView, "is_settled", lambda self, _, end: self.next_offset >= end)
+
+
+@caught_by("placed-order")
+def end_asked_before_the_decision(patch: Patch) -> None:
+    """A place may be an end that was asked for before its decision was durable (R2)."""
+    answered = Placer.answered
+
+    def mutant(self: Placer, question: Question, *rest: Any) -> Any:
+        waiting = [self._unplaced.of(p)[-1].sequence for p in self._unplaced.partitions()]
+        object.__setattr__(question, "upto", max([question.upto, *waiting]))
+        return answered(self, question, *rest)
+
+    patch(Placer, "answered", mutant)
+
+
+@caught_by("commit-order", of="consumer")
+def places_of_a_replaced_owner(patch: Patch) -> None:
+    """What a replaced owner says of places counts for readers (R6)."""
+
+    class Gullible:
+        def __init__(self, epochs: EpochFilter) -> None:
+            self._epochs = epochs
+
+        def accept(self, offset: int, entry: Entry) -> bool:
+            counts = self._epochs.accept(offset, entry)
+            return counts or isinstance(entry.record, Placed)
+
+    begin = homes._Lane.__init__
+
+    def mutant(self: Any, home: Any, read_from: int, epochs: EpochFilter, lowest: int) -> None:
+        begin(self, home, read_from, Gullible(epochs), lowest)  # type: ignore[arg-type]
+
+    patch(homes._Lane, "__init__", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def what_lies_below_the_start_is_due(patch: Patch) -> None:
+    """A new reader is given what is placed below where it begins (R11)."""
+    place = HomeView._place
+
+    def mutant(self: HomeView, part: Any, at: int, due: Any) -> None:
+        part.x = 0
+        place(self, part, at, due)
+
+    patch(HomeView, "_place", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def any_fence_will_do(patch: Patch) -> None:
+    """A reader begins at the latest snapshot, wherever its last places lie (R12)."""
+
+    def mutant(partition: Any, start: Any, journal_start: int, candidates: Any) -> Any:
+        latest = max((c.offset for c in candidates), default=-1)
+        if latest >= max(journal_start, start.mode_offset):
+            return latest, True
+        return where_to_begin(partition, start, journal_start, ())
+
+    patch(home_starts, "where_to_begin", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def fence_lists_nothing(patch: Patch) -> None:
+    """What is unfinished at a fence has ended for readers that begin there (R13)."""
+    patch(home_starts, "listed_in", lambda _: [])
+
+
+@caught_by("placed-order")
+def mode_record_not_waited_for(patch: Patch) -> None:
+    """A topic is in metadata mode as soon as one partition has its mode record, and what is decided
+    is placed before the others have theirs (R15)."""
+
+    def first(self: MarkerLanes, journal: int, partition: Any) -> int | None:
+        lane = self._lanes.get((journal, partition))
+        jobs = [] if lane is None else [*lane.in_flight, *lane.queue]
+        markers = (job.sequence for job in jobs if not isinstance(job.part_of, ModeWrite))
+        return min(markers, default=None)
+
+    def looked_up(self: ModeRecords, topic: str, now_ms: int) -> Any:
+        for write in [w for key, w in self._writes.items() if key[1] == topic and w.offsets]:
+            for partition, offset in write.offsets.items():
+                if write.recorded is not None:
+                    where = PartitionId(topic, partition, write.topic_id)
+                    write.recorded(where, offset, list(write.offsets))
+        return original(self, topic, now_ms)
+
+    original = ModeRecords.looked_up
+    patch(MarkerLanes, "first", first)
+    patch(ModeRecords, "looked_up", looked_up)
+
+
+@caught_by("finished")
+def gone_partitions_are_waited_for(patch: Patch) -> None:
+    """What was to be placed in a topic that is gone waits for ever."""
+    place = Places.place
+
+    def mutant(self: Places, upto: int, ends: Any) -> Any:
+        return place(self, upto, {p: end for p, end in ends.items() if end != GONE})
+
+    patch(Places, "place", mutant)
+
+
+@caught_by("exactly-once")
+def end_of_the_past_is_a_place(patch: Patch) -> None:
+    """An end becomes a place though markers of the same journal may lie above it (trap 69)."""
+    patch(Floors, "raised", lambda _, ends, *__: dict(ends))
+
+
+@caught_by("exactly-once", of="consumer")
+def turns_before_the_home_is_read(patch: Patch) -> None:
+    """A reader turns to markers by a gate alone, which may be of the past (trap 69)."""
+    patch(
+        homes.Followed,
+        "is_over",
+        property(
+            lambda self: (
+                self.back is not None
+                and self.input is not None
+                and self.input.is_over
+                and not (self.buffer.ready or self.buffer.blocked)
+                and self.buffer.position().o2 >= self.back.offset
+            )
+        ),
+    )
+
+
+@caught_by("exactly-once", of="consumer")
+def stretch_that_was_missed(patch: Patch) -> None:
+    """A reader that heard of no switch goes on at the mode record that ends it (trap 70)."""
+    change = PartitionBuffer._change_mode
+
+    def mutant(self: PartitionBuffer, raw: bytes, record: ModeRecord, *rest: Any) -> None:
+        if record.places:
+            change(self, raw, record, *rest)
+
+    patch(PartitionBuffer, "_change_mode", mutant)
+
+
+@caught_by("exactly-once")
+def former_topic_is_placed(patch: Patch) -> None:
+    """An end of a topic's successor places what a decision says of the former one (trap 71)."""
+    patch(Placing, "_is_its", lambda *_: True)
