@@ -150,3 +150,44 @@ def test_trap_68_parts_and_decision_name_one_partition(
     wanted = [b"part 1", b"part 2", b"own"]
     assert read_upto(consumer, wanted) == wanted
     assert nothing_more(consumer, 0.1)
+
+
+def test_a_fence_lists_a_transaction_that_has_named_nothing_so_far(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    written, partition = places.written, DataPartition("t", 0, places.topic_id)
+    txid = written.begin()
+    row = SnapshotTransaction(txid.offset, "p", 0, 1, 1, State.OPEN, None, None)
+    fence = snapshot(places, transactions=(row,))
+    written.write(txid, "t", [b"a", b"b"], branch=7)
+    (of_branch,) = written.ranges(txid, "t")
+    part = PartitionWrites(partition, (of_branch,))
+    written.journal(AddWrites(begin=txid.offset, part=0, writes=(part,)))
+    record = PrepareCommit(
+        begin=txid.offset, writes=(), decided_ms=1, added=(partition,), placed=(partition.key,)
+    )
+    written.sequences[txid] = written.journal(record)
+    places.place()
+    log.delete_records(JOURNAL_TOPIC, 0, fence)
+    consumer = make_consumer(auto_offset_reset="earliest")
+    consumer.assign(T)
+    assert read_upto(consumer, [b"a", b"b"]) == [b"a", b"b"]
+    assert nothing_more(consumer, 0.1)
+
+
+def test_trap_70_a_reader_hears_of_a_stretch_where_it_ends(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    places.written.append("t", [b"before"], [], 0)
+    places.switch(Phase.METADATA, publish=False)
+    start = places.end()
+    places.transaction([b"a"])
+    places.transaction([b"b"])
+    places.switch(Phase.MARKERS, publish=False)
+    places.written.transaction("t", [b"marked"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, start)])
+    wanted = [b"a", b"b", b"marked"]
+    assert read_upto(consumer, wanted) == wanted
+    assert nothing_more(consumer, 0.1)

@@ -161,7 +161,7 @@ def fence_lists_nothing(patch: Patch) -> None:
     patch(home_starts, "listed_in", lambda _: [])
 
 
-@caught_by("placed-order")
+@caught_by("exactly-once")
 def mode_record_not_waited_for(patch: Patch) -> None:
     """A topic is in metadata mode as soon as one partition has its mode record, and what is decided
     is placed before the others have theirs (R15)."""

@@ -1,4 +1,4 @@
-"""Below which offset nothing is placed, whatever end a broker tells."""
+"""Below which offset nothing is placed, whatever end a broker tells (trap 69)."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def test_a_place_behind_the_mode_record_proves_it(floors: Floors) -> None:
     assert floors.raised({A: 5}, shard_of(last=SINCE + 2), 0, 1) == {A: SINCE + 1}
 
 
-def test_a_marker_of_this_tenure_proves_it(
-    floors: Floors, written: dict[PartitionId, int]
-) -> None:
+def test_a_marker_of_this_tenure_proves_it(floors: Floors, written: dict[PartitionId, int]) -> None:
     written[A] = SINCE  # Told too low: it can't lie before the mode record.
     assert floors.raised({A: 5}, shard_of(), 0, 1) == {}
     written[A] = SINCE + 7
