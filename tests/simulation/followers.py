@@ -44,10 +44,11 @@ GATE_FAULTS: Final = 0.05
 class ReadersLog(LogView):
     """The `Log` of a consumer that follows homes: former leaders answer it, too."""
 
-    def __init__(self, setting: Setting) -> None:
-        """Answers at once."""
+    def __init__(self, setting: Setting, reader: str) -> None:
+        """Answers a reader at once."""
         super().__init__(setting.broker)
         self._setting = setting
+        self._reader = reader
 
     def partition_count(self, topic: str, *, timeout_s: float = 10) -> int:
         """Returns that there is a topic for modes."""
@@ -63,7 +64,9 @@ class ReadersLog(LogView):
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the end of a partition, as a broker tells it."""
         del timeout_s
-        return self._setting.told_end(topic, partition)
+        return self._setting.told_end(
+            topic, partition, self._reader if topic == MODES_TOPIC else ""
+        )
 
     def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
         """Returns topic → id, of those that exist."""
@@ -231,7 +234,7 @@ class PlayedFollowing(Following):
         high_of: Callable[[TopicPartition], int],
     ) -> None:
         """Asks nothing yet."""
-        log = cast(Log, ReadersLog(setting))
+        log = cast(Log, ReadersLog(setting, party.name))
         ids = _TopicIds(log)
         super().__init__(log, CONFIG, setting.counters, pending_map, Shared(), ids, high_of)
         self._setting = setting

@@ -103,7 +103,8 @@ class PastEnd:
     """A former leader told an end of the past, as if it were a partition's."""
 
     to: str
-    """A coordinator, which was to place something; or a reader, which asked for a home's end."""
+    """A coordinator, which was to place something; or a reader, which asked for the end of a home,
+    or of what is published of modes."""
     partition: TopicPartition
     end: int
     at: int

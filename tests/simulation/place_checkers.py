@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from logtx.journal.modes import Phase
+from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.txid import TxId
@@ -20,6 +20,9 @@ def may_come_late(
     """Returns what a reader may deliver behind its place, as a former leader told an end of the
     past: the owner, or the reader itself. Then order may be lost, and nothing else (decision 26).
     """
+    if any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
+        # It heard too late that the topic was switched.
+        return frozenset(txid for txid, _, _ in partition.ends)
     found = set()
     for txid, sequence, place in partition.ends:
         transaction = reading.transaction(txid)

@@ -14,10 +14,9 @@ from logtx.coordinator.core.fences import Fences
 from logtx.coordinator.core.floors import Floors
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeRecords, ModeWrite
-from logtx.coordinator.core.places import Places
 from logtx.coordinator.core.placing import Placer, Question
 from logtx.journal.control import ModeRecord
-from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import Entry
 
@@ -99,35 +98,28 @@ def what_is_decided_is_not_awaited(patch: Patch) -> None:
 
 @caught_by("placed-order")
 def end_asked_before_the_decision(patch: Patch) -> None:
-    """A place may be an end that was asked for before its decision was durable (R2)."""
+    """A place is the end that was told in the round before, and so before its decision (R2)."""
     answered = Placer.answered
 
-    def mutant(self: Placer, question: Question, *rest: Any) -> Any:
-        waiting = [self._unplaced.of(p)[-1].sequence for p in self._unplaced.partitions()]
-        object.__setattr__(question, "upto", max([question.upto, *waiting]))
-        return answered(self, question, *rest)
+    def mutant(self: Placer, question: Question, ends: Any, now_ms: int) -> Any:
+        kept = self.__dict__.setdefault("kept", {})
+        earlier = {partition: kept.get(partition, end) for partition, end in ends.items()}
+        kept |= ends
+        return answered(self, question, earlier, now_ms)
 
     patch(Placer, "answered", mutant)
 
 
-@caught_by("commit-order", of="consumer")
+@caught_by("placed-order")
 def places_of_a_replaced_owner(patch: Patch) -> None:
-    """What a replaced owner says of places counts for readers (R6)."""
+    """What a replaced owner says of places counts (R6)."""
+    accept = EpochFilter.accept
 
-    class Gullible:
-        def __init__(self, epochs: EpochFilter) -> None:
-            self._epochs = epochs
+    def mutant(self: EpochFilter, offset: int, entry: Entry) -> bool:
+        counts = accept(self, offset, entry)
+        return counts or isinstance(entry.record, Placed)
 
-        def accept(self, offset: int, entry: Entry) -> bool:
-            counts = self._epochs.accept(offset, entry)
-            return counts or isinstance(entry.record, Placed)
-
-    begin = homes._Lane.__init__
-
-    def mutant(self: Any, home: Any, read_from: int, epochs: EpochFilter, lowest: int) -> None:
-        begin(self, home, read_from, Gullible(epochs), lowest)  # type: ignore[arg-type]
-
-    patch(homes._Lane, "__init__", mutant)
+    patch(EpochFilter, "accept", mutant)
 
 
 @caught_by("exactly-once", of="consumer")
@@ -183,17 +175,6 @@ def mode_record_not_waited_for(patch: Patch) -> None:
     original = ModeRecords.looked_up
     patch(MarkerLanes, "first", first)
     patch(ModeRecords, "looked_up", looked_up)
-
-
-@caught_by("finished")
-def gone_partitions_are_waited_for(patch: Patch) -> None:
-    """What was to be placed in a topic that is gone waits for ever."""
-    place = Places.place
-
-    def mutant(self: Places, upto: int, ends: Any) -> Any:
-        return place(self, upto, {p: end for p, end in ends.items() if end != GONE})
-
-    patch(Places, "place", mutant)
 
 
 @caught_by("exactly-once")

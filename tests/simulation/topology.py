@@ -89,12 +89,12 @@ class Topology:
             begins_ms = faults.trials.randint(0, OUTAGE_MS)
             scheduler.after(begins_ms, lambda: self.be_silent(OUTAGE_MS))
 
-    def add_temporary(self, chance: Random) -> None:
-        """Creates the temporary topic, and plans its end."""
+    def add_temporary(self, chance: Random, later_ms: int = 0) -> None:
+        """Creates the temporary topic, and plans its end, which comes later by so much."""
         self.truth[TEMPORARY] = _created(TEMPORARY, 1)
         self._temporary_until_ms = 2**63
         after = self._scheduler.after
-        deleted_ms, away_ms = chance.randint(*DELETED_MS), chance.choice(AWAY_MS)
+        deleted_ms, away_ms = chance.randint(*DELETED_MS) + later_ms, chance.choice(AWAY_MS)
         after(deleted_ms, self._delete_temporary)
         if away_ms is not None:
             after(deleted_ms + chance.randint(*away_ms), self._create_temporary_anew)

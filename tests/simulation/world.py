@@ -39,6 +39,8 @@ from .workers import Group, Worker
 
 TEMPORARY_CHANCE: Final = 0.25
 """Share of the histories with a topic that is deleted."""
+SWITCH_FIRST_MS: Final = 400
+"""By so much later it is deleted where it may be switched, so that some of it is placed before."""
 EXTENDS_CHANCE: Final = 0.25
 """Share of the histories whose transactions may outlive their timeouts."""
 AWAY_MS: Final = 1_200
@@ -123,7 +125,8 @@ class World:
         temporary = Random(-seed - 4)
         has_temporary = temporary.random() < TEMPORARY_CHANCE
         if has_temporary:
-            topology.add_temporary(temporary)
+            is_switched = self.switches and faults.modes is not None
+            topology.add_temporary(temporary, SWITCH_FIRST_MS if is_switched else 0)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -37,8 +36,8 @@ def written() -> dict[PartitionId, int]:
 
 
 @pytest.fixture
-def floors(written: dict[PartitionId, int]) -> Iterator[Floors]:
-    yield Floors(written.get, lambda _: LOOKS_APART_MS)
+def floors(written: dict[PartitionId, int]) -> Floors:
+    return Floors(written.get, lambda _: LOOKS_APART_MS)
 
 
 def test_an_end_is_proved_by_two_looks(floors: Floors) -> None:
