@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from confluent_kafka import TopicPartition
 
-from logtx.consumer.core.known_modes import KnownModes
+from logtx.consumer.core.home_view import HomeView, HomeWrites, Start
+from logtx.consumer.core.known_modes import Follows, KnownModes
+from logtx.consumer.core.placed_buffer import PlacedBuffer
+from logtx.consumer.core.placed_input import PlacedInput
+from logtx.consumer.homes import Followed, ModeEnd
+from logtx.journal.control import BranchRange
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import Phase
+from logtx.journal.places import PartitionId, Placed
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import (
@@ -191,3 +200,23 @@ def test_trap_70_a_reader_hears_of_a_stretch_where_it_ends(
     wanted = [b"a", b"b", b"marked"]
     assert read_upto(consumer, wanted) == wanted
     assert nothing_more(consumer, 0.1)
+
+
+def test_trap_69_a_gate_of_the_past_turns_no_reader_to_markers() -> None:
+    partition = PartitionId("t", 0, "id")
+    view = HomeView(HOME, 0)
+    start = Start(x=0, passed=9, o1=0)
+    view.attach(partition, start)
+    followed = Followed(partition.key, Follows(HOME, "id", 9, None), start)
+    followed.back = ModeEnd(offset=5, mode_offset=30)
+    at_the_record = SimpleNamespace(ready=0, blocked=False, position=lambda: Position.at(5))
+    followed.buffer = cast(PlacedBuffer, at_the_record)
+    followed.input = cast(PlacedInput, SimpleNamespace(is_over=True))
+    followed._view = view
+    view.read_to(20)  # What lies above was not told: a place of the stretch may be there.
+    assert not followed.is_over
+    view.committed(21, 25, [HomeWrites(partition, (BranchRange(0, 1, 1, 1),), True)])
+    view.read_to(31)
+    assert not followed.is_over
+    view.placed(Placed(25, {partition: 5}))
+    assert followed.is_over

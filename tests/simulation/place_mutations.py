@@ -11,16 +11,12 @@ from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
-from logtx.coordinator.core.floors import Floors
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeRecords, ModeWrite
 from logtx.coordinator.core.placing import Placer, Question
 from logtx.journal.control import ModeRecord
-from logtx.journal.places import PartitionId, Placed
-from logtx.journal.records.fate import EpochFilter
-from logtx.journal.records.types import Entry
+from logtx.journal.places import PartitionId
 
-from .placing import Placing
 from .registry import Patch, caught_by
 
 
@@ -110,18 +106,6 @@ def end_asked_before_the_decision(patch: Patch) -> None:
     patch(Placer, "answered", mutant)
 
 
-@caught_by("placed-order")
-def places_of_a_replaced_owner(patch: Patch) -> None:
-    """What a replaced owner says of places counts (R6)."""
-    accept = EpochFilter.accept
-
-    def mutant(self: EpochFilter, offset: int, entry: Entry) -> bool:
-        counts = accept(self, offset, entry)
-        return counts or isinstance(entry.record, Placed)
-
-    patch(EpochFilter, "accept", mutant)
-
-
 @caught_by("exactly-once", of="consumer")
 def what_lies_below_the_start_is_due(patch: Patch) -> None:
     """A new reader is given what is placed below where it begins (R11)."""
@@ -177,30 +161,6 @@ def mode_record_not_waited_for(patch: Patch) -> None:
     patch(ModeRecords, "looked_up", looked_up)
 
 
-@caught_by("exactly-once")
-def end_of_the_past_is_a_place(patch: Patch) -> None:
-    """An end becomes a place though markers of the same journal may lie above it (trap 69)."""
-    patch(Floors, "raised", lambda _, ends, *__: dict(ends))
-
-
-@caught_by("exactly-once", of="consumer")
-def turns_before_the_home_is_read(patch: Patch) -> None:
-    """A reader turns to markers by a gate alone, which may be of the past (trap 69)."""
-    patch(
-        homes.Followed,
-        "is_over",
-        property(
-            lambda self: (
-                self.back is not None
-                and self.input is not None
-                and self.input.is_over
-                and not (self.buffer.ready or self.buffer.blocked)
-                and self.buffer.position().o2 >= self.back.offset
-            )
-        ),
-    )
-
-
 @caught_by("exactly-once", of="consumer")
 def stretch_that_was_missed(patch: Patch) -> None:
     """A reader that heard of no switch goes on at the mode record that ends it (trap 70)."""
@@ -211,9 +171,3 @@ def stretch_that_was_missed(patch: Patch) -> None:
             change(self, raw, record, *rest)
 
     patch(PartitionBuffer, "_change_mode", mutant)
-
-
-@caught_by("exactly-once")
-def former_topic_is_placed(patch: Patch) -> None:
-    """An end of a topic's successor places what a decision says of the former one (trap 71)."""
-    patch(Placing, "_is_its", lambda *_: True)

@@ -365,9 +365,10 @@ async def test_a_topic_that_is_deleted_does_not_hold_its_transactions_up(
 
 
 @on_loop
+@pytest.mark.parametrize("is_shorter", [True, False], ids=["a shorter one", "a longer one"])
 @pytest.mark.parametrize("mode", Mode)
-async def test_trap_12_what_a_topic_of_the_name_has_gets_a_marker_there(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, mode: Mode
+async def test_trap_12_and_71_what_a_topic_of_the_name_has_gets_a_marker_there(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, mode: Mode, *, is_shorter: bool
 ) -> None:
     monkeypatch.setattr(topics, "CONFIRM_MS", 300)
     monkeypatch.setattr(lanes, "LOOK_PAUSE_MS", 50)
@@ -377,6 +378,8 @@ async def test_trap_12_what_a_topic_of_the_name_has_gets_a_marker_there(
         former = id_of(log, P0)
         log.delete_topic(DATA)
         log.create_topic(DATA, partitions=2)
+        for _ in range(0 if is_shorter else 9):
+            log.append_directly(*P0, b"plain")
         # What is known is old: this is decided as if it had written to the former topic.
         txid = await committed(driver, P0)
         (_, decision) = journal(log, PrepareCommit)[-1]
