@@ -22,6 +22,7 @@ from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
 from .client.connection import start_grpc
 from .core.decision import ShardConfig
+from .core.handing import Known
 from .core.shard import Shard
 from .core.tenure import RECORD_MAX_BYTES
 from .membership import peers_pb2_grpc
@@ -282,6 +283,11 @@ class Coordinator:
         for partition in range(services.partition_count):
             runtime = PartitionRuntime(partition, services, self._config.limits)
             self._runtimes[partition] = runtime
+        services.handing.known = self._known
+
+    def _known(self) -> list[Known]:
+        found = (runtime.known for runtime in self._runtimes.values())
+        return [known for known in found if known is not None]
 
     async def wait_serving(self, timeout_s: float = 60) -> Mapping[int, LogtxError]:
         """Waits until each partition is served, here or by another coordinator.
@@ -363,6 +369,7 @@ class Coordinator:
                 runtime.tick()
             if self._services is not None:
                 self._services.markers.tick()
+                self._services.handing.tick()
 
 
 def _nobody_waits(_reply: commands.Reply) -> None:

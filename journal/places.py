@@ -69,6 +69,7 @@ class Adoption:
     transaction's commit sequence in the home.
     """
 
+    type: ClassVar[RecordType] = RecordType.ADOPT
     txid: TxId
     sequence: int
     """Its commit sequence in its own journal."""

@@ -26,3 +26,4 @@ class RecordType(IntEnum):
     FORGET = 17
     ADD_WRITES = 18
     MODE = 19
+    ADOPT = 20

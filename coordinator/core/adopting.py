@@ -1,4 +1,4 @@
-"""Hands transactions over to the home of a topic that another journal places.
+"""Hands transactions over to the home of a topic in which another journal places.
 
 A topic in metadata mode has one home, which alone places there (R1). A transaction of another
 journal would need a marker, which a partition that takes no writes never gets. So the journal that
@@ -47,11 +47,13 @@ Pure. `replay` alone changes what comes from a journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Final
 
-from ...journal.control import BranchRange
+from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import CorruptRecordError
 from ...journal.places import AdoptedWrites, Adoption, PartitionId
 from ...journal.position import Journal
@@ -59,6 +61,9 @@ from ...journal.txid import TxId
 from ...journal.value import value
 from .modes import TopicModes
 from .places import Places
+
+ANSWERS_MAX: Final = 2_000
+"""Answers taken in one turn: some milliseconds. More hold an event loop for longer."""
 
 
 class Answer(Enum):
@@ -101,62 +106,103 @@ class HandedOver:
 
     def __init__(self) -> None:
         self._handed: dict[int, Handed] = {}
-        self._marked: dict[int, frozenset[PartitionId]] = {}
-        """BEGIN of an unfinished transaction → where it is marked."""
+        """Commit sequence → what is handed over, in this order."""
         self._sequences: dict[int, int] = {}
-        """BEGIN of an unfinished, decided transaction → its commit sequence."""
+        """BEGIN of what is handed over → its commit sequence."""
+        self._marked: dict[int, frozenset[TopicPartition]] = {}
+        """BEGIN of an unfinished transaction → where it is marked."""
+        self._marks: dict[TopicPartition, int] = {}
+        """Data partition → number of unfinished transactions that are marked there."""
+        self.watches = False
+        """Whether it is told of every decision, as one that decides by it must be: see `watch`."""
 
-    def replay_decided(self, handed: Handed, marked: Iterable[PartitionId]) -> None:
-        """Applies a decision.
+    def __len__(self) -> int:
+        """Returns the number of transactions that are handed over and unfinished."""
+        return len(self._handed)
+
+    def watch(self, decided: Iterable[tuple[int, Iterable[TopicPartition]]]) -> None:
+        """Begins to count markers, from what is decided and unfinished: BEGINs, and where.
+
+        Before, nothing need be counted: most journals never hand anything over.
+        """
+        self.watches = True
+        for begin, marked in decided:
+            self._mark(begin, marked)
+
+    def replay_decided(self, handed: Handed, marked: Iterable[TopicPartition]) -> None:
+        """Applies a decision. Must be called in the order of commit sequences.
 
         Args:
             handed: the transaction, with what is handed over; it may be nothing.
-            marked: where it is marked.
+            marked: where it is marked. Of no use before `watch`.
         """
         begin = handed.txid.offset
-        self._sequences[begin] = handed.sequence
-        self._marked[begin] = frozenset(marked)
+        self._mark(begin, marked)
         if handed.writes:
-            self._handed[begin] = handed
+            self._sequences[begin] = handed.sequence
+            self._handed[handed.sequence] = handed
 
-    def replay_finished(self, begin: int) -> None:
-        """Forgets a finished transaction."""
-        for each in (self._sequences, self._marked, self._handed):
-            each.pop(begin, None)
+    def _mark(self, begin: int, marked: Iterable[TopicPartition]) -> None:
+        keys = frozenset(marked)
+        if keys:
+            self._marked[begin] = keys
+        for key in keys:
+            self._marks[key] = self._marks.get(key, 0) + 1
 
-    def may_hand(self, partition: PartitionId) -> bool:
+    def replay_finished(self, begin: int) -> bool:
+        """Forgets a finished transaction. Returns whether something of it was handed over."""
+        for key in self._marked.pop(begin, ()):
+            self._marks[key] -= 1
+            if not self._marks[key]:
+                del self._marks[key]
+        sequence = self._sequences.pop(begin, None)
+        if sequence is not None:
+            del self._handed[sequence]
+        return sequence is not None
+
+    def may_hand(self, partition: TopicPartition) -> bool:
         """Returns whether a decision that is made now may hand a partition over (A4).
 
         Not while the partition may still get a marker of an earlier decision: a home knows nothing
         of those, and might place the later one before it.
         """
-        return all(partition not in marked for marked in self._marked.values())
+        return partition not in self._marks
 
-    def to(self, home: int) -> list[Handed]:
-        """Returns what is handed over to a home and unfinished, by commit sequence."""
-        found = (h for h in self._handed.values() if any(w.home == home for w in h.writes))
-        return sorted(found, key=lambda handed: handed.sequence)
+    def to(self, home: int, above: int = -1) -> Iterator[Handed]:
+        """Yields what is handed over to a home and unfinished, by commit sequence."""
+        for sequence, handed in self._handed.items():
+            if sequence > above and any(w.home == home for w in handed.writes):
+                yield handed
 
     def get(self, begin: int) -> Handed | None:
         """Returns an unfinished transaction that is handed over; None if it is not."""
-        return self._handed.get(begin)
+        sequence = self._sequences.get(begin)
+        return None if sequence is None else self._handed[sequence]
 
     def is_finished(self, sequence: int) -> bool:
-        """Returns whether a decision that was read is finished."""
-        return sequence not in self._sequences.values()
+        """Returns whether a decision that was read, and handed something over, is finished."""
+        return sequence not in self._handed
 
     def all(self) -> list[Handed]:
         """Returns all that is handed over and unfinished, by commit sequence."""
-        return sorted(self._handed.values(), key=lambda handed: handed.sequence)
+        return list(self._handed.values())
+
+    def forget_marks(self) -> None:
+        """Stops counting markers: this coordinator decides no more."""
+        self.watches = False
+        self._marked.clear()
+        self._marks.clear()
 
 
 @value(frozen=True, slots=True)
-class Refused:
-    """A home refused: the marker is to be written."""
+class Answered:
+    """What a home said of a transaction in one partition."""
 
     begin: int
     sequence: int
     partition: PartitionId
+    is_refused: bool
+    """Whether its marker is to be written; else it has its place."""
 
 
 class Answers:
@@ -168,41 +214,91 @@ class Answers:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[Handed, set[PartitionId]]] = {}
         """BEGIN → the partitions without an answer."""
+        self._left: dict[TopicPartition, list[int]] = {}
+        """Data partition → commit sequences of what has no answer there."""
+
+    def __len__(self) -> int:
+        """Returns the number of transactions that lack an answer."""
+        return len(self._waiting)
 
     def wait(self, handed: Handed) -> None:
         """Takes a durable decision that hands something over."""
         self._waiting[handed.txid.offset] = handed, {w.partition for w in handed.writes}
+        for each in handed.writes:
+            insort(self._left.setdefault(each.partition.key, []), handed.sequence)
 
-    def take(self, home: Adopted) -> list[Refused]:
-        """Takes what a home's valid, durable records say.
+    def homes(self) -> set[int]:
+        """Returns the homes that have something to answer."""
+        return {
+            w.home
+            for handed, left in self._waiting.values()
+            for w in handed.writes
+            if w.partition in left
+        }
 
-        Returns:
-            What it refused, by commit sequence: once for each transaction and partition.
+    def ask(self, home: Adopted) -> list[Answered]:
+        """Returns what a home's valid records say of what waits, by commit sequence.
+
+        Nothing is taken: if they are not durable yet, `take` it when they are.
         """
-        refused: list[Refused] = []
-        for begin, (handed, left) in list(self._waiting.items()):
+        found: list[Answered] = []
+        for begin, (handed, left) in self._waiting.items():
+            if handed.sequence > home.upto(handed.txid.journal):
+                continue
             for each in handed.writes:
                 if each.home != home.home or each.partition not in left:
                     continue
                 answer = home.answer(handed.txid, handed.sequence, each.partition)
                 if answer is not Answer.NONE:
-                    left.discard(each.partition)
-                if answer is Answer.REFUSED:
-                    refused.append(Refused(begin, handed.sequence, each.partition))
-            if not left:
-                del self._waiting[begin]
-        return sorted(refused, key=lambda each: each.sequence)
+                    refused = answer is Answer.REFUSED
+                    found.append(Answered(begin, handed.sequence, each.partition, refused))
+                    if len(found) >= ANSWERS_MAX:
+                        return found
+        return found
+
+    def take(self, answers: Iterable[Answered]) -> tuple[list[Answered], list[int]]:
+        """Takes what homes said, by durable records.
+
+        Returns:
+            What they refused, by commit sequence, once for each transaction and partition; and the
+            BEGINs of what has all its answers now.
+        """
+        refused: list[Answered] = []
+        whole: list[int] = []
+        for each in answers:
+            known = self._waiting.get(each.begin)
+            if known is None or each.partition not in known[1]:
+                continue  # It was answered before.
+            known[1].discard(each.partition)
+            self._forget(each.partition.key, each.sequence)
+            if each.is_refused:
+                refused.append(each)
+            if not known[1]:
+                del self._waiting[each.begin]
+                whole.append(each.begin)
+        return sorted(refused, key=lambda each: each.sequence), whole
+
+    def _forget(self, key: TopicPartition, sequence: int) -> None:
+        left = self._left[key]
+        left.remove(sequence)
+        if not left:
+            del self._left[key]
 
     def may_mark(self, partition: PartitionId, sequence: int) -> bool:
         """Returns whether a marker of this sequence may go out there now (A4)."""
-        return all(
-            partition not in left or handed.sequence >= sequence
-            for handed, left in self._waiting.values()
-        )
+        # Under whatever id: a broker of the past may have told another one of the same topic.
+        left = self._left.get(partition.key)
+        return left is None or left[0] >= sequence
 
     def is_waiting(self, begin: int) -> bool:
         """Returns whether a home has not answered for a transaction everywhere (A5)."""
         return begin in self._waiting
+
+
+def refusing(adoption: Adoption) -> Adoption:
+    """Returns the ADOPT record that leaves it all to the deciding journal, and is small."""
+    writes = tuple(AdoptedWrites(w.partition, (), placed=False) for w in adoption.writes)
+    return replace(adoption, writes=writes)
 
 
 # ---- the home -----------------------------------------------------------------------------------
@@ -311,7 +407,7 @@ class Adopted:
             handed: what its valid, durable records say, up to any of them.
         """
         of = self._of.get(journal, _Of())
-        each = next((h for h in handed.to(self.home) if h.sequence > of.upto), None)
+        each = next(handed.to(self.home, of.upto), None)
         if each is None:
             return None
         # Refusals are of lower sequences, so those decisions were read too.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
@@ -93,6 +93,7 @@ def writes_of(
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     modes: TopicModes,
+    handed: Callable[[Iterable[DataPartition]], Collection[TopicPartition]] = lambda _: (),
 ) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...]]:
     """Returns what a commit decides for each data partition.
 
@@ -103,6 +104,7 @@ def writes_of(
         transaction: with its registered partitions, and what its parts have named.
         named: what the commit names.
         modes: tell where no marker is written.
+        handed: returns those of some partitions that are handed over to another home.
 
     Returns:
         What the decision says; the partitions of which the parts say more: all, or where it is
@@ -115,7 +117,7 @@ def writes_of(
     registered, added = transaction.partitions, transaction.branches
     partitions = (*registered.values(), *added_to(topics, transaction, named))
     placed = placed_of(partitions, modes)
-    check_markers_fit(topics, added, named, placed)
+    check_markers_fit(topics, added, named, (*placed, *handed(partitions)))
     if not added:  # the usual case, quickly
         whole = tuple([PartitionWrites(p, named.get(p.key, ())) for p in partitions])
         return whole, (), placed

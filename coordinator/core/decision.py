@@ -13,6 +13,7 @@ from ...journal.records.types import JournalRecord
 from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol.commands import GroupOffsets, Reply
+from .adopting import Handed
 from .placing import PlaceWrites
 from .transactions import TransactionMetadata
 
@@ -118,11 +119,12 @@ class PlacesGiven:
 
 @value(frozen=True, slots=True)
 class WriteLateMarkers:
-    """Effect: a transaction has no place in partitions whose topic is gone; write markers there.
+    """Effect: a transaction has no place in some partitions after all; write markers there.
 
-    Another topic may have the name by now, and have the records: they were written when this
-    coordinator did not know that yet. Its partition gets the marker, which states the id that the
-    records were thought to be in. Only if no topic has the name is the marker given up (trap 12).
+    Their home refused it, or their topic is gone. Then another topic may have the name by now, and
+    have the records: they were written when this coordinator did not know that yet. Its partition
+    gets the marker, which states the id that the records were thought to be in. Only if no topic
+    has the name is the marker given up (trap 12).
     """
 
     transaction: TransactionMetadata
@@ -157,6 +159,24 @@ class PublishMode:
     topic: str
 
 
+@value(frozen=True, slots=True)
+class HandOver:
+    """Effect: the decision is durable; wait for what the homes of these partitions answer.
+
+    The tenure takes it itself. What a home refuses is marked, by `WriteLateMarkers`.
+    """
+
+    handed: Handed
+
+
+@value(frozen=True, slots=True)
+class HandedFinished:
+    """Effect: a transaction is finished of which something was handed over. The tenure takes it
+    itself."""
+
+    begin: int
+
+
 Effect = (
     WriteMarkers
     | WriteOffsets
@@ -166,6 +186,8 @@ Effect = (
     | WriteLateMarkers
     | WriteModeRecords
     | PublishMode
+    | HandOver
+    | HandedFinished
 )
 Ref = Any
 """The caller's own token for a request, given back with its reply."""

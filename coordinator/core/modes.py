@@ -76,6 +76,8 @@ class TopicModes:
     def __init__(self) -> None:
         self._topics: dict[str, TopicMode] = {}
         self._in_metadata: set[str] = set()
+        self.changes = 0
+        """Number of changes that were replayed since this was made. Volatile."""
 
     @property
     def places_any(self) -> bool:
@@ -110,6 +112,7 @@ class TopicModes:
         self._keep(change.topic, mode)
 
     def _keep(self, topic: str, mode: TopicMode) -> None:
+        self.changes += 1
         self._topics[topic] = mode
         if mode.phase is Phase.METADATA:
             self._in_metadata.add(topic)

@@ -81,7 +81,8 @@ from .data_partitions import (
 )
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
-from .shard_state import ShardState
+from .shard_state import ShardState, marked_by
+from .topic_homes import TopicHomes
 from .transactions import (
     TransactionMetadata,
     check_added,
@@ -399,7 +400,13 @@ class Shard(ShardState):
                 )
             self.offsets.check_fits(transaction)
             check_parts(transaction, command.parts)
-            writes, of_parts, placed = writes_of(topics, transaction, command.writes, self.modes)
+            writes, of_parts, placed = writes_of(
+                topics,
+                transaction,
+                command.writes,
+                self.modes,
+                lambda partitions: dict(self._handed_of(transaction, partitions)),
+            )
         except LogtxError as error:
             return self._refused(refs, error)
         record = PrepareCommit(
@@ -408,9 +415,39 @@ class Shard(ShardState):
             decided_ms=now.wall_ms,
             added=of_parts,
             placed=placed,
+            handed=self._handed_of(transaction, (w.partition for w in writes)),
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
+
+    def _handed_of(
+        self, transaction: TransactionMetadata, partitions: Iterable[DataPartition]
+    ) -> tuple[tuple[TopicPartition, int], ...]:
+        """Returns where a decision that is made now is handed over, and to which homes.
+
+        Not one with parts: ADOPT repeats what the decision says, in one record.
+        """
+        homes = self.homes
+        if not homes or not self.handed.watches or transaction.parts:
+            return ()
+        found = ((p.key, homes.home_of(p.topic, p.topic_id)) for p in partitions)
+        return tuple(
+            (key, home)
+            for key, home in found
+            if home is not None and home != self.partition and self.handed.may_hand(key)
+        )
+
+    def watch_homes(self, homes: TopicHomes) -> None:
+        """Hands transactions over from now on.
+
+        Args:
+            homes: who places where, as this coordinator reads it.
+        """
+        if self.homes is homes and self.handed.watches:
+            return
+        self.homes = homes
+        decided = (t for t in self.transactions if t.commit_sequence is not None)
+        self.handed.watch((t.begin, marked_by(t)) for t in decided)
 
     def _abort(
         self,
@@ -425,7 +462,15 @@ class Shard(ShardState):
         records: list[JournalRecord] = []
         if added:
             records.append(AddPartitions(begin=transaction.begin, partitions=added))
-        records.append(PrepareAbort(begin=transaction.begin, reason=reason, decided_ms=now.wall_ms))
+        registered = transaction.partitions.values()
+        records.append(
+            PrepareAbort(
+                begin=transaction.begin,
+                reason=reason,
+                decided_ms=now.wall_ms,
+                handed=self._handed_of(transaction, (*registered, *added)),
+            )
+        )
         sequence = self.next_offset + len(records) - 1
         replies: list[tuple[Ref, commands.Reply]] = []
         if asked_by is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from ...journal.control import TopicPartition
 from ...journal.errors import CorruptRecordError, TransactionStateError
 from ...journal.modes import ModeChange, Phase
-from ...journal.places import PartitionId, Placed
+from ...journal.places import Adoption, PartitionId, Placed
 from ...journal.records.fate import NO_EPOCH, EpochFilter
 from ...journal.records.types import (
     Aborted,
@@ -38,6 +38,7 @@ from ...journal.records.types import (
 )
 from ...journal.state import State
 from ...journal.txid import TxId
+from .adopting import Adopted, Handed, HandedOver, HandedWrites
 from .ages import Ages
 from .claims import Claims
 from .clocks import Clocks
@@ -45,6 +46,8 @@ from .committed_offsets import CommittedOffsets
 from .decision import (
     ClearOffsets,
     Effect,
+    HandedFinished,
+    HandOver,
     Instant,
     PlacesGiven,
     PublishMode,
@@ -59,6 +62,7 @@ from .modes import SWITCHING, TopicMode, TopicModes
 from .places import Places
 from .placing import PlaceWrites
 from .producers import Producers
+from .topic_homes import TopicHomes
 from .transactions import TransactionMetadata, TransactionMetadataStore
 from .waiting import WaitingCommits
 from .watermark import Watermark
@@ -97,6 +101,12 @@ class ShardState:
         """Modes of the topics whose home this journal partition is."""
         self.places = Places()
         self.fences = Fences()
+        self.handed = HandedOver()
+        """What is decided here, and handed over to homes of other journal partitions."""
+        self.adopted = Adopted(partition, self.places, self.modes)
+        """What is decided elsewhere, and placed here."""
+        self.homes: TopicHomes | None = None
+        """Who places in the topics of other homes; None: nothing is handed over. Volatile."""
         self.published: set[str] = set()
         """Topics of whose mode readers are told. Volatile."""
         self.watermark = Watermark()
@@ -182,6 +192,8 @@ class ShardState:
                 self._replay_placed(offset, record)
             case ModeChange():
                 self._replay_mode(offset, record)
+            case Adoption():
+                self._replay_adoption(offset, record)
             case Snapshot():
                 self.fences.replay(record)
                 if record.last:
@@ -190,10 +202,21 @@ class ShardState:
 
     def _replay_placed(self, offset: int, record: Placed) -> None:
         for begin, keys in self.places.gone_by(record).items():
+            if not self._is_own(begin):
+                continue
             # Before the places are told: that lets markers of later sequences go (R4).
             self.watermark.emit(offset, self._late_markers(begin, keys))
-        self.places.replay_placed(record)
+        self.adopted.replay_placed(self.places.replay_placed(record))
         self.watermark.emit(offset, PlacesGiven(record))
+
+    def _replay_adoption(self, offset: int, record: Adoption) -> None:
+        placed = self.adopted.replay(offset, record)
+        if placed:
+            self.watermark.emit(offset, PlaceWrites(offset, offset, placed))
+
+    def _is_own(self, begin: int) -> bool:
+        """Returns whether what is placed was decided here, and not adopted."""
+        return self.transactions.get(begin) is not None
 
     def _late_markers(self, begin: int, keys: tuple[TopicPartition, ...]) -> WriteLateMarkers:
         transaction = self.transactions.get(begin)
@@ -226,8 +249,28 @@ class ShardState:
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
         if record.placed:
             self._replay_placed_writes(offset, transaction, record)
+        if record.handed:
+            self._read_kept(record.begin)
+        self._hand_over(offset, transaction, record.handed)
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
+
+    def _hand_over(
+        self,
+        offset: int,
+        transaction: TransactionMetadata,
+        homes: tuple[tuple[TopicPartition, int], ...],
+    ) -> None:
+        """Applies what a decision says of other homes, and counts what it marks."""
+        if homes:
+            transaction.handed = dict(homes)
+            transaction.placed |= transaction.handed.keys()
+        if not homes and not self.handed.watches:
+            return  # As in nearly every journal.
+        handed = handed_by(transaction)
+        self.handed.replay_decided(handed, marked_by(transaction))
+        if homes:
+            self.watermark.emit(offset, HandOver(handed))
 
     def _replay_placed_writes(
         self, offset: int, transaction: TransactionMetadata, record: PrepareCommit
@@ -327,6 +370,7 @@ class ShardState:
                 if self.modes.is_placed(_id_of(transaction, key))
             )
         self.transactions.forget_writes(record.begin)
+        self._hand_over(offset, transaction, record.handed)
         self.watermark.emit(offset, WriteMarkers(transaction))
 
     def _replay_claim(self, offset: int, record: Claim) -> None:
@@ -360,6 +404,8 @@ class ShardState:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
         self.places.replay_finished(record.begin)
+        if self.handed.replay_finished(record.begin):
+            self.watermark.emit(offset, HandedFinished(record.begin))
         self.watermark.finished(offset, record.begin)
 
     def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
@@ -394,12 +440,17 @@ class ShardState:
         """
         self._epochs, self.owner, self.past_epochs = epochs, owner, list(past_epochs)
         self.next_offset = self.watermark.end = offset
+        handed: list[Handed] = []
         for transaction in sorted(transactions, key=lambda t: t.begin):
             self.transactions.restore(transaction)
             self.watermark.begun(transaction.begin)
+            if transaction.handed:
+                handed.append(handed_by(transaction))
             if transaction.state is State.OPEN:
                 self.producers[transaction.producer_id].open[transaction.begin] = transaction
                 self.offsets.restore_held(transaction)
+        for each in sorted(handed, key=lambda h: h.sequence):
+            self.handed.replay_decided(each, ())
 
     def follow(self) -> None:
         """Turns an owner's shard into one that follows the journal. All its records are durable.
@@ -412,6 +463,8 @@ class ShardState:
         self._to_abort.clear()
         self._waiting.clear()
         self.modes.forget_recorded()
+        self.handed.forget_marks()
+        self.homes = None
         self.published.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
@@ -458,11 +511,12 @@ class ShardState:
             left = tuple(p for p in row.ends if p not in row.places)
             if left:
                 found.append((row.sequence, PlaceWrites(row.begin, row.sequence, left)))
-            if gone := self.places.gone(row.begin):
+            if (gone := self.places.gone(row.begin)) and self._is_own(row.begin):
                 found.append((row.sequence, self._late_markers(row.begin, gone)))
         for transaction in self.transactions:
             if transaction.commit_sequence is not None:
                 found.append((transaction.commit_sequence, WriteMarkers(transaction)))
+        found += [(handed.sequence, HandOver(handed)) for handed in self.handed.all()]
         for topic, mode in self.modes.under_way():
             found.append((mode.offset, _mode_records(topic, mode)))
         return [effect for _, effect in sorted(found, key=lambda each: each[0])]
@@ -470,6 +524,26 @@ class ShardState:
 
 def _id_of(transaction: TransactionMetadata, key: TopicPartition) -> PartitionId:
     return PartitionId(*key, transaction.partitions[key].topic_id)
+
+
+def handed_by(transaction: TransactionMetadata) -> Handed:
+    """Returns what of a decided transaction is handed over; it may be nothing."""
+    sequence = transaction.commit_sequence
+    assert sequence is not None, "it is decided"
+    return Handed(
+        transaction.txid,
+        sequence,
+        transaction.state.commits,
+        tuple(
+            HandedWrites(_id_of(transaction, key), tuple(transaction.branches.get(key, ())), home)
+            for key, home in transaction.handed.items()
+        ),
+    )
+
+
+def marked_by(transaction: TransactionMetadata) -> list[TopicPartition]:
+    """Returns the partitions in which a decided transaction is marked."""
+    return [key for key in transaction.partitions if key not in transaction.placed]
 
 
 def _mode_records(topic: str, mode: TopicMode) -> WriteModeRecords:

@@ -33,8 +33,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
-from ...journal.places import GONE, PartitionId
-from ...journal.position import Position
+from ...journal.places import GONE, AdoptedWrites, Adoption, PartitionId
+from ...journal.position import Journal, Position
 from ...journal.records.fate import EpochFilter
 from ...journal.records.snapshots import SnapshotCollector
 from ...journal.records.types import (
@@ -45,8 +45,11 @@ from ...journal.records.types import (
     Owner,
     PartitionWrites,
     Snapshot,
+    SnapshotAdopted,
+    SnapshotAdoption,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotHanded,
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
@@ -55,6 +58,7 @@ from ...journal.records.types import (
     StepIdentity,
 )
 from ...journal.txid import TxId
+from .adopting import Adopted
 from .decision import ShardConfig
 from .modes import TopicMode, TopicModes
 from .places import Fence, PlacedWrites, Places
@@ -94,6 +98,9 @@ _Rows: TypeAlias = tuple[
     list[tuple[PartitionId, int]],
     list[SnapshotPlaces],
     list[tuple[PartitionId, int]],
+    list[SnapshotHanded],
+    list[SnapshotAdopted],
+    list[SnapshotAdoption],
 ]
 _Row: TypeAlias = (
     SnapshotProducer
@@ -105,6 +112,9 @@ _Row: TypeAlias = (
     | SnapshotMode
     | tuple[PartitionId, int]
     | SnapshotPlaces
+    | SnapshotHanded
+    | SnapshotAdopted
+    | SnapshotAdoption
 )
 
 
@@ -133,7 +143,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [], [], [], [], [], [], [])
+        rows: _Rows = ([], [], [], [], [], [], [], [], [], [], [], [], [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -144,7 +154,8 @@ class SnapshotTaker:
             self._next = next(self._pieces, None)
         self.done = self._next is None
         producers, transactions, groups, bindings, claims, uses = rows[:6]
-        modes, last_places, places, fence_places = rows[6:]
+        modes, last_places, places, fence_places = rows[6:10]
+        handed, adopted, unplaced = rows[10:]
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -167,6 +178,9 @@ class SnapshotTaker:
             places=tuple(places),
             fence=self._fence,
             fence_places=tuple(fence_places),
+            handed=tuple(handed),
+            adopted=tuple(adopted),
+            unplaced=tuple(unplaced),
         )
         self._index += 1
         return chunk
@@ -203,13 +217,38 @@ def _rows(shard: Shard) -> _Rows:
         for t, m in shard.modes.rows()
     ]
     places = [_places_row(t, shard.places.of(t.begin)) for t in shard.transactions if t.placed]
+    adopted, unplaced = _adopted_rows(shard, places)
+    handed = [
+        SnapshotHanded(t.begin, tuple(t.handed.items())) for t in shard.transactions if t.handed
+    ]
     waiting = shard.fences.waiting
     fence_places = [] if waiting is None else list(waiting.last.items())
     last = list(shard.places.last.items())
     return (
         *(producers, transactions, groups, bindings, claims, uses),
         *(modes, last, places, fence_places),
+        *(handed, adopted, unplaced),
     )
+
+
+def _adopted_rows(
+    shard: Shard, places: list[SnapshotPlaces]
+) -> tuple[list[SnapshotAdopted], list[SnapshotAdoption]]:
+    """Returns what a home adopted, and adds to `places` what of it has no place, or some."""
+    adopted = [
+        SnapshotAdopted(
+            journal, upto, tuple((s, tuple(sorted(where))) for s, where in sorted(refused.items()))
+        )
+        for journal, upto, refused in shard.adopted.rows()
+    ]
+    unplaced = []
+    for offset, adoption in shard.adopted.unplaced():
+        written = shard.places.of(offset)
+        assert written is not None, "it lacks a place"
+        found = ((p, end, written.places.get(p)) for p, end in sorted(written.ends.items()))
+        places.append(SnapshotPlaces(offset, offset, tuple(found)))
+        unplaced.append(SnapshotAdoption(offset, adoption.txid, adoption.sequence, adoption.writes))
+    return adopted, unplaced
 
 
 def _places_row(t: TransactionMetadata, written: PlacedWrites | None) -> SnapshotPlaces:
@@ -285,7 +324,7 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
 
 
 def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
-    modes, last_places, places, fence_places = rows[6:]
+    modes, last_places, places, fence_places, handed, adopted, unplaced = rows[6:]
     for mode in modes:
         yield 6, mode, _name_bytes(mode.topic, mode.topic_id) + _SINCE_BYTES * len(mode.since)
     for last in last_places:
@@ -295,6 +334,31 @@ def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
             yield 8, placed._replace(places=share), _FIXED_BYTES + sum(map(_place_bytes, share))
     for last in fence_places:
         yield 9, last, _place_bytes(last)
+    for over in handed:
+        for partitions in _split(over.partitions, _handed_bytes):
+            size = _FIXED_BYTES + sum(map(_handed_bytes, partitions))
+            yield 10, over._replace(partitions=partitions), size
+    for journal in adopted:
+        for refused in _split(journal.refused, _refused_bytes) or [()]:
+            size = _FIXED_BYTES + sum(map(_refused_bytes, refused))
+            yield 11, journal._replace(refused=refused), size
+    for adoption in unplaced:
+        for writes in _split(adoption.writes, _adopted_bytes):
+            size = _FIXED_BYTES + sum(map(_adopted_bytes, writes))
+            yield 12, adoption._replace(writes=writes), size
+
+
+def _handed_bytes(row: tuple[TopicPartition, int]) -> int:
+    return _key_bytes(row[0])
+
+
+def _refused_bytes(row: tuple[int, tuple[PartitionId, ...]]) -> int:
+    return _FIXED_BYTES + sum(_name_bytes(p.topic, p.topic_id) for p in row[1])
+
+
+def _adopted_bytes(writes: AdoptedWrites) -> int:
+    names = _name_bytes(writes.partition.topic, writes.partition.topic_id)
+    return names + _BRANCH_BYTES * len(writes.branches)
 
 
 def _place_bytes(row: tuple[PartitionId, int] | tuple[PartitionId, int, int | None]) -> int:
@@ -490,10 +554,14 @@ def _restore_places(
             for m in chain.from_iterable(c.modes for c in chunks)
         ]
     )
+    unplaced: dict[int, SnapshotAdoption] = {}
+    for row in chain.from_iterable(c.unplaced for c in chunks):
+        known = unplaced.setdefault(row.offset, row._replace(writes=()))
+        unplaced[row.offset] = known._replace(writes=(*known.writes, *row.writes))
     ends: dict[int, tuple[int, dict[PartitionId, int], dict[PartitionId, int]]] = {}
     for begin, sequence, placed in chain.from_iterable(c.places for c in chunks):
-        transaction = transactions[begin]
-        transaction.placed |= {partition.key for partition, _, _ in placed}
+        if begin not in unplaced:
+            transactions[begin].placed |= {partition.key for partition, _, _ in placed}
         written = [(p, end, place) for p, end, place in placed if end]
         if written:
             _, its_ends, its_places = ends.setdefault(begin, (sequence, {}, {}))
@@ -502,6 +570,23 @@ def _restore_places(
     last = dict(chain.from_iterable(c.last_places for c in chunks))
     rows = [PlacedWrites(begin, *row) for begin, row in ends.items()]
     shard.places = Places.restore(Fence(chunks[0].first, last), rows)
+    for begin, partitions in chain.from_iterable(c.handed for c in chunks):
+        transaction = transactions[begin]
+        transaction.handed = {**transaction.handed, **dict(partitions)}
+    adopted: dict[Journal, tuple[int, dict[int, frozenset[PartitionId]]]] = {}
+    for journal, upto, refused in chain.from_iterable(c.adopted for c in chunks):
+        found = adopted.setdefault(journal, (upto, {}))[1]
+        found.update((sequence, frozenset(where)) for sequence, where in refused)
+    shard.adopted = Adopted.restore(
+        shard.partition,
+        shard.places,
+        shard.modes,
+        [(journal, upto, found) for journal, (upto, found) in adopted.items()],
+        [
+            (offset, Adoption(row.txid, row.sequence, True, row.writes))
+            for offset, row in unplaced.items()
+        ],
+    )
 
 
 def _transaction(txid: TxId, row: SnapshotTransaction) -> TransactionMetadata:

@@ -24,22 +24,26 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Failure
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from ...journal.control import TopicPartition
 from ...journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
 from ...journal.places import PartitionId
+from ...journal.position import Journal
 from ...journal.records.codec import encode_entry
 from ...journal.records.types import Entry, JournalRecord
 from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol import commands
+from .adopting import Answered, Answers, HandedOver, refusing
 from .data_partitions import Topics
 from .decision import (
     Decision,
     Effect,
     Fenced,
+    HandedFinished,
+    HandOver,
     Instant,
     PlacesGiven,
     Ref,
@@ -60,6 +64,8 @@ More holds it longer; fewer makes a new owner take more ticks to redo what was l
 DUE_MAX: Final = 500
 """Decisions that no client asks for in one turn, about 10 ms. A hundred thousand transactions may
 expire at once; with more in one turn the others would believe that the owner is gone."""
+ADOPTED_MAX: Final = 200
+"""Transactions that are adopted in one turn, about 10 ms; more would hold the event loop longer."""
 RECORD_MAX_BYTES: Final = 900_000
 """Largest journal record. Larger comes too near to Kafka's default limit of 1 MiB for a batch, at
 which the append would fail and end the tenure; smaller refuses more requests."""
@@ -83,8 +89,8 @@ class Shell(Protocol):
     def execute(self, effect: Effect) -> None:
         """Carries out an effect: each says whom to tell when it is durable.
 
-        Markers and offsets: `Tenure.written`. The tenure keeps `PlaceWrites` and `PlacesGiven` to
-        itself.
+        Markers and offsets: `Tenure.written`. The tenure keeps to itself what concerns places and
+        other homes: `PlaceWrites`, `PlacesGiven`, `HandOver`, `HandedFinished`.
         """
 
     def first_marker(self, key: TopicPartition) -> int | None:
@@ -104,6 +110,9 @@ class Shell(Protocol):
         """Learns that places became durable. Markers that `Placer.may_mark` held back may go out,
         and the next round may begin.
         """
+
+    def answers_given(self) -> None:
+        """Learns that other homes answered. Markers that `Tenure.may_mark` held back may go out."""
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""
@@ -154,7 +163,13 @@ class _Kept:
     doubt: LogtxError | None
 
 
-_Item: TypeAlias = _Answer | _LookUp | Fenced | _Doubt | _GoOn
+@value(frozen=True, slots=True)
+class _Act:
+    # What is to be done when all records of now are durable.
+    act: Callable[[], None]
+
+
+_Item: TypeAlias = _Answer | _LookUp | Fenced | _Doubt | _GoOn | _Act
 
 
 @value(frozen=True, slots=True)
@@ -206,6 +221,10 @@ class Tenure:
         self.placer = Placer(shell.first_marker)
         """What is durably decided and not durably placed, and what to ask for next."""
         self._floors = Floors(shell.written_to, shell.looks_apart_ms)
+        self.handed = HandedOver()
+        """What is durably decided, handed over to other homes, and not durably finished."""
+        self.answers = Answers()
+        """What other homes have not answered."""
         self._recorded: list[_Recorded] = []
         self.more_due = False
         """Whether the latest tick left decisions that are due."""
@@ -230,6 +249,8 @@ class Tenure:
         an owner said nothing until all of it was on its way, the others would believe that it does
         not serve.
         """
+        for handed in self.shard.handed.all():
+            self.handed.replay_decided(handed, ())
         self._execute(self.shard.loaded(now))
         self.tick(now, topics)
 
@@ -512,6 +533,61 @@ class Tenure:
             return any(placed)
         return True
 
+    # ---- homes of other journals ----------------------------------------------------------------
+
+    def adopt(self, journal: Journal, handed: HandedOver) -> bool:
+        """Adopts what another journal hands over, if this is the home that it names.
+
+        Args:
+            journal: the journal that decides.
+            handed: what its valid, durable records say.
+
+        Returns:
+            Whether there may be more.
+        """
+        if not handed:
+            return False
+        for _ in range(ADOPTED_MAX):
+            if self._resting:
+                return False
+            record = self.shard.adopted.adopt(journal, handed)
+            if record is None:
+                return False
+            try:
+                self._append((record,))
+            except RequestTooLargeError:
+                self._append((refusing(record),))
+        return True
+
+    def when_durable(self, act: Callable[[], None]) -> None:
+        """Calls `act` as soon as all records that were decided so far are durable; never, if they
+        are lost."""
+        if not (self.over or self.quiescing):
+            self._park(_Parked(_Act(act), self.shard.next_offset))
+
+    def answered(self, answers: Sequence[Answered]) -> None:
+        """Takes what other homes answered, by durable records. What they refuse is marked."""
+        if self.over or self.quiescing:
+            return
+        refused, whole = self.answers.take(answers)
+        keys: dict[int, list[TopicPartition]] = {}
+        for each in refused:
+            keys.setdefault(each.begin, []).append(each.partition.key)
+        for begin, where in keys.items():
+            transaction = self.shard.transactions.get(begin)
+            assert transaction is not None, "what lacks an answer is not finished"
+            self._unwritten[begin] += 1
+            self._shell.execute(WriteLateMarkers(transaction, tuple(where)))
+        for begin in whole:
+            self.written(begin)
+        if answers:
+            self._shell.answers_given()
+
+    def may_mark(self, partition: PartitionId, sequence: int) -> bool:
+        """Returns whether a marker, or mode record, of this sequence may go out there now (R4)."""
+        placed = self.placer.may_mark(partition, sequence)
+        return placed and self.answers.may_mark(partition, sequence)
+
     @property
     def wake_ms(self) -> int | None:
         """When `place_question` may have something to ask again; None: not with time alone."""
@@ -622,6 +698,9 @@ class Tenure:
             match effect:
                 case WriteOffsets(begin=begin) | PlaceWrites(begin=begin):
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
+                case HandOver(handed):
+                    begin = handed.txid.offset
+                    self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
                 case WriteMarkers(transaction) | WriteLateMarkers(transaction):
                     begin = transaction.begin
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
@@ -642,6 +721,11 @@ class Tenure:
                     for begin in self.placer.placed(placed):
                         self.written(begin)
                     self._shell.places_given()
+                case HandOver(handed):
+                    self.handed.replay_decided(handed, ())
+                    self.answers.wait(handed)
+                case HandedFinished(begin):
+                    self.handed.replay_finished(begin)
                 case _:
                     self._shell.execute(effect)
 
@@ -677,6 +761,8 @@ class Tenure:
                 self._shell.close_session(producer_id, nonce, error)
             case _GoOn():
                 self._go_on()
+            case _Act(act):
+                act()
             case _Doubt():
                 pass
 

@@ -72,7 +72,9 @@ class TransactionMetadata:
     """Number of its parts (`AddWrites`); 0 for almost all. With parts, all branches are packed."""
     placed: frozenset[TopicPartition] = frozenset()
     """Those of its partitions that get no marker, once it is decided: a commit is placed there, an
-    abort is told by the journal alone."""
+    abort is told by the journal alone. Those that are handed over are among them."""
+    handed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Partition → home to which it is handed over, once it is decided."""
     reason: AbortReason | None = None
     """Why the transaction is aborted."""
     doomed: AbortReason | None = None

@@ -136,6 +136,11 @@ class Candidate:
         """The state of the journal as far as it was read; None while it is not followed."""
         return self._following.replica.shard if self._following is not None else None
 
+    @property
+    def failure(self) -> LogtxError | None:
+        """Why the journal can't be followed; None while it is, or is not wanted."""
+        return self._following.failure if self._following is not None else None
+
     def follow(self, replica: Replica) -> None:
         """Follows the journal from where a replica stands."""
         token = self._services.tail.follow(self._partition, replica.next_offset)

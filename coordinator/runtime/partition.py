@@ -35,6 +35,7 @@ from ...journal.places import PartitionId
 from ...journal.reader import JOURNAL_TOPIC
 from ...journal.records.types import Owner
 from ..core.decision import ShardConfig
+from ..core.handing import Known
 from ..core.offsets_lanes import OffsetsKey
 from ..core.replica import Replica
 from ..core.shard import Shard
@@ -122,6 +123,14 @@ class PartitionRuntime:
         return self._candidate.shard or Shard(self.partition, self._config)
 
     @property
+    def known(self) -> Known | None:
+        """What the other journal partitions may know of this one; None while nothing is known."""
+        if (serving := self._live) is not None:
+            return Known(serving.tenure.shard, serving.tenure)
+        shard = self._candidate.shard
+        return None if shard is None or self._candidate.failure is not None else Known(shard, None)
+
+    @property
     def tenure(self) -> Tenure | None:
         """The current tenure; None while this coordinator does not serve the partition."""
         return serving.tenure if (serving := self._live) is not None else None
@@ -151,16 +160,19 @@ class PartitionRuntime:
     def unwritten(self, partitions: Iterable[TopicPartition]) -> Collection[str]:
         """Returns the topics among some partitions' to which a commit here writes no markers."""
         serving = self._live
-        if serving is None or not serving.tenure.shard.modes.places_any:
+        homes, facts = self._services.handing.homes, self._services.topics
+        if serving is None or not (homes or serving.tenure.shard.modes.places_any):
             return ()
-        modes, facts = serving.tenure.shard.modes, self._services.topics
-        named = {topic for topic, _ in partitions} & modes.in_metadata
-        # A topic that was created anew under the name has markers.
-        return {
-            topic
-            for topic in named
-            if topic in facts and modes.phase(topic, facts[topic].topic_id) is Phase.METADATA
-        }
+        modes = serving.tenure.shard.modes
+
+        def is_unwritten(topic: str) -> bool:
+            # A topic that was created anew under the name has markers.
+            topic_id = facts[topic].topic_id
+            placed = modes.phase(topic, topic_id) is Phase.METADATA
+            return placed or homes.home_of(topic, topic_id) not in (None, self.partition)
+
+        named = {topic for topic, _ in partitions}
+        return {topic for topic in named if topic in facts and is_unwritten(topic)}
 
     @property
     def placing_count(self) -> int:
@@ -283,6 +295,7 @@ class PartitionRuntime:
     def feed(self, batch: Batch) -> None:
         """Takes what the tail has read."""
         self._candidate.feed(batch)
+        self._services.handing.soon()
 
     # ---- planned moves --------------------------------------------------------------------------
 
@@ -438,6 +451,8 @@ class PartitionRuntime:
 
     def _follow(self, replica: Replica) -> None:
         self.role, self.failure = Role.STANDBY, None
+        # Before clients are answered: what is decided here may be handed over.
+        self._services.handing.homes.learn(self.partition, replica.shard.modes)
         self._candidate.follow(replica)
 
     async def _serve(self, won: Won) -> None:

@@ -14,6 +14,7 @@ from ..membership.members import Members
 from ..protocol.commands import Decided
 from .appender import Appender
 from .counters import CoordinatorCounters
+from .handing import Handing
 from .housekeeping import HousekeepingConfig
 from .loading import journal_end
 from .markers import MarkerWriter
@@ -63,6 +64,8 @@ class Services:
     """Asks the log quick questions."""
     look_ups: TopicLookUps
     """Looks up data topics."""
+    handing: Handing = field(default_factory=Handing)
+    """Lets the partitions hand transactions over to each other."""
     counters: CoordinatorCounters = field(default_factory=CoordinatorCounters)
     who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
     """Returns the process nonce of the coordinator that answers at an address; None if none

@@ -160,6 +160,9 @@ class Serving:
 
     def begin(self) -> None:
         """Redoes what earlier owners may have left undone, and starts serving."""
+        homes = self._services.handing.homes
+        if homes:
+            self.tenure.shard.watch_homes(homes)
         self.tenure.begin(_now(), self._services.topics)
         self._placing.soon()
 
@@ -289,6 +292,7 @@ class Serving:
         self.pressure.acknowledged()
         self.tenure.acknowledged(predicted, offset, error.name() if error else "")
         self._placing.soon()
+        self._services.handing.soon()
         if offset is None:
             self._doubt_journal(self._journal)
         if self.tenure.quiescing and not self.tenure.in_flight:
@@ -370,7 +374,7 @@ class Serving:
                 self._tell_producer(transaction)
                 if transaction.placed:
                     self.place_clock.decided(tenure.placer, transaction.begin, time.monotonic())
-                may_mark = tenure.placer.may_mark
+                may_mark = tenure.may_mark
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark
                 )
@@ -380,7 +384,7 @@ class Serving:
                     shard.epoch,
                     lambda: shard.hw,
                     tenure.written,
-                    tenure.placer.may_mark,
+                    tenure.may_mark,
                     partitions,
                 )
             case WriteModeRecords(with_records=False):
@@ -403,7 +407,7 @@ class Serving:
         # Published first: a reader that begins behind the mode record and finds nothing published
         # would wait for markers, or pass over what is placed, until it looks the first one up.
         is_told = (topic, offset) in self._switches_told
-        return is_told and self.tenure.placer.may_mark(partition, sequence)
+        return is_told and self.tenure.may_mark(partition, sequence)
 
     def _publish_mode(self, topic: str) -> None:
         shard, modes = self.tenure.shard, self._services.modes
@@ -451,6 +455,10 @@ class Serving:
         self._count_places()
         self._services.markers.lanes.resume(self._partition)
         self._placing.soon()
+
+    def answers_given(self) -> None:
+        """Goes on with markers that waited for other homes."""
+        self._services.markers.lanes.resume(self._partition)
 
     def _count_places(self) -> None:
         """Counts the places of a PLACED record that is durable."""

@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v5.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v6.avsc``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fastavro
 
 from ..errors import CorruptRecordError, UnknownRecordError
 from ..modes import ModeChange
-from ..places import Placed
+from ..places import Adoption, Placed
 from ..position import Place, Position
 from ..record_type import RecordType
 from .conversion import FROM_AVRO, TO_AVRO, Avro
@@ -39,7 +39,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -47,6 +47,7 @@ _CHANGED_IN: Final = {
     RecordType.ADD_WRITES: 4,
     RecordType.PLACED: 5,
     RecordType.MODE: 5,
+    RecordType.ADOPT: 6,
 }
 """Version in which a type's schema changed last for all its records: their version byte. It is 2
 for all others, so a program of the version before still reads them."""
@@ -58,6 +59,9 @@ _WITH_PLACES: Final = 5
 """Version of a decision that is placed somewhere, of a snapshot's chunk that speaks of modes or
 places, and of records whose input offsets say what was passed. An older program that met one would
 wait for markers that nobody writes: it stops, and asks to be upgraded."""
+_WITH_HOMES: Final = 6
+"""Version of a decision that is handed over to another home, and of a snapshot's chunk that speaks
+of such. An older program would wait for markers, or write them."""
 
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
     cls.type: cls
@@ -78,6 +82,7 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Forget,
         Placed,
         ModeChange,
+        Adoption,
     )
 }
 
@@ -110,7 +115,9 @@ def _load_schemas(version: int) -> dict[int, Any]:
     return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in range(1, 6)}
+_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {
+    v: _load_schemas(v) for v in range(1, FORMAT_VERSION + 1)
+}
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
@@ -138,6 +145,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _speaks_of_homes(record):
+        return _WITH_HOMES
     if _speaks_of_places(record):
         return _WITH_PLACES
     match record:
@@ -151,6 +160,16 @@ def _version(record: JournalRecord) -> int:
         case _:
             needed = False
     return _WITH_PARTS if needed else _VERSIONS[record.type]
+
+
+def _speaks_of_homes(record: JournalRecord) -> bool:
+    match record:
+        case PrepareCommit() | PrepareAbort():
+            return bool(record.handed)
+        case Snapshot():
+            return bool(record.handed or record.adopted or record.unplaced)
+        case _:
+            return False
 
 
 def _speaks_of_places(record: JournalRecord) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ..control import BranchRange, TopicPartition
 from ..modes import Phase
-from ..places import PartitionId
+from ..places import AdoptedWrites, PartitionId
 from ..position import Journal, Passed, Place, Position
 from ..state import State
+from ..txid import TxId
 from .fast_writer import signed
 from .types import (
     UNKNOWN_OFFSET,
@@ -18,8 +19,11 @@ from .types import (
     DataPartition,
     OffsetStep,
     PartitionWrites,
+    SnapshotAdopted,
+    SnapshotAdoption,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotHanded,
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
@@ -67,6 +71,25 @@ def _keys_from_avro(rows: Sequence[Avro]) -> tuple[TopicPartition, ...]:
     return tuple(p.key for p in _partitions_from_avro(rows))
 
 
+def _branches_to_avro(branches: Iterable[BranchRange]) -> list[Avro]:
+    return [
+        {
+            "branch": signed(b.branch),
+            "first_offset": b.first_offset,
+            "last_offset": b.last_offset,
+            "count": b.count,
+        }
+        for b in branches
+    ]
+
+
+def _branches_from_avro(rows: Iterable[Avro]) -> tuple[BranchRange, ...]:
+    return tuple(
+        BranchRange(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
+        for b in rows
+    )
+
+
 def _writes_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
     return [
         {
@@ -74,15 +97,7 @@ def _writes_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
             "topic_id": w.partition.topic_id,
             "partition": w.partition.partition,
             "first_offset": w.partition.first_offset,
-            "branches": [
-                {
-                    "branch": signed(b.branch),
-                    "first_offset": b.first_offset,
-                    "last_offset": b.last_offset,
-                    "count": b.count,
-                }
-                for b in w.branches
-            ],
+            "branches": _branches_to_avro(w.branches),
         }
         for w in writes
     ]
@@ -94,11 +109,7 @@ def _writes_from_avro(rows: Sequence[Avro]) -> tuple[PartitionWrites, ...]:
         partition = DataPartition(
             row["topic"], row["partition"], row["topic_id"], row["first_offset"]
         )
-        branches = [
-            BranchRange(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
-            for b in row["branches"]
-        ]
-        found.append(PartitionWrites(partition, tuple(branches)))
+        found.append(PartitionWrites(partition, _branches_from_avro(row["branches"])))
     return tuple(found)
 
 
@@ -410,6 +421,116 @@ def _places_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotPlaces, ...]:
     )
 
 
+Handed: TypeAlias = tuple[tuple[TopicPartition, int], ...]
+
+
+def _handed_to_avro(handed: Handed) -> list[Avro]:
+    grouped: dict[tuple[int, str], list[int]] = {}
+    for (topic, partition), home in handed:
+        grouped.setdefault((home, topic), []).append(partition)
+    return [
+        {"home": home, "topic": topic, "partitions": found}
+        for (home, topic), found in grouped.items()
+    ]
+
+
+def _handed_from_avro(rows: Iterable[Avro]) -> Handed:
+    return tuple(
+        ((row["topic"], partition), row["home"]) for row in rows for partition in row["partitions"]
+    )
+
+
+def _adopted_writes_to_avro(writes: Iterable[AdoptedWrites]) -> list[Avro]:
+    return [
+        {
+            "topic": w.partition.topic,
+            "topic_id": w.partition.topic_id,
+            "partition": w.partition.partition,
+            "branches": _branches_to_avro(w.branches),
+            "placed": w.placed,
+        }
+        for w in writes
+    ]
+
+
+def _adopted_writes_from_avro(rows: Iterable[Avro]) -> tuple[AdoptedWrites, ...]:
+    return tuple(
+        AdoptedWrites(
+            PartitionId(row["topic"], row["partition"], row["topic_id"]),
+            _branches_from_avro(row["branches"]),
+            row["placed"],
+        )
+        for row in rows
+    )
+
+
+def _snapshot_handed_to_avro(rows: Iterable[SnapshotHanded]) -> list[Avro]:
+    return [{"begin": row.begin, "partitions": _handed_to_avro(row.partitions)} for row in rows]
+
+
+def _snapshot_handed_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotHanded, ...]:
+    return tuple(SnapshotHanded(r["begin"], _handed_from_avro(r["partitions"])) for r in rows)
+
+
+def _adopted_to_avro(rows: Iterable[SnapshotAdopted]) -> list[Avro]:
+    return [
+        {
+            "partition": row.journal[0],
+            "incarnation": row.journal[1],
+            "upto": row.upto,
+            "refused": [
+                {
+                    "sequence": sequence,
+                    "partitions": _partitions_to_avro(
+                        DataPartition(p.topic, p.partition, p.topic_id) for p in where
+                    ),
+                }
+                for sequence, where in row.refused
+            ],
+        }
+        for row in rows
+    ]
+
+
+def _adopted_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotAdopted, ...]:
+    return tuple(
+        SnapshotAdopted(
+            (row["partition"], row["incarnation"]),
+            row["upto"],
+            tuple(
+                (
+                    each["sequence"],
+                    tuple(
+                        PartitionId(p.topic, p.partition, p.topic_id)
+                        for p in _partitions_from_avro(each["partitions"])
+                    ),
+                )
+                for each in row["refused"]
+            ),
+        )
+        for row in rows
+    )
+
+
+def _unplaced_to_avro(rows: Iterable[SnapshotAdoption]) -> list[Avro]:
+    return [
+        row._asdict() | {"txid": row.txid.to_bytes(), "writes": _adopted_writes_to_avro(row.writes)}
+        for row in rows
+    ]
+
+
+def _unplaced_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotAdoption, ...]:
+    return tuple(
+        SnapshotAdoption(
+            row["offset"],
+            TxId.from_bytes(row["txid"]),
+            row["sequence"],
+            _adopted_writes_from_avro(row["writes"]),
+        )
+        for row in rows
+    )
+
+
 _NAMES: Final = ("Forget.producers", "Forget.groups", "Forget.bindings")
 # Converters of the fields whose Avro form differs from the dataclass's own value, by field name. A
 # name means the same in every record, so one table serves them all. The exceptions are a claim's
@@ -434,6 +555,12 @@ TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "last_places": _offsets_to_avro,
     "places": _places_to_avro,
     "fence_places": _offsets_to_avro,
+    "handed": _handed_to_avro,
+    "Snapshot.handed": _snapshot_handed_to_avro,
+    "adopted": _adopted_to_avro,
+    "unplaced": _unplaced_to_avro,
+    "txid": TxId.to_bytes,
+    "Adoption.writes": _adopted_writes_to_avro,
     "Claim.partitions": _keys_to_avro,
     **dict.fromkeys(_NAMES, list),
 }
@@ -460,6 +587,13 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "last_places": _offsets_from_avro,
     "places": _places_from_avro,
     "fence_places": _offsets_from_avro,
+    "handed": _handed_from_avro,
+    "Snapshot.handed": _snapshot_handed_from_avro,
+    "adopted": _adopted_from_avro,
+    "unplaced": _unplaced_from_avro,
+    "txid": TxId.from_bytes,
+    "Adoption.writes": _adopted_writes_from_avro,
+    "settled": tuple,
     "Claim.partitions": _keys_from_avro,
     "past_epochs": tuple,
     **dict.fromkeys(_NAMES, tuple),

@@ -149,13 +149,13 @@ def _add_writes(record: AddWrites) -> bytes | None:
 
 
 def _prepare_commit(record: PrepareCommit) -> bytes | None:
-    if record.added or record.placed:
+    if record.added or record.placed or record.handed:
         return None
     return b"".join((_long(record.begin), *_decision(record)))
 
 
 def _placed_commit(record: PrepareCommit) -> bytes | None:
-    if record.added or not record.placed:
+    if record.added or record.handed or not record.placed:
         return None
     return b"".join(
         (_long(record.begin), _placed_partitions(record.placed), *_decision(record), _NOTHING)

@@ -18,10 +18,11 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from ..control import BranchRange, TopicPartition
 from ..modes import ModeChange, Phase
-from ..places import PartitionId, Placed
-from ..position import Place, Position
+from ..places import AdoptedWrites, Adoption, PartitionId, Placed
+from ..position import Journal, Place, Position
 from ..record_type import RecordType
 from ..state import State
+from ..txid import TxId
 from ..value import Lazy, value
 
 
@@ -201,6 +202,9 @@ class PrepareCommit(Lazy):
     `writes` names and parts name too: no marker tells readers that parts say more."""
     placed: tuple[TopicPartition, ...] = ()
     """Those of its partitions in which it is placed, rather than marked."""
+    handed: tuple[tuple[TopicPartition, int], ...] = ()
+    """(partition, journal partition of its topic's home): where it is handed over to another home,
+    which places it or refuses. Not among `placed`."""
 
     @property
     def written(self) -> list[TopicPartition]:
@@ -217,6 +221,8 @@ class PrepareAbort:
     begin: int
     reason: AbortReason
     decided_ms: int
+    handed: tuple[tuple[TopicPartition, int], ...] = ()
+    """See `PrepareCommit`."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -395,6 +401,36 @@ class SnapshotPlaces(NamedTuple):
     """
 
 
+class SnapshotHanded(NamedTuple):
+    """What of an unfinished transaction is handed over; a large one's is spread over rows."""
+
+    begin: int
+    partitions: tuple[tuple[TopicPartition, int], ...]
+    """See `PrepareCommit.handed`."""
+
+
+class SnapshotAdopted(NamedTuple):
+    """What the journal partition, as a home, has adopted of another one."""
+
+    journal: Journal
+    upto: int
+    """Commit sequence there up to which all that was handed over is adopted."""
+    refused: tuple[tuple[int, tuple[PartitionId, ...]], ...] = ()
+    """(commit sequence there, where it was refused), of what is not known as finished."""
+
+
+class SnapshotAdoption(NamedTuple):
+    """A transaction of another journal that the home adopted, and that lacks a place; a large one
+    is spread over several rows. `Snapshot.places` has its places, under the offset of ADOPT."""
+
+    offset: int
+    """Offset of its ADOPT record."""
+    txid: TxId
+    sequence: int
+    """Its commit sequence in its own journal."""
+    writes: tuple[AdoptedWrites, ...]
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A chunk of a snapshot: what a coordinator knew just before the snapshot's first chunk.
@@ -440,6 +476,12 @@ class Snapshot:
     waits for data to be deleted; `NO_FENCE`: none does."""
     fence_places: tuple[tuple[PartitionId, int], ...] = ()
     """`last_places` of that snapshot."""
+    handed: tuple[SnapshotHanded, ...] = ()
+    """What unfinished transactions hand over to other homes."""
+    adopted: tuple[SnapshotAdopted, ...] = ()
+    """What this home adopted, by journal."""
+    unplaced: tuple[SnapshotAdoption, ...] = ()
+    """What of it lacks a place."""
 
 
 JournalRecord: TypeAlias = (
@@ -459,6 +501,7 @@ JournalRecord: TypeAlias = (
     | Forget
     | Placed
     | ModeChange
+    | Adoption
 )
 
 

@@ -158,8 +158,9 @@ Event = Appended | Parked | Replied | Failed | Waits | Closed | Emitted | Surpri
 class Journal:
     """The landed records of a journal partition, as they read back."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition: int = PARTITION) -> None:
         """Begins empty."""
+        self.partition = partition
         self.entries: list[Entry] = []
         self.meant: list[Begin | None] = []
         """BEGIN of the transaction that each record's writer had in mind."""
@@ -177,12 +178,14 @@ class Journal:
 
     def load(self, config: ShardConfig | None = None) -> Shard:
         """Returns a shard that has replayed all of it."""
-        return load(self.entries, config)
+        return load(self.entries, config, self.partition)
 
 
-def load(entries: Iterable[Entry], config: ShardConfig | None = None) -> Shard:
+def load(
+    entries: Iterable[Entry], config: ShardConfig | None = None, partition: int = PARTITION
+) -> Shard:
     """Returns a shard that has replayed these records from offset 0."""
-    shard = Shard(PARTITION, config)
+    shard = Shard(partition, config)
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
     return shard
@@ -258,7 +261,7 @@ class Coordinator:
         self.now = Instant(0, WALL_MS)
         self.topics = dict(TOPICS)
         """What the coordinator knows of data topics."""
-        self.shard = Shard(PARTITION, self.config)
+        self.shard = Shard(journal.partition, self.config)
         self.in_flight: deque[Flying] = deque()
         """Appends that are neither acknowledged nor lost."""
         self.late: deque[Flying] = deque()
@@ -415,7 +418,7 @@ class Coordinator:
         firsts = {key: self.first_marker(key) for key in _marked(transaction)}
         return all(
             first == sequence
-            and self.tenure.placer.may_mark(
+            and self.tenure.may_mark(
                 PartitionId(*key, transaction.partitions[key].topic_id), sequence
             )
             for key, first in firsts.items()
@@ -427,7 +430,7 @@ class Coordinator:
         keys = [(topic, p) for p in range(self.topics[topic].partition_count)]
         return all(
             self.first_marker(key) == effect.offset
-            and self.tenure.placer.may_mark(PartitionId(*key, effect.topic_id), effect.offset)
+            and self.tenure.may_mark(PartitionId(*key, effect.topic_id), effect.offset)
             for key in keys
         )
 
@@ -559,6 +562,10 @@ class Coordinator:
 
     def places_given(self) -> None:
         """Learns that places became durable."""
+        self.listen(Given())
+
+    def answers_given(self) -> None:
+        """Learns that other homes answered."""
         self.listen(Given())
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:

@@ -200,6 +200,7 @@ def test_what_is_kept_has_everything_that_may_lie_in_a_log(
         RecordType.ADD_WRITES: 4,
         RecordType.PLACED: 5,
         RecordType.MODE: 5,
+        RecordType.ADOPT: 6,
     }
     version = files.formats_of(directory)["journal"]
     newer = {kind for kind, since in came_with.items() if version < since}

@@ -163,7 +163,7 @@ def finished_when_adopted(patch: Patch) -> None:
 def aborts_are_not_adopted(patch: Patch) -> None:
     """A home adopts commits alone (A6)."""
     to = HandedOver.to
-    patch(HandedOver, "to", lambda self, home: [h for h in to(self, home) if h.committed])
+    patch(HandedOver, "to", lambda self, *args: (h for h in to(self, *args) if h.committed))
 
 
 def readers_ignore_aborts(patch: Patch) -> None:

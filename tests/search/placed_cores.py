@@ -240,12 +240,13 @@ def _replay_decided(
 ) -> None:
     writes = (HandedWrites(DATA, accepted, PARTITION),) if is_handed else ()
     each = Handed(foreign_txid(begin), offset, bool(accepted), writes)
-    handed.replay_decided(each, () if is_handed else (DATA,))
+    handed.replay_decided(each, () if is_handed else (DATA.key,))
 
 
 def handed_by(items: tuple[Item, ...]) -> HandedOver:
     """Returns what the valid records of the other journal say."""
     handed, epochs = HandedOver(), EpochFilter()
+    handed.watch(())
     for offset, (epoch, item) in enumerate(items):
         if epochs.accept(offset, entry_of(offset, epoch, item)):
             replay_foreign(handed, offset, item)
@@ -287,7 +288,8 @@ class LiveForeign:
                     self.answers.wait(each)
             case ("home", chain):
                 home = home_of(self._journals, chain)
-                for refused in self.answers.take(home):
+                refusals, _ = self.answers.take(self.answers.ask(home))
+                for refused in refusals:
                     self._given.append(("mark", refused.begin, refused.sequence))
             case _:
                 raise AssertionError(key)
@@ -304,15 +306,16 @@ class LiveForeign:
                 self.handed._handed,
                 self.handed._marked,
                 self.handed._sequences,
+                self.handed._marks,
                 {b: (h, sorted(left)) for b, (h, left) in self.answers._waiting.items()},
             )
         )
 
     def facts(self) -> ForeignFacts:
         """Returns what the world needs to know."""
-        unfinished = tuple(self.handed._sequences)
+        unfinished = tuple(sorted({*self.handed._sequences, *self.handed._marked}))
         return ForeignFacts(
-            may_hand=self.handed.may_hand(DATA),
+            may_hand=self.handed.may_hand(DATA.key),
             may_mark=tuple(s for s in SEQUENCES if self.answers.may_mark(DATA, s)),
             waiting=tuple(b for b in unfinished if self.answers.is_waiting(b)),
             unfinished=unfinished,

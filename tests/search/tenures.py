@@ -338,6 +338,10 @@ class LiveTenure:
         """Is never told."""
         raise AssertionError
 
+    def answers_given(self) -> None:
+        """Is never told."""
+        raise AssertionError
+
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Does nothing: the client learns it by its next request."""
 

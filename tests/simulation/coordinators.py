@@ -667,6 +667,9 @@ class _Shell:
         self._seat.coordinator.markers.lanes.resume(self._seat.partition)
         self.placing.soon()
 
+    def answers_given(self) -> None:
+        self._seat.coordinator.markers.lanes.resume(self._seat.partition)
+
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         links, key = self._seat.coordinator.links, (self._seat.partition, producer_id, nonce)
         if key in links:

@@ -91,7 +91,7 @@ class Markers:
     def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
         """Writes a decided transaction's markers; must be called in commit-sequence order."""
         shard = tenure.shard
-        may_mark = tenure.placer.may_mark
+        may_mark = tenure.may_mark
         self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark)
 
     def write_late(
@@ -99,7 +99,7 @@ class Markers:
     ) -> None:
         """Writes markers where a transaction was to be placed in a topic that is gone."""
         shard = tenure.shard
-        may_mark = tenure.placer.may_mark
+        may_mark = tenure.may_mark
         self.lanes.write_late(
             transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark, keys
         )
@@ -115,7 +115,7 @@ class Markers:
 
         def may_mark(partition: PartitionId, sequence: int) -> bool:
             told = is_told(effect.topic, effect.offset)
-            return told and tenure.placer.may_mark(partition, sequence)
+            return told and tenure.may_mark(partition, sequence)
 
         self.lanes.write_mode(
             ModeWrite(txid, effect.topic, effect.topic_id, effect.places, may_mark, recorded)

@@ -7,11 +7,11 @@ import pytest
 from logtx.coordinator.core.adopting import (
     Adopted,
     Answer,
+    Answered,
     Answers,
     Handed,
     HandedOver,
     HandedWrites,
-    Refused,
 )
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Places
@@ -79,13 +79,17 @@ def test_each_home_adopts_what_is_handed_to_it_and_refuses_what_it_does_not_know
 
     answers = Answers()
     answers.wait(one)
-    assert answers.take(home.adopted) == [Refused(3, 10, UNKNOWN)]
-    assert answers.take(home.adopted) == [], "a refusal is told once"
+    assert answers.homes() == {HOME, 5}
+    refusal = Answered(3, 10, UNKNOWN, is_refused=True)
+    said = answers.ask(home.adopted)
+    assert said == answers.ask(home.adopted) == [refusal], "nothing is taken by asking"
+    assert answers.take(said) == ([refusal], [])
+    assert answers.take(said) == ([], []), "a refusal is told once"
     assert not answers.may_mark(A, 11)
     assert answers.may_mark(A, 10)
     assert answers.may_mark(UNKNOWN, 11)
     home.placed(20, {A: 8})
-    assert answers.take(home.adopted) == []
+    assert answers.take(answers.ask(home.adopted)) == ([], [])
     assert answers.may_mark(A, 11)
     assert answers.is_waiting(3), "the other home has not answered"
     assert not answers.may_mark(OTHER, 11)
@@ -93,7 +97,7 @@ def test_each_home_adopts_what_is_handed_to_it_and_refuses_what_it_does_not_know
     adoption = other.adopt(JOURNAL, over(one))
     assert adoption is not None
     other.replay(8, adoption)
-    assert answers.take(other) == [Refused(3, 10, OTHER)]
+    assert answers.take(answers.ask(other)) == ([Answered(3, 10, OTHER, is_refused=True)], [3])
     assert not answers.is_waiting(3)
 
 
@@ -148,11 +152,16 @@ def test_what_is_adopted_is_forgotten_when_it_is_placed_or_its_marker_is_written
 
 def test_no_partition_is_handed_over_while_a_marker_of_it_is_unfinished() -> None:
     journal = HandedOver()
-    journal.replay_decided(handed(3, 10), (A,))
-    assert not journal.may_hand(A)
-    assert journal.may_hand(B)
-    journal.replay_finished(3)
-    assert journal.may_hand(A)
+    journal.watch([(2, (A.key,)), (1, ())])
+    journal.replay_decided(handed(3, 10), (A.key,))
+    assert not journal.may_hand(A.key)
+    assert journal.may_hand(B.key)
+    assert not journal.replay_finished(3)
+    assert not journal.may_hand(A.key), "one of before is unfinished"
+    journal.replay_finished(2)
+    assert journal.may_hand(A.key)
+    journal.replay_decided(handed(4, 12, (A, HOME)), ())
+    assert journal.replay_finished(4)
 
 
 def test_a_second_adoption_is_a_broken_journal() -> None:

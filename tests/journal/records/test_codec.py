@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError, UnknownRecordError
 from logtx.journal.modes import ModeChange, Phase
-from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.places import GONE, AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import (
     FORMAT_VERSION,
@@ -48,8 +48,11 @@ from logtx.journal.records.types import (
     ProducerRecord,
     RecordType,
     Snapshot,
+    SnapshotAdopted,
+    SnapshotAdoption,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotHanded,
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
@@ -57,6 +60,7 @@ from logtx.journal.records.types import (
     SnapshotTransaction,
 )
 from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 """A file per format version, lines `<name> <hex>`; never edited, only added to."""
@@ -355,7 +359,50 @@ SAMPLES_V5: dict[str, JournalRecord] = {
     ),
 }
 """Records that speak of modes and places, or of what was passed. Others are written as before."""
-GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3, 4: SAMPLES_V4, 5: SAMPLES_V5}
+FOREIGN = TxId(3, 0x9F3AC1D2E4B7, 2**40)
+SAMPLES_V6: dict[str, JournalRecord] = {
+    "prepare_commit_handed": PrepareCommit(
+        begin=17042,
+        writes=(PartitionWrites(IDS[0], RANGES), PartitionWrites(IDS[2], RANGES[:1])),
+        decided_ms=1_700_000_000_123,
+        placed=(F1.key,),
+        handed=((D0.key, 0), (D3.key, 0), (("ü", 7), 300)),
+    ),
+    "prepare_abort_handed": PrepareAbort(
+        begin=17042,
+        reason=AbortReason.EXPIRED,
+        decided_ms=1_700_000_000_123,
+        handed=((D0.key, 0),),
+    ),
+    "adopt": Adoption(
+        FOREIGN,
+        17042,
+        True,
+        (AdoptedWrites(D0, RANGES, True), AdoptedWrites(F1, RANGES[1:], False)),
+        (17000, 17001),
+    ),
+    "adopt_aborted": Adoption(FOREIGN, 17043, False, (AdoptedWrites(D0, (), True),)),
+    "snapshot_adopted": chunk(
+        first=17040,
+        index=0,
+        last=True,
+        handed=(SnapshotHanded(16500, ((D0.key, 3), (D3.key, 3), (F1.key, 4))),),
+        adopted=(
+            SnapshotAdopted((3, 0x9F3AC1D2E4B7), 17042, ((17000, (D0, D3)), (17001, (F1,)))),
+            SnapshotAdopted((4, 1), -1),
+        ),
+        unplaced=(SnapshotAdoption(17030, FOREIGN, 16999, (AdoptedWrites(D0, RANGES, True),)),),
+    ),
+}
+"""Records that speak of other homes. All others are written as before."""
+GOLDEN_SAMPLES = {
+    1: SAMPLES,
+    2: SAMPLES_V2,
+    3: SAMPLES_V3,
+    4: SAMPLES_V4,
+    5: SAMPLES_V5,
+    6: SAMPLES_V6,
+}
 
 LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(0, 2**31 - 1)
@@ -414,6 +461,19 @@ PLACES = st.dictionaries(PARTITION_ID, st.tuples(LONG, st.none() | OFFSET), max_
     lambda found: tuple((p, *found[p]) for p in side_by_side(found))
 )
 SINCE = st.dictionaries(INT, LONG, max_size=3)
+HANDED = st.dictionaries(NAME, st.tuples(st.lists(INT, max_size=3, unique=True), INT), max_size=2)
+HANDED_KEYS = HANDED.map(
+    lambda found: tuple(
+        ((topic, partition), home)
+        for topic, (partitions, home) in found.items()
+        for partition in partitions
+    )
+)
+TXID = st.builds(TxId, st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**62))
+ADOPTED_WRITES = TUPLES(
+    st.builds(AdoptedWrites, PARTITION_ID, st.lists(BRANCH, max_size=2).map(tuple), st.booleans())
+).map(tuple)
+PARTITION_IDS = OFFSETS.map(lambda found: tuple(p for p, _ in found))
 PHASE = st.sampled_from(Phase)
 SNAPSHOT = st.builds(
     Snapshot,
@@ -473,6 +533,16 @@ SNAPSHOT = st.builds(
     places=TUPLES(st.builds(SnapshotPlaces, LONG, LONG, PLACES)).map(tuple),
     fence=OFFSET,
     fence_places=OFFSETS,
+    handed=TUPLES(st.builds(SnapshotHanded, LONG, HANDED_KEYS)).map(tuple),
+    adopted=TUPLES(
+        st.builds(
+            SnapshotAdopted,
+            st.tuples(INT, LONG),
+            st.integers(-1, 2**62),
+            TUPLES(st.tuples(LONG, PARTITION_IDS)).map(tuple),
+        )
+    ).map(tuple),
+    unplaced=TUPLES(st.builds(SnapshotAdoption, LONG, TXID, LONG, ADOPTED_WRITES)).map(tuple),
 )
 NAMES = TUPLES(NAME).map(tuple)
 PAIRS = TUPLES(st.tuples(NAME, NAME)).map(tuple)
@@ -514,11 +584,21 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         decided_ms=LONG,
         added=st.just(()) | PARTITIONS,
         placed=st.just(()) | GONE_KEYS,
+        handed=st.just(()) | HANDED_KEYS,
+    ),
+    st.builds(
+        Adoption, TXID, LONG, st.booleans(), ADOPTED_WRITES, st.lists(LONG, max_size=3).map(tuple)
     ),
     st.builds(Placed, LONG, OFFSETS.map(dict)),
     st.builds(ModeChange, NAME, NAME, PHASE, SINCE, st.booleans()),
     st.builds(AddWrites, begin=LONG, part=INT, writes=st.lists(WRITES, max_size=3).map(tuple)),
-    st.builds(PrepareAbort, begin=LONG, reason=st.sampled_from(AbortReason), decided_ms=LONG),
+    st.builds(
+        PrepareAbort,
+        begin=LONG,
+        reason=st.sampled_from(AbortReason),
+        decided_ms=LONG,
+        handed=st.just(()) | HANDED_KEYS,
+    ),
     st.builds(Committed, begin=LONG, gone=GONE_KEYS),
     st.builds(Aborted, begin=LONG, gone=GONE_KEYS),
     st.builds(Bind, group=NAME, transaction_group=NAME),
@@ -552,7 +632,7 @@ def test_golden(version: int, name: str) -> None:
 
 
 def test_every_type_has_a_golden_record() -> None:
-    samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
+    samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -659,15 +739,44 @@ SAYS_MORE: list[tuple[int, JournalRecord, JournalRecord]] = [
     ),
 ]
 """(version, a record, what needs version 5 to be said)."""
+HANDED_OVER = ((F1.key, 1),)
+SAYS_STILL_MORE: list[tuple[int, JournalRecord, JournalRecord]] = [
+    (
+        5,
+        *(
+            PrepareCommit(begin=1, writes=(), decided_ms=2, placed=(D0.key,), handed=h)
+            for h in ((), HANDED_OVER)
+        ),
+    ),
+    (
+        2,
+        *(
+            PrepareAbort(begin=1, reason=AbortReason.EXPIRED, decided_ms=2, handed=h)
+            for h in ((), HANDED_OVER)
+        ),
+    ),
+    *(
+        (3, chunk(first=1, index=0, last=True), chunk(first=1, index=0, last=True, **more))
+        for more in (
+            {"handed": (SnapshotHanded(1, HANDED_OVER),)},
+            {"adopted": (SnapshotAdopted((0, 1), 2),)},
+            {"unplaced": (SnapshotAdoption(1, FOREIGN, 2, ()),)},
+        )
+    ),
+]
+"""The same for version 6."""
 
 
-@pytest.mark.parametrize(("version", "before", "more"), SAYS_MORE)
+@pytest.mark.parametrize(
+    ("needed", "version", "before", "more"),
+    [*((5, *each) for each in SAYS_MORE), *((6, *each) for each in SAYS_STILL_MORE)],
+)
 def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
-    version: int, before: JournalRecord, more: JournalRecord
+    needed: int, version: int, before: JournalRecord, more: JournalRecord
 ) -> None:
     assert encode_entry(entry_of(before))[0] == version
     raw = encode_entry(entry_of(more))
-    assert raw[0] == 5
+    assert raw[0] == needed
     assert decode_entry(raw) == entry_of(more)
 
 
@@ -679,6 +788,7 @@ def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
         RecordType.SNAPSHOT,
         RecordType.FORGET,
         RecordType.MODE,
+        RecordType.ADOPT,
     }
     assert set(READERS) == set(RecordType) - rare
 
@@ -721,7 +831,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x06\x03",
+        b"\x07\x03",
         b"\x04\x0f",
         b"\x04\x13",
         b"\x03\x12",

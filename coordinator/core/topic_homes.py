@@ -1,0 +1,45 @@
+"""Which journal partition places in a topic: what one coordinator has read of all homes. Pure.
+
+A coordinator follows every journal partition, as its owner or as a standby, so it knows the modes
+of all topics. It may be behind: a decision that is handed over by old facts is refused by the home,
+and one that is marked by old facts is marked.
+"""
+
+from __future__ import annotations
+
+from .modes import TopicModes
+
+
+class TopicHomes:
+    """Topics in metadata mode, and their homes."""
+
+    def __init__(self) -> None:
+        """Begins without any."""
+        self._homes: dict[tuple[str, str], int] = {}
+        """(topic, topic id) → its home."""
+        self._read: dict[int, tuple[TopicModes, int]] = {}
+        """Journal partition → its modes, and how many changes of them were read."""
+
+    def __len__(self) -> int:
+        """Returns the number of topics in metadata mode."""
+        return len(self._homes)
+
+    @property
+    def known(self) -> int:
+        """Number of journal partitions whose modes were read."""
+        return len(self._read)
+
+    def learn(self, partition: int, modes: TopicModes) -> None:
+        """Takes what a journal partition says of its topics, if it has changed."""
+        read = self._read.get(partition)
+        if read is not None and read[0] is modes and read[1] == modes.changes:
+            return
+        self._read[partition] = modes, modes.changes
+        kept = {topic: home for topic, home in self._homes.items() if home != partition}
+        names = modes.in_metadata
+        kept |= {(t, mode.topic_id): partition for t, mode in modes.rows() if t in names}
+        self._homes = kept
+
+    def home_of(self, topic: str, topic_id: str) -> int | None:
+        """Returns the journal partition that places in a topic; None if it has markers."""
+        return self._homes.get((topic, topic_id))
