@@ -234,6 +234,16 @@ class Following:
         again.counted_from = assigned.origin.o2
         return again
 
+    def homes_of(self, topics: Collection[str]) -> dict[str, int]:
+        """Returns topic → the journal partition of its home, of the topics that were ever switched.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        found = ((t, mode) for t, mode in self._registry.published().items() if t in topics)
+        another = self._registry.is_another
+        return {t: mode.home[0] for t, mode in found if not another(t, mode.topic_id)}
+
     def close(self) -> None:
         """Closes the journal's consumer."""
         self.homes.close()

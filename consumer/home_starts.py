@@ -20,7 +20,7 @@ from typing import Final
 from ..journal.errors import BrokerError, TornTransactionError
 from ..journal.logs.interface import Log
 from ..journal.modes import ModeChange
-from ..journal.places import PartitionId
+from ..journal.places import Adoption, PartitionId
 from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
 from ..journal.records.fate import EpochFilter, FateScan
@@ -33,6 +33,7 @@ from ..journal.records.types import (
     PartitionWrites,
     PrepareCommit,
     Snapshot,
+    SnapshotAdoption,
     SnapshotTransaction,
     joined,
 )
@@ -327,8 +328,8 @@ class HomeStarts:
         return (0, EpochFilter()) if journal_start == 0 else None
 
     def _named_epoch(self, home: Journal, offset: int, journal_start: int) -> int | None:
-        """Returns the epoch at a place that lies behind a decision or MODE record that counts, or
-        at a snapshot that does; None if neither is there.
+        """Returns the epoch at a place that lies behind a decision, ADOPT or MODE record that
+        counts, or at a snapshot that does; None if neither is there.
 
         A reader's sequence names either: see `HomeView.settle_start`. If both seem to be there, one
         may be void: the one of the lower epoch, for a replaced owner wrote it.
@@ -342,7 +343,7 @@ class HomeStarts:
         try:
             with closing(entries):
                 for at, entry in entries:
-                    named = PrepareCommit | ModeChange
+                    named = PrepareCommit | ModeChange | Adoption
                     is_named = at < offset and isinstance(entry.record, named)
                     if entry.incarnation == home[1] and (
                         is_named or (at == offset and begins_at(at, entry))
@@ -417,4 +418,25 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
             mine.append(HomeWrites(partition, each.branches, partition in places))
         known = {partition: place for partition, place in places.items() if place is not None}
         found.append(Listed(begin, transaction.commit_sequence, False, tuple(mine), known))
+    return found + _adopted_in(chunks, placed)
+
+
+def _adopted_in(
+    chunks: list[Snapshot], placed: Mapping[int, Mapping[PartitionId, int | None]]
+) -> list[Listed]:
+    """Returns what a home adopted and had not placed everywhere; `placed` is by offset of ADOPT."""
+    rows: dict[int, list[SnapshotAdoption]] = {}
+    for chunk in chunks:
+        for row in chunk.unplaced:
+            rows.setdefault(row.offset, []).append(row)
+    found = []
+    for offset, parts in rows.items():
+        writes = [
+            HomeWrites(w.partition, w.branches, True)
+            for part in parts
+            for w in part.writes
+            if w.placed
+        ]
+        places = {p: at for p, at in placed.get(offset, {}).items() if at is not None}
+        found.append(Listed(offset, offset, False, tuple(writes), places, parts[0].txid))
     return found

@@ -28,7 +28,7 @@ from ..journal.errors import (
 )
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
-from ..journal.places import PartitionId, Placed
+from ..journal.places import Adoption, PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.records.fate import EpochFilter
 from ..journal.records.types import (
@@ -528,6 +528,8 @@ class Homes:
             view.aborted(record.begin)
         elif isinstance(record, Placed):
             view.placed(record)
+        elif isinstance(record, Adoption):
+            view.adopted(offset, record)
 
     def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
         placed, writes = set(record.placed), record.writes

@@ -16,7 +16,7 @@ It is certain in three places, tried in this order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..journal.control import Marker, TopicPartition
-from ..journal.errors import BrokerError
+from ..journal.errors import BrokerError, HandedOverError, JournalError
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
 from ..journal.places import PartitionId, Placed, Unplaced
@@ -58,6 +58,13 @@ class _Start:
     """The snapshot, if reading begins at one."""
 
 
+_CANT_FOLLOW: Final = (
+    "A reader in serial order can't follow another journal: read with"
+    " isolation.level=read_committed, or bind the topic to this transaction group's journal"
+    " partition from the start"
+)
+
+
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
     # The branches of one partition may be spread over several rows of a snapshot.
     return tuple(sorted({w.partition.key for w in writes if w.branches}))
@@ -67,7 +74,12 @@ class JournalTail:
     """Follows one journal partition, and passes its valid decisions on to `SerialOrder`."""
 
     def __init__(
-        self, log: Log, partition: int, settings: Mapping[str, Any], order: SerialOrder
+        self,
+        log: Log,
+        partition: int,
+        settings: Mapping[str, Any],
+        order: SerialOrder,
+        homes_of: Callable[[Collection[str]], Mapping[str, int]] = lambda _topics: {},
     ) -> None:
         """Reads nothing: `begin` does.
 
@@ -76,7 +88,9 @@ class JournalTail:
             partition: the journal partition.
             settings: librdkafka's settings, from the main consumer.
             order: where decisions go.
+            homes_of: returns topic → journal partition, of the topics that were ever switched.
         """
+        self._homes_of = homes_of
         self.partition = partition
         self._log = log
         self._settings = dict(settings)
@@ -85,6 +99,8 @@ class JournalTail:
         self._epochs = EpochFilter()
         self._starts = HomeStarts(log)
         self._buffers: Mapping[TopicPartition, SerialBuffer] = {}
+        self._refusal: JournalError | None = None
+        """Why the journal can't be followed any further, from a decision on."""
         self._unplaced: Unplaced[tuple[RawTxId, Marker]] = Unplaced()
         """What is decided and not placed, of our partitions."""
         self._waiting: dict[int, CommitDecision] = {}
@@ -121,7 +137,7 @@ class JournalTail:
                 found = self._at_fence(found, start)
         self._epochs = found.epochs
         self._waiting.clear()
-        self._resume = None
+        self._resume, self._refusal = None, None
         self._buffers, self._unplaced = buffers, Unplaced()
         self._begin_order(found, lowest[0])
         place = {self.partition: found.offset}
@@ -197,11 +213,16 @@ class JournalTail:
             return
         journal = self.partition, snapshot.incarnation
         self._order.begin(Floor(journal, snapshot.first))
+        self._check_homes()
         unfinished = {u.begin: u for u in snapshot.unfinished}
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             partitions = _with_records(c.writes)
             told = unfinished.get(c.begin)
+            if told is not None:
+                self._check_handed(txid, c.commit_sequence, told.handed, partitions)
+            if self._refusal is not None:
+                return
             placed = frozenset() if told is None else told.placed
             decision = CommitDecision(
                 c.commit_sequence, txid, NO_TIMESTAMP, partitions, placed=placed
@@ -241,7 +262,46 @@ class JournalTail:
             else:
                 self._buffers[partition.key].place(raw, end, place)
 
+    def _check_handed(
+        self,
+        txid: TxId,
+        sequence: int,
+        handed: Collection[TopicPartition],
+        written: Collection[TopicPartition],
+    ) -> None:
+        """Stops before a transaction that the home of another journal places in our partitions."""
+        ours = [
+            key
+            for key in handed
+            if key in self._buffers
+            and key in written
+            and sequence > self._buffers[key].delivered.get(txid.journal, -1)
+        ]
+        if ours and self._refusal is None:
+            topic, partition = ours[0]
+            self._refusal = HandedOverError(
+                f"{JOURNAL_TOPIC}[{self.partition}] at offset {sequence}: transaction {txid} is"
+                f" handed over to the home of topic {topic}, which places it in"
+                f" {topic}[{partition}]. {_CANT_FOLLOW}"
+            )
+
+    def _check_homes(self) -> None:
+        """Stops a reader that begins above decisions whose places it could not learn."""
+        topics = {topic for topic, _ in self._buffers}
+        for topic, home in self._homes_of(topics).items():
+            if home != self.partition and self._refusal is None:
+                self._refusal = HandedOverError(
+                    f"{JOURNAL_TOPIC}[{self.partition}] was trimmed, and the home of topic {topic}"
+                    f" is {JOURNAL_TOPIC}[{home}], which may have placed transactions of this"
+                    f" transaction group. {_CANT_FOLLOW}"
+                )
+
     def _decided(self, offset: int, txid: TxId, record: PrepareCommit) -> None:
+        if record.handed:
+            keys = [key for key, _ in record.handed]
+            self._check_handed(txid, offset, keys, record.written)
+            if self._refusal is not None:
+                return
         placed = frozenset(record.placed)
         partitions = tuple(sorted(record.written))
         decision = CommitDecision(offset, txid, record.decided_ms, partitions, placed=placed)
@@ -294,6 +354,8 @@ class JournalTail:
                 offset.
         """
         follower = self._follower
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
         if follower is None:
             return False
         if self._resume is None and len(self._order) >= DECISIONS_MAX:
@@ -308,6 +370,8 @@ class JournalTail:
         entries = follower.poll()
         for _, offset, entry in entries:
             self._take(offset, entry)
+            if self._refusal is not None:
+                break  # The next call raises it. What was decided before can be delivered.
         return bool(entries)
 
     def _take(self, offset: int, entry: Entry) -> None:

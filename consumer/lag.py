@@ -177,7 +177,7 @@ def _placing(assigned: Assigned) -> HeldBack | None:
         topic=assigned.key[0],
         partition=assigned.key[1],
         offset=assigned.buffer.position().o2,
-        txid=TxId(*home.home, due.begin),
+        txid=due.txid or TxId(*home.home, due.begin),
         held_by=HeldBy.PLACING,
         age_s=None,
         seen_s=None,

@@ -66,8 +66,11 @@ class LookedUp:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the transaction is committed, and placed in the partition rather than marked."""
-        return self.partition in self.fate.placed
+        """Whether the transaction is committed, and a home places it in the partition, rather than
+        that it is marked. A home of another journal may have refused."""
+        fate = self.fate
+        handed = fate.handed if fate.state.commits else ()
+        return self.partition in fate.placed or self.partition in handed
 
     def tell(self, buffer: PartitionBuffer, now_s: float) -> None:
         """Answers the buffer, if the answer may be believed yet. Else it is looked up again."""

@@ -647,12 +647,12 @@ class Reading:
             assigned = self.assigned.get(answer.partition)
             if assigned is None:
                 continue
-            if assigned.home is None and answer.is_placed:
-                if assigned.buffer.is_told_places:
-                    answer.put_off(assigned.buffer)
-                else:
-                    self._follow_found(assigned)
-            else:
+            if assigned.home is not None or not answer.is_placed:
+                answer.tell(assigned.buffer, now)
+            elif assigned.buffer.is_told_places:
+                answer.put_off(assigned.buffer)
+            elif not self._follow_found(assigned) and assigned.key in answer.fate.handed:
+                # Nothing is published, for the topic has markers again: the home refused it.
                 answer.tell(assigned.buffer, now)
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
@@ -668,14 +668,16 @@ class Reading:
                     due.append((assigned.key, pending.txid))
         self.counters.look_ups += self._look_ups.ask(due)
 
-    def _follow_found(self, assigned: Assigned) -> None:
+    def _follow_found(self, assigned: Assigned) -> bool:
+        """Follows a partition's home. Returns False if nothing is published of it."""
         try:
             again = self.following.found_placed(assigned)
         except LogtxError as error:
             _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
-            return
+            return True
         if again is not None:
             self._begin_anew([again])
+        return again is not None
 
     def spilled_bytes(self) -> int:
         """Returns the bytes of pending records written to disk so far."""

@@ -100,7 +100,9 @@ class SerialReader:
         self._counters = counters
         self._reading = reading
         self._order = SerialOrder(counters)
-        self._tail = JournalTail(log, partition, config.librdkafka_quiet, self._order)
+        self._tail = JournalTail(
+            log, partition, config.librdkafka_quiet, self._order, reading.following.homes_of
+        )
         self._buffers: dict[TopicPartition, SerialBuffer] = {}
         self._changes = -1
         """Value of `Reading.changes` for which `_buffers` was made."""

@@ -400,6 +400,15 @@ class UnknownRecordError(JournalError):
     kafka_code = KafkaError.UNSUPPORTED_VERSION
 
 
+class HandedOverError(JournalError):
+    """A reader in serial order came to a transaction that the home of another journal places.
+
+    It can't tell the place. A reader with `isolation.level=read_committed` can.
+    """
+
+    kafka_code = KafkaError._NOT_IMPLEMENTED
+
+
 class JournalTruncatedError(JournalError):
     """The journal ends below what was acknowledged: the broker lost its tail."""
 

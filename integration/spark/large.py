@@ -58,7 +58,7 @@ class Large:
     @classmethod
     def placed(cls, home: Journal, due: Due) -> Large | None:
         """Returns what is placed; None if its records do not stand together."""
-        txid = TxId(*home, due.begin).to_bytes()
+        txid = (due.txid or TxId(*home, due.begin)).to_bytes()
         found = cls(txid, due.sequence, due.branches, is_placed=True)
         stated = sum(b.count for b in due.branches)
         return found if stated == found.marker - found.first else None

@@ -86,6 +86,8 @@ def _to_share(
     found = []
     is_half_read = spot.passed is not None and spot.passed.taken > 0
     for each in places.dues[is_half_read:]:
+        if each.due.txid is not None:
+            continue  # Of another journal: `elsewhere` can't name it.
         large = Large.placed(places.home, each.due)
         if large is not None and large.marker - large.first > part and large.first >= log_start:
             found.append((each, large))

@@ -116,6 +116,9 @@ class Fate:
     places: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """Where it is placed and has records that count → the place, `GONE`, or None before there is
     one."""
+    handed: frozenset[TopicPartition] = frozenset()
+    """Those of its partitions in which the home of another journal places it, or refuses. Then it
+    gets a marker; this journal does not say which. Of an abort, too."""
     ahead: bool = False
     """Whether the TxId lies behind the journal's end as it was told: the end is of the past, or the
     TxId was made up. The state is `State.UNKNOWN` then."""
@@ -137,6 +140,7 @@ class _Progress:
     gone: frozenset[tuple[str, int]] = frozenset()
     placed: frozenset[TopicPartition] = frozenset()
     places: dict[PartitionId, int | None] = field(default_factory=dict)
+    handed: frozenset[TopicPartition] = frozenset()
 
     def enter(self, state: State) -> bool:
         """Enters `state`. Returns False if that is forbidden, as for a second decision."""
@@ -163,12 +167,14 @@ class _Progress:
                 if self.enter(State.COMMITTING):
                     self.commit_sequence = offset
                     self._write(record.writes)
+                    self.handed = frozenset(key for key, _ in record.handed)
                     if record.placed:
                         self._place(record)
             case PrepareAbort():
                 if self.enter(State.ABORTING):
                     self.commit_sequence = offset
                     self.reason = record.reason
+                    self.handed = frozenset(key for key, _ in record.handed)
                     self.writes.clear()
             case Committed():
                 self._finish(State.COMMITTED, record)
@@ -200,6 +206,7 @@ class _Progress:
             self.gone,
             self.placed,
             dict(self.places),
+            self.handed,
         )
 
 

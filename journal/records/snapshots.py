@@ -57,6 +57,8 @@ class Unfinished:
     """Partitions in which it is placed if it commits, and gets no marker if it aborts."""
     places: Mapping[PartitionId, int] = field(default_factory=dict)
     """Where it has its place, or `GONE`."""
+    handed: frozenset[TopicPartition] = frozenset()
+    """Those in `placed` in which the home of another journal places it, or refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,9 @@ class _Told:
         self._places: dict[int, list[tuple[PartitionId, int | None]]] = {}
         self._last: dict[PartitionId, int] = {}
         self._modes: list[SnapshotMode] = []
+        self._handed: dict[int, set[TopicPartition]] = {}
+        self._adopted: set[int] = set()
+        """Offsets of ADOPT records, whose transactions other journals decided."""
 
     def add(self, record: Snapshot) -> None:
         """Takes a chunk."""
@@ -137,6 +142,10 @@ class _Told:
                 found = Unfinished(row.begin, row.state, row.commit_sequence)
                 self._unfinished[row.begin] = found
             found.writes += row.writes
+        for over in record.handed:
+            self._handed.setdefault(over.begin, set()).update(key for key, _ in over.partitions)
+        adopted = {row.offset for row in record.unplaced}
+        self._adopted |= adopted
         for placed in record.places:
             known = self._places.setdefault(placed.begin, [])
             known += [(partition, place) for partition, _, place in placed.places]
@@ -146,6 +155,8 @@ class _Told:
     def found(self, first: int, entry: Entry) -> FoundSnapshot:
         """Returns the snapshot, of which every chunk was added."""
         for begin, places in self._places.items():
+            if begin in self._adopted:
+                continue
             transaction = self._unfinished.get(begin)
             if transaction is None:
                 raise CorruptRecordError(
@@ -154,6 +165,8 @@ class _Told:
                 )
             transaction.placed = frozenset(partition.key for partition, _ in places)
             transaction.places = {p: place for p, place in places if place is not None}
+        for begin, keys in self._handed.items():
+            self._unfinished[begin].handed = frozenset(keys)
         committing = [
             Committing(t.begin, t.commit_sequence, t.writes)
             for t in self._unfinished.values()
@@ -164,7 +177,9 @@ class _Told:
             entry.epoch,
             entry.incarnation,
             tuple(sorted(committing, key=lambda c: c.commit_sequence)),
-            tuple(t for _, t in sorted(self._unfinished.items())) if self._modes else (),
+            tuple(t for _, t in sorted(self._unfinished.items()))
+            if self._modes or self._handed
+            else (),
             self._last,
             tuple(self._modes),
         )
