@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,7 @@ from logtx.integration.cli import main as cli
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import TransactionAbortedError, UnknownOutcomeError
+from logtx.journal.keys import TransactionKey
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.modes import Mode
 from logtx.journal.places import Placed
@@ -46,6 +48,7 @@ from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import PrepareCommit
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
+from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
 from .consumer.logs import nothing_more
@@ -316,7 +319,7 @@ def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("places")
     with LocalKafka(directory, settings=OPEN_TO_ALL, java_options=QUICK_TO_START) as kafka:
         made = World(kafka, tmp_path_factory.mktemp("coordinators"))
-        made.prepare([2, 1, 1, 1, 1, 1, WIDE])
+        made.prepare([2, *[1] * 11, WIDE])
         yield made
         made.close()
 
@@ -447,6 +450,64 @@ def test_cut_over_a_transaction_spans_the_sealed_topic_and_its_successor(world: 
     }
     for each in (reader, late):
         assert {k: each.found[k] for k in in_order} == in_order
+
+
+def others(world: World) -> tuple[str, TransactionKey]:
+    """Returns a transaction group and a transaction key of another journal partition than the
+    home's."""
+    count = world.log.partition_count(JOURNAL_TOPIC)
+    home = journal_partition_of(DEFAULT_TRANSACTION_GROUP, count)
+
+    def is_other(name: str) -> bool:
+        return journal_partition_of(name, count) != home
+
+    names = [f"w{n}-{uuid.uuid4().hex[:8]}" for n in range(32)]
+    group = next(name for name in names if is_other(name))
+    keys = (TransactionKey("default", name) for name in names)
+    return group, next(key for key in keys if is_other(key.name))
+
+
+@pytest.mark.parametrize("dies", ["nobody", "home", "other"])
+def test_cut_over_with_transactions_of_other_groups_and_keys_in_flight(
+    world: World, dies: str
+) -> None:
+    """The old topic takes no writes any more. Whoever wrote there before commits, and is
+    delivered, in one order by all readers, whatever owner is killed in between."""
+    old, new = world.placed(), world.placed()
+    readers = [Reader(world.cluster.consumer(old, new))]
+    group, key = others(world)
+    servers = {"bootstrap.servers": world.log.bootstrap_servers}
+    producers = {
+        "own": world.cluster.producer(),
+        "group": world.cluster.producer(transaction_group=group),
+        "key": Producer({**servers, "transaction.key": key.key}),
+    }
+    begun: list[tuple[str, Transaction]] = []
+    for number, (name, producer) in enumerate(producers.items()):
+        for turn in range(1 if name == "key" else 2):
+            transaction = producer.begin_transaction()
+            transaction.produce(old, name_of(name, turn, old, 0), partition=0)
+            begun.append((name_of(name, turn, new, 0).decode(), transaction))
+        assert producer.flush(WAIT_S) == 0, number
+    world.seal(old, "acl")
+    end = world.log.end_offset(old, 0)
+    half = len(begun) // 2
+    for number, (name, transaction) in enumerate(begun):
+        transaction.produce(new, name.encode(), partition=0)
+        if number == half and dies != "nobody":
+            world.cluster.kill_coordinator(DEFAULT_TRANSACTION_GROUP if dies == "home" else group)
+        assert transaction.commit(WAIT_S).state.commits
+    for _, transaction in begun:
+        world.await_finished(transaction.txid, SOON_S)
+    assert world.log.end_offset(old, 0) == end
+    counts = {"own": 2, "group": 2, "key": 1}
+    wanted = [v for t in (old, new) for n, c in counts.items() for v in values_of(n, c, t, 1)]
+    read_until(readers, wanted, SOON_S)
+    late = Reader(world.cluster.consumer(old, new))
+    read_until([late], wanted, SOON_S)
+    assert late.found == readers[0].found
+    assert world.unfinished(old) == {}
+    producers["key"].close()
 
 
 # ---- switches under load ------------------------------------------------------------------------

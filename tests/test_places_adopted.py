@@ -1,0 +1,210 @@
+"""Transactions of other transaction groups and of keys in a topic in metadata mode: from client to
+client, on a log in memory. Nothing but their own records is written to the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from logtx.consumer.consumer import Consumer
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.journal.errors import HandedOverError
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
+from logtx.journal.places import Adoption
+from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from logtx.journal.reader import journal_partition_of, read_entries
+from logtx.producer.producer import Producer
+from logtx.producer.transaction import Transaction
+
+from .waiting import eventually
+
+JOURNALS = 2
+HOME = journal_partition_of(DEFAULT_TRANSACTION_GROUP, JOURNALS)
+OTHER_GROUP = next(
+    name for name in ("g", "h", "i", "j") if journal_partition_of(name, JOURNALS) != HOME
+)
+
+
+class World:
+    """A log, coordinators, and a topic whose home is not the journal partition of every group."""
+
+    def __init__(self, log: MemoryLog, coordinators: int) -> None:
+        self.log = log
+        log.create_topic("t", partitions=2)
+        log.create_topic("m", partitions=1)
+        self.servers = {"bootstrap.servers": log.bootstrap_servers}
+        config = CoordinatorConfig(
+            bootstrap_servers=log.bootstrap_servers,
+            listen="127.0.0.1:0",
+            journal_partitions=JOURNALS,
+        )
+        self.coordinators = [EmbeddedCoordinator(config, log) for _ in range(coordinators)]
+        for each in self.coordinators:
+            each.start()
+        self.clients: list[Producer | Consumer] = []
+        self.producers = {
+            "own": self.producer(**{"transactional.id": "own"}),
+            "group": self.producer(
+                **{"transactional.id": "other", "transaction.group": OTHER_GROUP}
+            ),
+        }
+
+    def producer(self, **settings: str) -> Producer:
+        made = Producer({**self.servers, **settings})
+        self.clients.append(made)
+        return made
+
+    def consumer(self, **settings: object) -> Consumer:
+        made = Consumer(
+            {**self.servers, "group.id": "g", "auto.offset.reset": "earliest", **settings}
+        )
+        self.clients.append(made)
+        made.subscribe(["t"])
+        return made
+
+    def switch(self, mode: Mode) -> None:
+        with closing(AdminQueries(self.log, timeout_s=20)) as admin:
+            admin.set_topic_mode(
+                "t", mode, transaction_group=DEFAULT_TRANSACTION_GROUP, timeout_s=60
+            )
+
+    def begin(self, who: str, *values: bytes, partition: int = 0) -> Transaction:
+        transaction = self.producers[who].begin_transaction()
+        for value in values:
+            transaction.produce("t", value=value, partition=partition)
+        assert self.producers[who].flush(10) == 0
+        return transaction
+
+    def commit(self, who: str, *values: bytes, partition: int = 0) -> Transaction:
+        transaction = self.begin(who, *values, partition=partition)
+        assert transaction.commit().state.commits
+        return transaction
+
+    def ends(self) -> tuple[int, int]:
+        return self.log.end_offset("t", 0), self.log.end_offset("t", 1)
+
+    def await_finished(self) -> None:
+        with closing(AdminQueries(self.log, timeout_s=20)) as admin:
+            eventually(
+                lambda: not any(list(admin.list_transactions(j)) for j in range(JOURNALS)),
+                timeout_s=30,
+            )
+
+    def adoptions(self) -> list[Adoption]:
+        end = self.log.end_offset("__transaction_control", HOME)
+        with closing(read_entries(self.log, HOME, 0, end, timeout_s=10)) as entries:
+            return [e.record for _, e in entries if isinstance(e.record, Adoption)]
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for each in self.coordinators:
+            each.stop()
+
+
+@pytest.fixture(params=[1, 2], ids=["together", "apart"])
+def world(memory_log: MemoryLog, request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(memory_log, request.param)
+    yield made
+    made.close()
+
+
+def read(consumer: Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        messages = consumer.consume(100, 20)
+        assert messages, found
+        for message in messages:
+            assert message.error() is None, message.error()
+            value = message.value()
+            assert isinstance(value, bytes)
+            found.append(value)
+    assert consumer.consume(1, 0.3) == []
+    return found
+
+
+def test_those_of_other_groups_are_delivered_and_nothing_is_written_for_them(
+    world: World,
+) -> None:
+    world.commit("group", b"g0")
+    world.switch(Mode.METADATA)
+    running = world.consumer(**{"group.id": "running"})
+    first, second = world.begin("own", b"o1"), world.begin("group", b"g1", b"g2")
+    aborted = world.begin("group", b"never")
+    before = world.ends()
+    assert second.commit().state.commits
+    assert first.commit().state.commits
+    aborted.abort()
+    world.await_finished()
+    assert world.ends() == before, "nothing was written there"
+    [adopted, dropped] = world.adoptions()
+    assert (adopted.txid, adopted.committed) == (second.txid, True)
+    assert (dropped.txid, dropped.committed) == (aborted.txid, False)
+    wanted = read(running, 4)
+    assert sorted(wanted) == [b"g0", b"g1", b"g2", b"o1"]
+    assert running.counters.look_ups == 0
+    late = world.consumer(**{"group.id": "late"})
+    assert read(late, 4) == wanted, "every reader has the same order"
+    world.switch(Mode.MARKERS)
+    world.commit("group", b"g3")
+    assert read(running, 1) == read(late, 1) == [b"g3"]
+    world.await_finished()
+
+
+def test_a_reader_that_stops_in_between_goes_on_exactly(world: World) -> None:
+    world.switch(Mode.METADATA)
+    for number in range(3):
+        world.commit("group", b"g%da" % number, b"g%db" % number)
+        world.commit("own", b"o%d" % number)
+    wanted = read(world.consumer(**{"group.id": "whole"}), 9)
+    found: list[bytes] = []
+    while len(found) < len(wanted):
+        consumer = Consumer(
+            {
+                **world.servers,
+                "group.id": "stops",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe(["t"])
+        message = consumer.poll(20)
+        assert message is not None
+        value = message.value()
+        assert isinstance(value, bytes)
+        found.append(value)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    assert found == wanted
+
+
+def test_a_key_hands_over_too(world: World) -> None:
+    world.switch(Mode.METADATA)
+    before = world.ends()
+    keys = [f"k{n}" for n in range(8)]
+    for key in keys:
+        producer = world.producer(**{"transaction.key": key})
+        with producer.begin_transaction() as txn:
+            txn.produce("t", value=key.encode(), partition=1)
+    world.await_finished()
+    assert world.ends() == (before[0], before[1] + len(keys))
+    consumer = world.consumer()
+    assert sorted(read(consumer, len(keys))) == sorted(key.encode() for key in keys)
+    assert 0 < len(world.adoptions()) < len(keys), "some keys belong to the home itself"
+
+
+def test_a_reader_in_serial_order_says_that_it_can_not_follow(world: World) -> None:
+    world.switch(Mode.METADATA)
+    serial = {"isolation.level": "serializable", "transaction.group": OTHER_GROUP}
+    world.commit("group", b"g1")
+    consumer = world.consumer(**serial)
+    with pytest.raises(HandedOverError, match="handed over to the home of topic t"):
+        read(consumer, 1)
+    own = world.consumer(**{"group.id": "own", "isolation.level": "serializable"})
+    world.commit("own", b"o1")
+    assert read(own, 1) == [b"o1"]
