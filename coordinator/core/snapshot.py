@@ -216,7 +216,11 @@ def _rows(shard: Shard) -> _Rows:
         SnapshotMode(t, m.topic_id, m.phase, m.offset, tuple(m.since.items()), m.with_records)
         for t, m in shard.modes.rows()
     ]
-    places = [_places_row(t, shard.places.of(t.begin)) for t in shard.transactions if t.placed]
+    places = [
+        _places_row(t, shard.places.of(t.begin))
+        for t in shard.transactions
+        if len(t.placed) > len(t.handed)
+    ]
     adopted, unplaced = _adopted_rows(shard, places)
     handed = [
         SnapshotHanded(t.begin, tuple(t.handed.items())) for t in shard.transactions if t.handed
@@ -255,7 +259,7 @@ def _places_row(t: TransactionMetadata, written: PlacedWrites | None) -> Snapsho
     assert t.commit_sequence is not None, "it is decided where it is placed"
     ends, places = ({}, {}) if written is None else (written.ends, written.places)
     found: list[tuple[PartitionId, int, int | None]] = []
-    for key in sorted(t.placed):
+    for key in sorted(t.placed - t.handed.keys()):
         partition = PartitionId(*key, t.partitions[key].topic_id)
         if partition in ends:
             found.append((partition, ends[partition], places.get(partition)))
@@ -573,6 +577,7 @@ def _restore_places(
     for begin, partitions in chain.from_iterable(c.handed for c in chunks):
         transaction = transactions[begin]
         transaction.handed = {**transaction.handed, **dict(partitions)}
+        transaction.placed |= transaction.handed.keys()
     adopted: dict[Journal, tuple[int, dict[int, frozenset[PartitionId]]]] = {}
     for journal, upto, refused in chain.from_iterable(c.adopted for c in chunks):
         found = adopted.setdefault(journal, (upto, {}))[1]

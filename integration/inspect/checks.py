@@ -298,7 +298,7 @@ class Audit:
         fed = set(partitions)
         for txid, seen in self.finished_before.items():
             raw = txid.to_bytes()
-            marked = (seen.partitions & fed) - set(seen.gone) - seen.placed
+            marked = (seen.partitions & fed) - set(seen.gone) - seen.placed - seen.handed
             for topic, partition in sorted(marked):
                 key = topic, partition, raw
                 start = self.starts[topic, partition]
@@ -326,6 +326,9 @@ class Audit:
             for written in seen.writes:
                 named = written.partition
                 is_placed = named.key in seen.placed and named.key not in seen.gone
+                if named.key in seen.handed:
+                    # What its home refused has a marker, which is checked as others are.
+                    is_placed = (*named.key, txid.to_bytes()) not in self._markers
                 if is_placed and named.key in fed and seen.state.commits:
                     key = *named.key, txid.to_bytes()
                     self._check_counts(key, written.branches, self._data.get(key, []))
@@ -397,7 +400,7 @@ class Audit:
                 if markers[0][1].committed:
                     self._check_counts(key, markers[0][1].branches, groups)
                 continue
-            if found is not None and key[:2] in found.placed:
+            if found is not None and key[:2] in found.placed | found.handed:
                 continue  # `_check_placed` checks what is committed; nothing else is delivered
             if found is None and txid.offset < self._firsts.get(txid.partition, 0):
                 severity, text = Severity.UNVERIFIABLE, "the journal was trimmed above its BEGIN"

@@ -65,6 +65,9 @@ class SeenTransaction:
     placed: frozenset[TopicPartition] = frozenset()
     """Partitions in which its commit is placed, or its abort gets no marker; known once it is
     decided. Of an abort those whose topic's name was in metadata mode then."""
+    handed: frozenset[TopicPartition] = frozenset()
+    """Partitions in which the home of another journal places it, or refuses: then it gets a
+    marker. Known once it is decided."""
     places: dict[PartitionId, int | None] = field(default_factory=dict)
     """Where its commit is placed and has records that count → the place, `GONE`, or None before
     there is one."""
@@ -121,6 +124,8 @@ class JournalScan:
         """Topics in metadata mode."""
         self._listed_places: dict[int, list[tuple[PartitionId, int, int | None]]] = {}
         """What the chunks of a snapshot say so far: offset of BEGIN → rows of `SnapshotPlaces`."""
+        self._listed_handed: dict[int, set[TopicPartition]] = {}
+        """The same of what is handed over."""
         self._between: list[tuple[int, Entry]] = []
         """Entries between the chunks of a snapshot, with their offsets.
 
@@ -198,6 +203,7 @@ class JournalScan:
             return None
         seen.state, seen.decided_in = state, epoch
         seen.commit_sequence, seen.decided_ms = offset, record.decided_ms
+        seen.handed = frozenset(key for key, _ in record.handed)
         if isinstance(record, PrepareCommit):
             seen.writes = joined((*seen.writes, *record.writes)) if seen.writes else record.writes
             seen.partitions.update(w.partition.key for w in record.writes)
@@ -255,6 +261,10 @@ class JournalScan:
             seen.partitions.update(w.partition.key for w in row.writes)
             seen.writes += row.writes
             seen.offsets += [(s.group, step) for s in row.steps for step in s.steps]
+        for over in record.handed:
+            # The rows of its transaction may come in a later chunk.
+            known = self._listed_handed.setdefault(over.begin, set())
+            known.update(key for key, _ in over.partitions)
         for mode in record.modes:
             self._turn(mode.topic, mode.phase)
         for placed in record.places:
@@ -263,6 +273,8 @@ class JournalScan:
     def _loaded(self) -> None:
         """Puts together what the chunks of the snapshot say."""
         listed, self._listed_places = self._listed_places, {}
+        for begin, keys in self._listed_handed.items():
+            self.unfinished[begin].handed = frozenset(keys)
         for begin, seen in sorted(self.unfinished.items(), key=_sequence):
             if seen.state.commits:
                 seen.writes = joined(seen.writes)

@@ -58,7 +58,7 @@ class Unfinished:
     places: Mapping[PartitionId, int] = field(default_factory=dict)
     """Where it has its place, or `GONE`."""
     handed: frozenset[TopicPartition] = frozenset()
-    """Those in `placed` in which the home of another journal places it, or refuses."""
+    """Partitions in which the home of another journal places it, or refuses."""
 
 
 @dataclass(frozen=True, slots=True)

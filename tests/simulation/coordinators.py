@@ -25,9 +25,11 @@ from logtx.coordinator.core.decision import (
     WriteModeRecords,
     WriteOffsets,
 )
+from logtx.coordinator.core.handing import Known, exchange
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.topic_homes import TopicHomes
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.runtime import loading
@@ -70,6 +72,10 @@ PAUSE_MS: Final = 30
 """Longest pause before the first bid; it doubles with every lost bid."""
 FAILED_PAUSE_MS: Final = 150
 """Time after which a journal that can't be read is tried again."""
+EXCHANGE_MS: Final = (3, 40)
+"""Least and most time between two looks at what other journals hand over or answer."""
+READ_SHARE: Final = 0.7
+"""Share of these looks before which a standby reads the journal on."""
 GIVE_MS: Final = 200
 """How long a giving owner waits for its appends, and then for the receiver."""
 
@@ -132,9 +138,20 @@ class Coordinator(Party):
         self.process_nonce = chance.getrandbits(62)
         self.markers = Markers(self.setting, self, self.now)
         self.later(SWEEP_MS, self._sweep)
+        self.homes = TopicHomes()
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
             self.later(chance.randint(1, 10), seat.tick)
+        if self.setting.modes is not None:
+            self.later(EXCHANGE_MS[0], self._exchange)
+
+    def _exchange(self) -> None:
+        """Lets its journals hand transactions over, and adopt, as `runtime/handing.py` does."""
+        modes = self.setting.modes
+        assert modes is not None, "nothing is switched"
+        self.later(modes.randint(*EXCHANGE_MS), self._exchange)
+        known = [seat.known(reads=modes.random() < READ_SHARE) for seat in self.seats]
+        exchange([each for each in known if each is not None], self.homes)
 
     def wake(self) -> None:
         """Goes on as it was; may notice first that it stood still: `Serving._notice_time`."""
@@ -229,6 +246,19 @@ class Seat:
         # As a peer tells it that can't read the journal.
         peers = [c for c in self.coordinator.peers() if c.name == owner and c.seats]
         return any(c.seats[self.partition].failure is not None for c in peers)
+
+    def known(self, *, reads: bool) -> Known | None:
+        """Returns what this coordinator knows of the journal; None if nothing.
+
+        Args:
+            reads: whether a standby reads it on before that.
+        """
+        if self.tenure is not None:
+            return Known(self.tenure.shard, self.tenure)
+        if self._bidding or self.truncated or self.failure is not None:
+            return None
+        replica = self._try_to_follow() if reads else self._replica
+        return None if replica is None else Known(replica.shard, None)
 
     def _try_again(self) -> None:
         self.failure = None
@@ -341,6 +371,8 @@ class Seat:
         )
         self._hour_began_ms = setting.now_ms
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
+        if coordinator.homes:
+            shard.watch_homes(coordinator.homes)
         self.tenure.begin(self.coordinator.now(), self._facts)
 
     # ---- snapshots, checkpoint, trimming --------------------------------------------------------

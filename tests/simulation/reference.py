@@ -23,7 +23,7 @@ from logtx.journal.control import (
     decode_control,
 )
 from logtx.journal.modes import ModeChange, Phase
-from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.places import GONE, Adoption, PartitionId, Placed
 from logtx.journal.position import Place
 from logtx.journal.records.types import (
     Aborted,
@@ -90,6 +90,8 @@ class JournalTransaction:
     decision: Decision | None = None
     places: dict[PartitionId, int] = field(default_factory=dict)
     """Where it is placed, or `GONE`."""
+    adopted: dict[PartitionId, int] = field(default_factory=dict)
+    """Where another journal places it → offset of its ADOPT record there."""
     finished_at: int | None = None
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that got no marker, for their topic is said to be gone."""
@@ -138,6 +140,8 @@ class Journal:
         """(when it was complete, first chunk)."""
         self.modes: list[tuple[JournalRecord, ModeChange]] = []
         """Valid MODE records."""
+        self.adoptions: list[tuple[int, Adoption]] = []
+        """Valid ADOPT records, each with its offset."""
         self.placings: list[tuple[JournalRecord, Placed]] = []
         """Valid PLACED records."""
         self._phases: dict[tuple[str, str], Phase] = {}
@@ -188,7 +192,7 @@ class Journal:
         records = self.generations.get(producer_id, ())
         return next((r for when, r in reversed(records) if when <= at), None)
 
-    def _read(self, record: JournalRecord) -> None:
+    def _read(self, record: JournalRecord) -> None:  # noqa: PLR0912
         offset, told = record.offset, record.entry.record
         match told:
             case ProducerRecord():
@@ -221,6 +225,8 @@ class Journal:
             case ModeChange():
                 self.modes.append((record, told))
                 self._phases[told.topic, told.topic_id] = told.phase
+            case Adoption():
+                self.adoptions.append((offset, told))
             case Placed():
                 self.placings.append((record, told))
                 self._place(told)
@@ -462,14 +468,16 @@ class Partition:
         ends = []
         for journal in reading.journals:
             for found in journal.transactions.values():
-                place = found.places.get(PartitionId(*self.key, self.topic_id), GONE)
+                here = PartitionId(*self.key, self.topic_id)
+                place = found.places.get(here, GONE)
                 if found.decision is not None and place != GONE:
-                    ends.append((place, found.decision.sequence, found))
+                    # The home orders what it adopts by its own offsets.
+                    ends.append((place, found.adopted.get(here, found.decision.sequence), found))
         for place, sequence, found in sorted(ends, key=lambda end: end[:2]):
             assert found.decision is not None
             ranges = found.decision.writes[self.key]
             accepted = _accepted(by_txid.get(found.txid, ()), ranges)
-            self.ends.append((found.txid, sequence, place))
+            self.ends.append((found.txid, found.decision.sequence, place))
             self.placed.update(dict.fromkeys(accepted, found.txid))
             # Before the record at its place, and in commit-sequence order with others at it.
             yield (place, 0, sequence), place, accepted
@@ -493,6 +501,35 @@ class Reading:
         """Reads the journals; data partitions are read when they are asked for."""
         self.history = history
         self.journals = [Journal(p, records) for p, records in enumerate(history.journals)]
+        for home in self.journals:
+            self._adopt(home)
+
+    def _adopt(self, home: Journal) -> None:
+        """Notes what a home says of the transactions of other journals."""
+        adopted: set[TxId] = set()
+        for offset, told in home.adoptions:
+            found = self.transaction(told.txid)
+            decision = None if found is None else found.decision
+            if found is None or decision is None or decision.sequence != told.sequence:
+                home.wrong.append(("decided-once", f"{offset}: {told} is of no decision"))
+                continue
+            if decision.committed != told.committed or told.txid in adopted:
+                home.wrong.append(("decided-once", f"{offset}: {told} is not what was decided"))
+            adopted.add(told.txid)
+            for each in (w for w in told.writes if w.placed):
+                partition = each.partition
+                decision.placed |= {partition.key}
+                found.adopted[partition] = offset
+                if each.branches and each.branches != decision.writes.get(partition.key):
+                    home.wrong.append(("decided-once", f"{offset}: {told} accepts other records"))
+                ends = (
+                    placed.ends[partition]
+                    for record, placed in home.placings
+                    if record.offset > offset <= placed.upto and partition in placed.ends
+                )
+                place = next(ends, None) if each.branches else None
+                if place is not None:
+                    found.places[partition] = place
 
     def transaction(self, txid: TxId) -> JournalTransaction | None:
         """Returns a transaction if its journal knows it, else None."""

@@ -45,6 +45,7 @@ class Operator:
         self._draw = setting.modes
         self.home = self._draw.randrange(setting.journals)
         """Journal partition of the transaction group that the topics are bound to."""
+        setting.places_at = self.home
         self.waits: dict[str, Mode] = {}
         """Topic → the mode that it is being switched to."""
         if self._draw.random() < BLIND_SHARE:

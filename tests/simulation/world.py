@@ -305,6 +305,8 @@ class World:
 
     def _start_serial(self, name: str, starts: dict[TopicPartition, int], *, steady: bool) -> None:
         journal = self.setting.chance.randrange(self.setting.journals)
+        if self.setting.places_at is not None:
+            journal = self.setting.places_at  # Another one hands over, and serial order ends there.
         self.consumers.append(SerialConsumer(self.setting, name, journal, starts, steady=steady))
 
     def _start_readers(self) -> None:
