@@ -140,6 +140,10 @@ class HomeStarts:
         readable = journal_start
         if start.passed is not None:
             readable = max(journal_start, start.passed + 1 - READ_BACK_MAX)
+            begins = any(s.first == journal_start for s in snapshots)
+            if start.passed + 1 == journal_start > 0 and not begins:
+                # What the sequence names is trimmed, so nothing says which epoch is current there.
+                readable = max(readable, journal_start + 1)
         candidates = [Candidate(s.first, s.last) for s in snapshots]
         found = where_to_begin(partition, start, readable, candidates)
         if found is None:
@@ -356,8 +360,9 @@ class HomeStarts:
 
 def _goes_on(start: Start, journal_start: int) -> bool:
     """Returns whether a reader goes on behind its sequence, and needs no snapshot."""
-    is_known = start.passed is not None
-    return is_known and start.o1 >= start.x and (start.passed or 0) + 1 >= journal_start
+    # Not just behind what was trimmed: there nothing but a snapshot says which epoch is current.
+    first = journal_start - 1 if journal_start == 0 else journal_start
+    return start.passed is not None and start.o1 >= start.x and start.passed >= first
 
 
 def _trimmed(home: Journal | None, what: str) -> TornTransactionError:

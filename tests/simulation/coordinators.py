@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Final, Protocol, cast
 
 from logtx.coordinator.core import floors
@@ -142,15 +143,14 @@ class Coordinator(Party):
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
             self.later(chance.randint(1, 10), seat.tick)
-        if self.setting.modes is not None:
-            self.later(EXCHANGE_MS[0], self._exchange)
+        if self.setting.modes is not None and self.setting.journals > 1:
+            draw = Random(self.process_nonce)  # Not of the others', which other histories share.
+            self.later(EXCHANGE_MS[0], lambda: self._exchange(draw))
 
-    def _exchange(self) -> None:
+    def _exchange(self, draw: Random) -> None:
         """Lets its journals hand transactions over, and adopt, as `runtime/handing.py` does."""
-        modes = self.setting.modes
-        assert modes is not None, "nothing is switched"
-        self.later(modes.randint(*EXCHANGE_MS), self._exchange)
-        known = [seat.known(reads=modes.random() < READ_SHARE) for seat in self.seats]
+        self.later(draw.randint(*EXCHANGE_MS), lambda: self._exchange(draw))
+        known = [seat.known(reads=draw.random() < READ_SHARE) for seat in self.seats]
         exchange([each for each in known if each is not None], self.homes)
 
     def wake(self) -> None:
