@@ -437,6 +437,19 @@ class Shard(ShardState):
             if home is not None and home != self.partition and self.handed.may_hand(key)
         )
 
+    def is_beside_markers(self, partitions: Iterable[TopicPartition], topics: Topics) -> bool:
+        """Returns whether a commit that is decided now would be marked in one of these partitions
+        for no other reason than that an earlier decision still is (A4)."""
+        homes = self.homes
+        if not homes or not self.handed.watches:
+            return False
+        for key in partitions:
+            facts = topics.get(key[0])
+            home = None if facts is None else homes.home_of(key[0], facts.topic_id)
+            if home is not None and home != self.partition and not self.handed.may_hand(key):
+                return True
+        return False
+
     def watch_homes(self, homes: TopicHomes) -> None:
         """Hands transactions over from now on.
 

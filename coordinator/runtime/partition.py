@@ -61,6 +61,14 @@ FAILED_PAUSE_S: Final = 60.0
 """Pause before a journal partition that could not be read is loaded again: a leader that slept, or
 a copy that was restored, is noticed without a restart. A shorter one reads a long journal again and
 again."""
+DRAIN_S: Final = 1.0
+"""How long commits wait, once, until markers are written in a partition that is to be handed over.
+With a shorter time a busy partition may never be: some marker is always on its way there."""
+DRAIN_LOOK_S: Final = 0.005
+"""Pause between two looks whether they are."""
+DRAIN_AGAIN_S: Final = 30.0
+"""How long commits don't wait again where they waited in vain: its markers may wait for ever. A
+shorter time delays such commits more often."""
 TICK_S: Final = 0.05
 """Pause between two calls of `PartitionRuntime.tick`: a timeout is noticed up to this much late."""
 
@@ -105,6 +113,8 @@ class PartitionRuntime:
         """Everything below this offset was durable when the latest tenure began."""
         self._truncated: int | None = None
         """End of the journal before the broker lost its tail; None: no loss was seen."""
+        self._undrained: dict[TopicPartition, float] = {}
+        """Data partition → monotonic time until which commits there wait for no markers."""
         self._run_task: asyncio.Task[None] | None = None
         self._questions: set[asyncio.Task[None]] = set()
 
@@ -180,6 +190,24 @@ class PartitionRuntime:
         partition has a longer backlog of places."""
         serving = self._live
         return 0 if serving is None else serving.tenure.shard.places.unfinished_count
+
+    async def drain(self, partitions: Collection[TopicPartition]) -> None:
+        """Waits, for a bounded time, until a commit in these partitions may be handed over.
+
+        Nothing is handed over beside a marker on its way (A4). In a busy partition there always is
+        one, until commits wait for a moment.
+        """
+        until_s = time.monotonic() + DRAIN_S
+        while (serving := self._live) is not None:
+            now_s = time.monotonic()
+            asked = [key for key in partitions if self._undrained.get(key, 0.0) <= now_s]
+            if not serving.tenure.shard.is_beside_markers(asked, self._services.topics):
+                return
+            if now_s >= until_s:
+                left = {k: at for k, at in self._undrained.items() if at > now_s}
+                self._undrained = left | dict.fromkeys(asked, now_s + DRAIN_AGAIN_S)
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     def places_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of decided transactions that have no place in a data partition."""

@@ -480,7 +480,9 @@ class Streams(pb_grpc.CoordinatorServicer):
                 return await self._learn(command.writes, runtime)
             case commands.End():
                 if command.action is commands.Action.COMMIT:
-                    return await self._learn(command.writes, runtime)
+                    refusal = await self._learn(command.writes, runtime)
+                    await runtime.drain(command.writes)
+                    return refusal
                 # An abort must succeed whatever happened to its topics: the shard sees to it.
                 return await self._topics.learn(command.writes)
             case commands.ClaimOffsets():

@@ -263,8 +263,8 @@ class JournalScan:
             seen.offsets += [(s.group, step) for s in row.steps for step in s.steps]
         for over in record.handed:
             # The rows of its transaction may come in a later chunk.
-            known = self._listed_handed.setdefault(over.begin, set())
-            known.update(key for key, _ in over.partitions)
+            keys = self._listed_handed.setdefault(over.begin, set())
+            keys.update(key for key, _ in over.partitions)
         for mode in record.modes:
             self._turn(mode.topic, mode.phase)
         for placed in record.places:

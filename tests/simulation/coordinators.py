@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final, Protocol, cast
 
@@ -77,6 +78,10 @@ EXCHANGE_MS: Final = (3, 40)
 """Least and most time between two looks at what other journals hand over or answer."""
 READ_SHARE: Final = 0.7
 """Share of these looks before which a standby reads the journal on."""
+DRAIN_MS: Final = 60
+"""How long a command waits for markers where something is to be handed over."""
+DRAIN_LOOK_MS: Final = 3
+"""Pause between two looks whether they are written."""
 GIVE_MS: Final = 200
 """How long a giving owner waits for its appends, and then for the receiver."""
 
@@ -536,8 +541,21 @@ class Seat:
                 named = ()
         # As in `Streams._prepare`: what the topics say is looked up before, whoever serves then.
         self.coordinator.markers.learn(
-            named, lambda doubt: self._ask(command, answer, began, doubt)
+            named,
+            lambda doubt: self._drain(named, lambda: self._ask(command, answer, began, doubt)),
         )
+
+    def _drain(
+        self, named: Collection[TopicPartition], ask: Callable[[], None], waited_ms: int = 0
+    ) -> None:
+        """Lets a command wait for markers, as `PartitionRuntime.drain` does."""
+        tenure = self.tenure
+        waits = waited_ms < DRAIN_MS and tenure is not None
+        if waits and tenure is not None and tenure.shard.is_beside_markers(named, self._facts):
+            later = partial(self._drain, named, ask, waited_ms + DRAIN_LOOK_MS)
+            self.coordinator.later(DRAIN_LOOK_MS, later)
+        else:
+            ask()
 
     def _ask(
         self,
