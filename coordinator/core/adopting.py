@@ -15,7 +15,7 @@ In the home, the offset of ADOPT is the transaction's commit sequence *and* stan
 other record has that offset. So `Places`, `Placer` and everything that reads places take it as a
 decision of the home like any other.
 
-The rules, each of which the search dropped:
+`handing` brings the journals together. The rules, each of which the search dropped:
 
 - A1. A decision is adopted once, by the decisions' order in their journal. The home's state says up
   to which sequence of each journal it has adopted. It is adopted from what is *unfinished* in the

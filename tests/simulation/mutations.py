@@ -36,10 +36,17 @@ from logtx.producer.core import bookkeeping
 from logtx.producer.core.bookkeeping import Phase, TransactionBook
 from logtx.producer.core.tally import BranchTally
 
-from . import place_mutations, shell_mutations
+from . import adopting_mutations, place_mutations, shell_mutations
 from .registry import MUTATIONS, Mutation, Patch, caught_by
 
-__all__ = ["MUTATIONS", "Mutation", "Patch", "place_mutations", "shell_mutations"]
+__all__ = [
+    "MUTATIONS",
+    "Mutation",
+    "Patch",
+    "adopting_mutations",
+    "place_mutations",
+    "shell_mutations",
+]
 
 
 # ---- who may write the journal ------------------------------------------------------------------

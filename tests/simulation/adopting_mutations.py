@@ -1,0 +1,27 @@
+"""Mutations of adopting: what is handed over to the home of another journal, and adopted there."""
+
+from __future__ import annotations
+
+from logtx.consumer.core.home_view import HomeView
+from logtx.coordinator.core import snapshot
+from logtx.coordinator.core.handing import Known
+
+from .registry import Patch, caught_by
+
+
+@caught_by("decided-once")
+def what_is_only_decided_is_adopted(patch: Patch) -> None:
+    """A home of the same process adopts a decision that is not durable."""
+    patch(Known, "handed", property(lambda self: self.shard.handed))
+
+
+@caught_by("exactly-once", of="consumer")
+def readers_pass_over_what_is_adopted(patch: Patch) -> None:
+    """A reader of the home takes no ADOPT record."""
+    patch(HomeView, "adopted", lambda *_: None)
+
+
+@caught_by("exactly-once", of="snapshot")
+def snapshot_forgets_what_is_adopted(patch: Patch) -> None:
+    """A snapshot of a home does not say what it has adopted (trap 8)."""
+    patch(snapshot, "_adopted_rows", lambda *_: ([], []))
