@@ -13,10 +13,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import patch
 
 from logtx.coordinator.core import snapshot as snapshots
+from logtx.coordinator.core.adopting import Answered, Handed, HandedOver, HandedWrites
 from logtx.coordinator.core.decision import (
     ClearOffsets,
     Decision,
@@ -24,7 +26,9 @@ from logtx.coordinator.core.decision import (
     WriteMarkers,
     WriteOffsets,
 )
+from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
+from logtx.coordinator.core.topic_homes import TopicHomes
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
 from logtx.journal.control import (
@@ -67,6 +71,8 @@ GONE = ("gone", 0)
 GONE_FACTS = TopicFacts(topic_id="id-gone", partition_count=1, record_max_bytes=1_000_000)
 STILL = [PartitionId("still", number, "id-still") for number in range(2)]
 """Of a topic in metadata mode. No set has its records: it is the journal that says where."""
+OTHER = 5
+"""Number of another journal partition."""
 STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
 LARGE = 1_500
 """Records of the large transaction."""
@@ -536,7 +542,52 @@ def _placed(w: World, p: commands.SessionId) -> None:
     _commit_in(w, p, 9, *STILL)
     _place(w, {STILL[1]: 14})
     _commit_in(w, p, 14, STILL[0])
+    _adopted(w)
+    _handed_over(w, p)
     _snapshot_now(w)
+
+
+def _adopted(w: World) -> None:
+    """Transactions of another journal: half placed, aborted, refused."""
+    other = HandedOver()
+    unknown = PartitionId("nowhere", 0, "id-nowhere")
+    accepted = (BranchRange(OWN_BRANCH, 20, 24, 3), BranchRange(31, 21, 21, 1))
+    for begin, committed, partitions in (
+        (50, True, STILL),
+        (51, False, STILL[:1]),
+        (52, True, [STILL[1], unknown]),
+    ):
+        txid = TxId(OTHER, INCARNATION, begin)
+        branches = accepted if committed else ()
+        writes = tuple(HandedWrites(each, branches, PARTITION) for each in partitions)
+        other.replay_decided(Handed(txid, begin + 10, committed, writes), ())
+    assert not w.coordinator.tenure.adopt((OTHER, INCARNATION), other)
+    w.coordinator.ack()
+    w.coordinator.pass_time(1_000)
+    _place(w, {STILL[1]: 25})
+
+
+def _handed_over(w: World, p: commands.SessionId) -> None:
+    """Transactions in a topic whose home is another journal: refused, and one without an answer."""
+    far = PartitionId("far", 0, "id-far")
+    modes = TopicModes()
+    for offset, phase in ((0, Phase.TO_METADATA), (1, Phase.METADATA)):
+        modes.replay(offset, ModeChange(far.topic, far.topic_id, phase))
+    homes = TopicHomes()
+    homes.learn(OTHER, modes)
+    w.coordinator.topics[far.topic] = replace(STILL_FACTS, topic_id=far.topic_id)
+    w.coordinator.shard.watch_homes(homes)
+    refused = _commit_in(w, p, 3, far)
+    w.finish(refused)
+    handed = w.coordinator.shard.handed.get(refused.offset)
+    assert handed is not None
+    w.coordinator.tenure.answered([Answered(refused.offset, handed.sequence, far, is_refused=True)])
+    w.coordinator.ack()
+    _commit_in(w, p, 9, far)
+    aborted = w.begin(p, far.key)
+    w.decide(aborted, commands.Action.ABORT)
+    w.write_markers()
+    w.coordinator.shard.homes = None
 
 
 def _commit_in(w: World, p: commands.SessionId, first: int, *partitions: PartitionId) -> TxId:

@@ -240,6 +240,8 @@ def test_todays_set_has_what_is_placed_and_a_snapshot_of_it() -> None:
     assert {place is None for place in places} == {True, False}
     assert any(chunk.modes for chunk in chunks)
     assert any(chunk.last_places for chunk in chunks)
+    assert all(any(getattr(chunk, of) for chunk in chunks) for of in ("handed", "adopted"))
+    assert any(chunk.unplaced for chunk in chunks)
 
 
 def test_a_set_is_small(directory: Path) -> None:
