@@ -3,7 +3,10 @@ client, on a log in memory. Nothing but their own records is written to the topi
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 
 import pytest
@@ -11,13 +14,14 @@ import pytest
 from logtx.consumer.consumer import Consumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.commands import Outcome
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import HandedOverError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
 from logtx.journal.places import Adoption
 from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
-from logtx.journal.reader import journal_partition_of, read_entries
+from logtx.journal.reader import find_fates, journal_partition_of, read_entries
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
@@ -208,3 +212,35 @@ def test_a_reader_in_serial_order_says_that_it_can_not_follow(world: World) -> N
     own = world.consumer(**{"group.id": "own", "isolation.level": "serializable"})
     world.commit("own", b"o1")
     assert read(own, 1) == [b"o1"]
+
+
+def test_a_partition_that_is_never_without_markers_is_handed_over_all_the_same(
+    world: World,
+) -> None:
+    """Commits overlap without a pause, before and after the switch."""
+    producer, stop = world.producers["group"], threading.Event()
+    last: list[Transaction] = []
+
+    def write() -> None:
+        flying: deque[tuple[Transaction, Future[Outcome]]] = deque()
+        while not stop.is_set() or flying:
+            if not stop.is_set():
+                transaction = producer.begin_transaction()
+                transaction.produce("t", value=b"x", partition=0)
+                flying.append((transaction, transaction.commit_async()))
+            if len(flying) > 16 or stop.is_set():
+                transaction, outcome = flying.popleft()
+                assert outcome.result(30).state.commits
+                last[:] = [transaction]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        world.switch(Mode.METADATA)
+        eventually(lambda: len(world.adoptions()) > 20, timeout_s=30)
+    finally:
+        stop.set()
+        writer.join(60)
+    world.await_finished()
+    [fate] = find_fates(world.log, [last[0].txid], timeout_s=10).values()
+    assert fate.handed == {("t", 0)}
