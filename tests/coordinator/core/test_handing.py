@@ -245,6 +245,9 @@ def test_nothing_is_handed_over_beside_a_marker(journals: Journals) -> None:
     )
     journals.ask(journals.other, command)
     journals.switch(Mode.METADATA)
+    beside_markers = journals.other.shard.is_beside_markers
+    assert beside_markers([("a", 0), ("b", 0)], journals.other.topics)
+    assert not beside_markers([("a", 0), ("b", 1), ("c", 0)], journals.other.topics)
     beside = journals.commit(("b", 0), ("b", 1))
     decisions = of_type(journals.other, PrepareCommit)
     assert isinstance(decisions[-1], PrepareCommit)
@@ -255,6 +258,7 @@ def test_nothing_is_handed_over_beside_a_marker(journals: Journals) -> None:
     journals.place(b1=5)
     journals.settle()
     assert journals.state(beside) is State.COMMITTED
+    assert not beside_markers([("b", 0)], journals.other.topics)
     journals.commit(("b", 0))
     decisions = of_type(journals.other, PrepareCommit)
     assert isinstance(decisions[-1], PrepareCommit)
