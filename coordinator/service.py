@@ -8,9 +8,11 @@ import logging
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -20,12 +22,14 @@ from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.asking import PAUSE_S, UNANSWERED
 from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
+from ..journal.records.codec import FORMAT_VERSION
 from .client.connection import start_grpc
 from .core.decision import ShardConfig
 from .core.handing import Known
 from .core.shard import Shard
 from .core.tenure import RECORD_MAX_BYTES
 from .membership import peers_pb2_grpc
+from .membership.members import Members
 from .ownership import Ownership
 from .protocol import commands, metadata_pb2_grpc
 from .protocol import coordinator_pb2_grpc as pb_grpc
@@ -284,6 +288,7 @@ class Coordinator:
             runtime = PartitionRuntime(partition, services, self._config.limits)
             self._runtimes[partition] = runtime
         services.handing.known = self._known
+        services.handing.all_read = partial(_all_read, services.members)
 
     def _known(self) -> list[Known]:
         found = (runtime.known for runtime in self._runtimes.values())
@@ -370,6 +375,12 @@ class Coordinator:
             if self._services is not None:
                 self._services.markers.tick()
                 self._services.handing.tick()
+
+
+def _all_read(members: Members) -> bool:
+    """Returns whether the other coordinators that answer read this version's journal."""
+    others = members.reached(time.monotonic())
+    return all(other.journal_format >= FORMAT_VERSION for other in others)
 
 
 def _nobody_waits(_reply: commands.Reply) -> None:

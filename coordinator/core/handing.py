@@ -33,7 +33,7 @@ class Known:
         return self.shard.handed if self.tenure is None else self.tenure.handed
 
 
-def exchange(known: Collection[Known], homes: TopicHomes) -> bool:
+def exchange(known: Collection[Known], homes: TopicHomes, *, hands_over: bool = True) -> bool:
     """Adopts what may be adopted, and takes the answers that are there.
 
     Call it when something of these journals was read, or became durable.
@@ -41,16 +41,18 @@ def exchange(known: Collection[Known], homes: TopicHomes) -> bool:
     Args:
         known: all journal partitions of which something is known.
         homes: of this coordinator; it is told what they say.
+        hands_over: whether what is decided from now on may be handed over.
 
     Returns:
         Whether there may be more to do at once.
     """
     for each in known:
         homes.learn(each.shard.partition, each.shard.modes)
-    if homes:
-        for each in known:
-            if each.tenure is not None:
-                each.shard.watch_homes(homes)
+    for each in known:
+        if each.tenure is not None and not hands_over:
+            each.shard.homes = None
+        elif each.tenure is not None and homes:
+            each.shard.watch_homes(homes)
     handing = [each for each in known if each.handed]
     more = False
     for each in known:

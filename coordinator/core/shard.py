@@ -456,9 +456,9 @@ class Shard(ShardState):
         Args:
             homes: who places where, as this coordinator reads it.
         """
-        if self.homes is homes and self.handed.watches:
-            return
         self.homes = homes
+        if self.handed.watches:
+            return
         decided = (t for t in self.transactions if t.commit_sequence is not None)
         self.handed.watch((t.begin, marked_by(t)) for t in decided)
 

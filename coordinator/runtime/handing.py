@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..core.handing import Known, exchange, is_under_way
+from ..core.shard import Shard
 from ..core.topic_homes import TopicHomes
 
 
 class Handing:
     """Calls `exchange` when it has something to do; lives on the event loop."""
 
-    def __init__(self, known: Callable[[], Iterable[Known]] = tuple) -> None:
-        """Does nothing before `soon` or `tick`.
-
-        Args:
-            known: returns the journal partitions of which something is known.
-        """
+    def __init__(self) -> None:
+        """Does nothing before `soon` or `tick`."""
         self.homes: Final = TopicHomes()
-        self.known = known
+        self.known: Callable[[], Iterable[Known]] = tuple
+        """Returns the journal partitions of which something is known."""
+        self.all_read: Callable[[], bool] = lambda: True
+        """Returns whether all other coordinators that answer read what is handed over. One of an
+        older version could follow neither journal any more, nor take it over."""
         self._scheduled = False
         self._under_way = False
 
@@ -43,5 +44,12 @@ class Handing:
         """Does what there is to do; called now and then."""
         known = list(self.known())
         self._under_way = is_under_way(known)
-        if (self._under_way or self.homes) and exchange(known, self.homes):
+        if not (self._under_way or self.homes):
+            return
+        if exchange(known, self.homes, hands_over=self.all_read()):
             self.soon()
+
+    def begin(self, shard: Shard) -> None:
+        """Lets a shard that is about to be served hand over, if that may be."""
+        if self.homes and self.all_read():
+            shard.watch_homes(self.homes)

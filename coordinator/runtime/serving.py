@@ -160,9 +160,7 @@ class Serving:
 
     def begin(self) -> None:
         """Redoes what earlier owners may have left undone, and starts serving."""
-        homes = self._services.handing.homes
-        if homes:
-            self.tenure.shard.watch_homes(homes)
+        self._services.handing.begin(self.tenure.shard)
         self.tenure.begin(_now(), self._services.topics)
         self._placing.soon()
 

@@ -265,6 +265,18 @@ def test_nothing_is_handed_over_beside_a_marker(journals: Journals) -> None:
     assert decisions[-1].handed == ((("b", 0), HOME),)
 
 
+def test_nothing_is_handed_over_while_an_older_coordinator_answers() -> None:
+    journals = Journals(together=True)
+    known = [journals._owned(journals.home), journals._owned(journals.other)]
+    exchange(known, journals.homes[0], hands_over=False)
+    marked = journals.commit(("b", 0))
+    exchange(known, journals.homes[0])
+    handed = journals.commit(("b", 0))
+    journals.settle()
+    assert (journals.state(marked), journals.state(handed)) == (State.COMMITTED, State.COMMITTING)
+    assert [adoption.txid for adoption in journals.adoptions()] == [handed]
+
+
 def test_an_abort_is_adopted_and_needs_no_place(journals: Journals) -> None:
     txid = journals.begin(("b", 0), ("a", 0))
     command = commands.End(
