@@ -629,11 +629,11 @@ class Tenure:
         if self._resting:
             return False
         told = {PartitionId(topic, p, topic_id): end for p, end in ends.items()}
-        proved = self._floors.proved(told, asked_ms, now_ms)
-        if proved is None:
+        if (proved := self._floors.proved(told, asked_ms, now_ms)) is None:
             return False
-        ends = {partition.partition: end for partition, end in proved.items()}
-        decision = self.shard.mode_ends(topic, topic_id, ends)
+        decision = self.shard.mode_ends(
+            topic, topic_id, {p.partition: e for p, e in proved.items()}
+        )
         self._apply(decision)
         return bool(decision.records)
 
