@@ -104,7 +104,7 @@ class Shell(Protocol):
         to a data partition; None if it has written none."""
 
     def looks_apart_ms(self, topic: str) -> int:
-        """Returns how far apart two looks at a topic's ends must be: see `floors`."""
+        """See `Floors`."""
 
     def places_given(self) -> None:
         """Learns that places became durable. Markers that `Placer.may_mark` held back may go out,
@@ -509,9 +509,8 @@ class Tenure:
         """
         if self._resting:
             return
-        now_ms = now.monotonic_ms
-        raised = self._floors.raised(ends, self.shard, question.asked_ms, now_ms)
-        found = self.placer.answered(question, raised, now_ms)
+        raised = self._floors.raised(ends, self.shard, question.asked_ms, now.monotonic_ms)
+        found = self.placer.answered(question, raised, now.monotonic_ms)
         if found is not None and not self._place(question.upto, found):
             self.placer.drop()
 
@@ -631,9 +630,8 @@ class Tenure:
         told = {PartitionId(topic, p, topic_id): end for p, end in ends.items()}
         if (proved := self._floors.proved(told, asked_ms, now_ms)) is None:
             return False
-        decision = self.shard.mode_ends(
-            topic, topic_id, {p.partition: e for p, e in proved.items()}
-        )
+        since = {partition.partition: end for partition, end in proved.items()}
+        decision = self.shard.mode_ends(topic, topic_id, since)
         self._apply(decision)
         return bool(decision.records)
 
