@@ -138,8 +138,10 @@ async def _project(store: MetadataStore, transactions: int, figures: Figures) ->
             assert await store.write(PARTITION, cursor, write)
             cursor = write.cursor
         figures.projected_s += time.perf_counter() - began_s
-        if len(raw) == READ_AT_ONCE:
-            share = 1e6 / sum(isinstance(entry.record, PrepareCommit) for _, entry in batch)
+        commits = sum(isinstance(entry.record, PrepareCommit) for _, entry in batch)
+        # The last batch may be a short one, whose fixed costs few transactions share.
+        if commits and (len(raw) == READ_AT_ONCE or not figures.cpu_us):
+            share = 1e6 / commits
             figures.decoding_us.append((cpu_s - decoding_s) * share)
             figures.cpu_us.append((time.process_time() - cpu_s) * share)
 
