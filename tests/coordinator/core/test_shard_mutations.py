@@ -20,9 +20,17 @@ from logtx.journal.errors import TransactionStateError
 from logtx.journal.position import Position
 from logtx.journal.records.types import AbortReason
 
-from ...simulation.mutations import MUTATIONS, Mutation, Patch, place_mutations
+from ...simulation.mutations import (
+    MUTATIONS,
+    Mutation,
+    Patch,
+    adopting_mutations,
+    place_mutations,
+)
 from .test_shard_stateful import run_seed
 
+OF_PLACES: Final = place_mutations.__name__, adopting_mutations.__name__
+"""These histories switch no topic."""
 SEEDS: Final = 600
 """Seeds tried for each mutation. The first catches most of them; the rarest needs the 120th."""
 
@@ -99,7 +107,7 @@ BROKEN: Final = [
     *(
         mutation
         for mutation in MUTATIONS
-        if mutation.of == "shard" and mutation.apply.__module__ != place_mutations.__name__
+        if mutation.of == "shard" and mutation.apply.__module__ not in OF_PLACES
     ),
     # Then only the time-out ends such a transaction, and the simulation can't tell it from a hang.
     Mutation("fenced", "shard", fenced_live_on_after_reload),

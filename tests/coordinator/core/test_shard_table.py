@@ -24,7 +24,7 @@ from logtx.journal.errors import (
     UnsupportedTopicError,
 )
 from logtx.journal.modes import Mode, ModeChange, Phase
-from logtx.journal.places import PartitionId, Placed
+from logtx.journal.places import AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
@@ -452,6 +452,9 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     ),
     Placed(9, {PartitionId("a", 0, "id-a"): 1}),
     ModeChange("a", "id-a", Phase.TO_METADATA),
+    Adoption(
+        TxId(9, INCARNATION, 2), 3, True, (AdoptedWrites(PartitionId("a", 0, "id-a"), (), False),)
+    ),
 )
 LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
     State.OPEN: (),
