@@ -406,6 +406,7 @@ class HandedOverError(JournalError):
     It can't tell the place. A reader with `isolation.level=read_committed` can.
     """
 
+    code = 64
     kafka_code = KafkaError._NOT_IMPLEMENTED
 
 

@@ -74,8 +74,17 @@ class Journalist:
         """Returns None: markers are written at once."""
         return None
 
+    def written_to(self, _partition: object) -> int | None:
+        raise AssertionError("nothing is placed")
+
+    def looks_apart_ms(self, _topic: str) -> int:
+        raise AssertionError("nothing is placed")
+
     def places_given(self) -> None:
         raise AssertionError("nothing is placed")
+
+    def answers_given(self) -> None:
+        raise AssertionError("no home is asked to adopt anything")
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         raise AssertionError(f"{producer_id} ({nonce}) is fenced: {error}")

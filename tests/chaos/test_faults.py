@@ -30,6 +30,7 @@ from logtx.chaos.brokers import fill_disk
 from logtx.chaos.drain import stop_members
 from logtx.chaos.errors import ChaosError
 from logtx.chaos.fleet import ChaosCoordinator, Member
+from logtx.chaos.options import Metadata
 from logtx.chaos.plan import Role
 from logtx.chaos.previous import launcher_of, unpack
 from logtx.chaos.proxy import Proxies
@@ -421,6 +422,7 @@ def test_one_process_that_can_not_be_ended_does_not_keep_the_others(
     monkeypatch.setattr(Member, "kill", kill)
     options: Any = SimpleNamespace(
         launcher=(),
+        metadata=Metadata.NONE,
         counts=lambda: {Role.COORDINATOR: 1, Role.PRODUCER: 3, Role.WORKER: 1, Role.CONSUMER: 1},
     )
     with Proxies() as proxies:

@@ -54,11 +54,10 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "any_fence_will_do": 1,
     "end_asked_before_the_decision": 3,
     "fence_lists_nothing": 1,
-    "mode_record_not_waited_for": 5,
+    "mode_record_not_waited_for": 23,
     "no_gate": 10,
-    "snapshot_forgets_what_is_adopted": 92,
+    "snapshot_forgets_what_is_adopted": 52,
     "trimmed_at_once": 5,
-    "what_is_only_decided_is_adopted": 13,
 }
 """The same for mutations of places. Those that are missing are rare, and so their test is slow."""
 

@@ -218,10 +218,14 @@ def test_a_mode_record_is_told_where_transactions_are_marked(payload: bytes | No
     assert reader.buffer.position().o1 == len(log)
 
 
-@pytest.mark.parametrize(("known", "stops"), [(3, True), (4, False)])
-def test_a_reader_that_can_follow_a_home_stops_at_a_mode_record_that_counts(
-    known: int, stops: bool
+@pytest.mark.parametrize(
+    ("known", "got", "stops_at", "meets"),
+    [(3, [], 1, (1, 4)), (4, [2], 3, (3, 5)), (5, [2], 4, None)],
+)
+def test_a_reader_that_can_follow_a_home_stops_at_a_mode_record_that_is_news(
+    known: int, got: list[int], stops_at: int, meets: tuple[int, int] | None
 ) -> None:
+    """At the end of a stretch too, which it passed over if it was told of the switch too late."""
     log = [
         data(0, txid(9)),
         mode_record(1, txid(4)),
@@ -231,12 +235,12 @@ def test_a_reader_that_can_follow_a_home_stops_at_a_mode_record_that_counts(
     reader = Reader(log, Position.at(0))
     reader.buffer.known_mode = known
     reader.read(len(log))
-    assert [r.at for r in reader.drain(10)] == ([] if stops else [2])
+    assert [r.at for r in reader.drain(10)] == got
     met, position = reader.buffer.mode_met, reader.buffer.position()
-    assert (met and (met.offset, met.mode_offset)) == ((1, 4) if stops else None)
-    assert (position.o1, position.o2) == (0, 1 if stops else 4)
+    assert (met and (met.offset, met.mode_offset)) == meets
+    assert (position.o1, position.o2) == (0, stops_at)
     reader.buffer.skip_unseen(9)
-    assert reader.buffer.next_offset == (1 if stops else 9)
+    assert reader.buffer.next_offset == (9 if meets is None else stops_at)
 
 
 def test_below_its_start_a_reader_passes_over_mode_records() -> None:

@@ -549,6 +549,7 @@ CODES: Final = {
     61: errors.CorruptRecordError,
     62: errors.UnknownRecordError,
     63: errors.JournalTruncatedError,
+    64: errors.HandedOverError,
 }
 """Clients of every version read these numbers: never change a line, only add new ones."""
 
