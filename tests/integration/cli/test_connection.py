@@ -27,7 +27,7 @@ CONNECTED = [
     "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
     "keys list", "metadata check", "metadata horizon", "metadata status", "topics describe",
     "topics list", "topics remove-rule", "topics set-mode", "txn abort", "txn describe",
-    "txn list", "txn show",
+    "txn list", "txn show", "txn watch",
 ]  # fmt: skip
 
 
