@@ -13,6 +13,7 @@ the epoch must be certain, or void records of a replaced owner would count. It i
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
@@ -41,6 +42,7 @@ from ..journal.state import State
 from ..journal.txid import TxId
 from ..journal.value import value
 from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
+from .core.looks import LOOKS_APART_S
 
 _LOG = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -94,6 +96,8 @@ class HomeStarts:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._missed_s: dict[Journal, float] = {}
+        """Home → when its trimmed journal was first seen without a snapshot; monotonic."""
 
     def find(self, home: Journal, wanted: Mapping[PartitionId, Start]) -> HomeStart:
         """Returns where to read a home's journal from, for these partitions.
@@ -168,8 +172,13 @@ class HomeStarts:
         """Returns the snapshots that are known, with the latest first."""
         found = find_snapshot(self._log, home[0], timeout_s=SNAPSHOT_TIMEOUT_S)
         if found is None and journal_start > 0:
-            # A journal that was trimmed has a snapshot: the end that was told lies below it.
-            raise _of_the_past(home)
+            # A journal that was trimmed has a snapshot: the end that was told lies below it. Unless
+            # somebody deleted the snapshot too, which is told once that end can't be an old one.
+            now_s = time.monotonic()
+            if now_s < self._missed_s.setdefault(home, now_s) + LOOKS_APART_S:
+                raise _of_the_past(home)
+        else:
+            self._missed_s.pop(home, None)
         if found is None or found.incarnation != home[1]:
             return []
         known = [self._read(home, found.first)]
