@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
@@ -27,6 +27,8 @@ MARKER_FIXED_BYTES: Final = 1536
 _NOT_KNOWN: Final[Mapping[TopicPartition, int]] = {}
 Topics = Mapping[str, TopicFacts]
 """What is known of data topics, by topic name."""
+HandedTo: TypeAlias = tuple[tuple[TopicPartition, int], ...]
+"""Partitions that are handed over, each with the journal partition that is its home."""
 
 
 def resolve(
@@ -93,8 +95,10 @@ def writes_of(
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     modes: TopicModes,
-    handed: Callable[[Iterable[DataPartition]], Collection[TopicPartition]] = lambda _: (),
-) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...]]:
+    handed_of: Callable[[Iterable[DataPartition]], HandedTo],
+) -> tuple[
+    tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...], HandedTo
+]:
     """Returns what a commit decides for each data partition.
 
     Covers the partitions registered before and those that the commit names (decision 0004).
@@ -104,11 +108,11 @@ def writes_of(
         transaction: with its registered partitions, and what its parts have named.
         named: what the commit names.
         modes: tell where no marker is written.
-        handed: returns those of some partitions that are handed over to another home.
+        handed_of: returns those of some partitions that are handed over, and to which homes.
 
     Returns:
         What the decision says; the partitions of which the parts say more: all, or where it is
-        placed a share; and where it is placed.
+        placed a share; where it is placed; and where it is handed over.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
@@ -117,10 +121,11 @@ def writes_of(
     registered, added = transaction.partitions, transaction.branches
     partitions = (*registered.values(), *added_to(topics, transaction, named))
     placed = placed_of(partitions, modes)
-    check_markers_fit(topics, added, named, (*placed, *handed(partitions)))
+    handed = handed_of(partitions)
+    check_markers_fit(topics, added, named, (*placed, *dict(handed)))
     if not added:  # the usual case, quickly
         whole = tuple([PartitionWrites(p, named.get(p.key, ())) for p in partitions])
-        return whole, (), placed
+        return whole, (), placed, handed
     writes = tuple(
         PartitionWrites(p, named.get(p.key, ()))
         for p in partitions
@@ -133,7 +138,8 @@ def writes_of(
         for p in (p for p in registered.values() if added.get(p.key))
         if not named.get(p.key) or modes.is_placed(PartitionId(*p.key, p.topic_id))
     )
-    return writes, of_parts, placed_of((*(w.partition for w in writes), *of_parts), modes)
+    placed = placed_of((*(w.partition for w in writes), *of_parts), modes)
+    return writes, of_parts, placed, handed
 
 
 def part_of(

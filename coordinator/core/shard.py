@@ -400,12 +400,12 @@ class Shard(ShardState):
                 )
             self.offsets.check_fits(transaction)
             check_parts(transaction, command.parts)
-            writes, of_parts, placed = writes_of(
+            writes, of_parts, placed, handed = writes_of(
                 topics,
                 transaction,
                 command.writes,
                 self.modes,
-                lambda partitions: dict(self._handed_of(transaction, partitions)),
+                lambda partitions: self._handed_of(transaction, partitions),
             )
         except LogtxError as error:
             return self._refused(refs, error)
@@ -415,7 +415,7 @@ class Shard(ShardState):
             decided_ms=now.wall_ms,
             added=of_parts,
             placed=placed,
-            handed=self._handed_of(transaction, (w.partition for w in writes)),
+            handed=handed,
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
