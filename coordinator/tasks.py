@@ -12,6 +12,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+_CLOSED = "Event loop is closed"
+"""What asyncio says of a call into a closed loop. A loop that still has a handler is not closed."""
+
 
 def essential_task(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """Starts a task that may return or be cancelled. If it fails, `Failures` gets the exception."""
@@ -49,5 +52,14 @@ class Failures:
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
         error = context.get("exception")
-        if isinstance(error, Exception) and "handle" in context and not self.first.done():
+        if not isinstance(error, Exception) or "handle" not in context or _of_another_loop(error):
+            return
+        if not self.first.done():
             self.first.set_exception(error)
+
+
+def _of_another_loop(error: Exception) -> bool:
+    # gRPC has one queue of events for all loops of a process; each loop hands over what belongs
+    # to the others. A second coordinator of this process, or a client, that has just ended leaves
+    # events behind, and whichever loop meets one gets this error. It says nothing about ours.
+    return isinstance(error, RuntimeError) and str(error) == _CLOSED

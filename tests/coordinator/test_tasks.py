@@ -11,6 +11,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.ownership import Ownership
 from logtx.coordinator.runtime.partition import PartitionRuntime
 from logtx.coordinator.service import CoordinatorConfig, serve
+from logtx.coordinator.tasks import Failures
 from logtx.journal.logs.memory.log import MemoryLog
 
 CONFIG = CoordinatorConfig(bootstrap_servers="memory", listen="127.0.0.1:0", journal_partitions=1)
@@ -65,3 +66,22 @@ def test_an_embedded_one_tells_whoever_stops_it(
     assert ticked.wait(20)
     with pytest.raises(BugError):
         embedded.stop()
+
+
+def test_what_grpc_had_left_for_another_loop_ends_no_coordinator() -> None:
+    # A second coordinator of this process has just ended, and its loop is closed. gRPC's queue is
+    # one for all loops: ours takes an event of the closed one, and hands it over within a callback.
+    ended = asyncio.new_event_loop()
+    ended.close()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        failures = Failures(loop)
+        loop.call_soon(ended.call_soon_threadsafe, print)
+        await asyncio.sleep(0.01)
+        assert not failures.first.done()
+        loop.call_soon(int, "a bug")
+        with pytest.raises(ValueError, match="a bug"):
+            await failures.first
+
+    asyncio.run(main())
