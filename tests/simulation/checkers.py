@@ -311,8 +311,8 @@ def _disordered(view: View) -> Iterator[str]:
     known = [order[o] for o in view.kept if o in order and not view.is_late(o)]
     if any(a > b for a, b in pairwise(known)):
         yield f"{view.name} got offsets in the order {view.kept}"
-    # Late or not, what is placed comes in commit-sequence order.
-    sequences = {txid: sequence for txid, sequence, _ in view.partition.ends}
+    # Late or not, what is placed comes in the order of its home.
+    sequences = {end.txid: end.sequence for end in view.partition.ends}
     placed = [sequences[t] for o in view.kept if (t := view.partition.placed.get(o)) is not None]
     if any(a > b for a, b in pairwise(placed)):
         yield f"{view.name} got what is placed in the order {placed}"

@@ -22,13 +22,13 @@ def may_come_late(
     """
     if any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
         # It heard too late that the topic was switched.
-        return frozenset(txid for txid, _, _ in partition.ends)
+        return frozenset(end.txid for end in partition.ends)
     found = set()
-    for txid, sequence, place in partition.ends:
+    for txid, home, sequence, place in partition.ends:
         transaction = reading.transaction(txid)
         decision = transaction.decision if transaction is not None else None
         assert decision is not None, "what is placed is decided"
-        gate = (JOURNAL_TOPIC, txid.partition)
+        gate = (JOURNAL_TOPIC, home)
         for past in history.past_ends:
             if past.at <= decision.at:
                 continue
@@ -46,18 +46,18 @@ def placed_order(history: History, reading: Reading) -> Iterator[str]:
             yield from _placed(history, reading, found)
         yield from _trimmed(history, journal)
     for key, partition in reading.partitions.items():
-        last: dict[tuple[int, int], int] = {}
+        last: dict[int, int] = {}
         # A place is before the record at its offset, so before a marker at it.
-        ends = [(place, 0, sequence, txid) for txid, sequence, place in partition.ends]
+        ends = [(place, 0, home, sequence, txid) for txid, home, sequence, place in partition.ends]
         ends += [
-            (m.record.offset(), 1, m.marker.commit_sequence, m.txid)
+            (m.record.offset(), 1, m.txid.partition, m.marker.commit_sequence, m.txid)
             for m in partition.markers
             if m.first and key not in history.former
         ]
-        for _, _, sequence, txid in sorted(ends, key=lambda end: end[:3]):
-            if sequence < last.get(txid.journal, -1):
-                yield f"{key}: {txid} of sequence {sequence} ends behind {last[txid.journal]} (R4)"
-            last[txid.journal] = sequence
+        for _, _, home, sequence, txid in sorted(ends):
+            if sequence < last.get(home, -1):
+                yield f"{key}: {txid} of sequence {sequence} ends behind {last[home]} (R4)"
+            last[home] = sequence
         yield from _recorded(reading, key)
 
 
@@ -111,7 +111,7 @@ def _recorded(reading: Reading, key: tuple[str, int]) -> Iterator[str]:
         for offset in begun:
             firsts = [r.offset() for t, _, r in partition.mode_records if t.offset == offset]
             later = [b for b in begun if b > offset]
-            for txid, sequence, place in partition.ends:
-                is_its = txid.partition == journal.partition and sequence > offset
+            for txid, home, sequence, place in partition.ends:
+                is_its = home == journal.partition and sequence > offset
                 if is_its and not (later and sequence > later[0]) and firsts and place <= firsts[0]:
                     yield f"{key}: {txid} is placed at {place}, the mode record is at {firsts[0]}"

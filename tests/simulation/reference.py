@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from logtx.journal.control import (
     OWN_BRANCH,
@@ -90,8 +91,8 @@ class JournalTransaction:
     decision: Decision | None = None
     places: dict[PartitionId, int] = field(default_factory=dict)
     """Where it is placed, or `GONE`."""
-    adopted: dict[PartitionId, int] = field(default_factory=dict)
-    """Where another journal places it → offset of its ADOPT record there."""
+    adopted: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
+    """Where another journal places it → (that home, offset of its ADOPT record there)."""
     finished_at: int | None = None
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that got no marker, for their topic is said to be gone."""
@@ -405,6 +406,17 @@ class MarkerRecord:
     """Whether it is the first marker of its TxId in this partition."""
 
 
+class PlacedEnd(NamedTuple):
+    """Where a transaction is delivered that the journal places."""
+
+    txid: TxId
+    home: int
+    """Journal partition that places it."""
+    sequence: int
+    """What its home orders it by: its commit sequence, or the offset of its ADOPT record."""
+    place: int
+
+
 class Partition:
     """One data partition, and what it holds for a reader of committed records."""
 
@@ -423,9 +435,8 @@ class Partition:
         offset, that of its transaction's first marker, or the one that the journal says."""
         self.placed: dict[int, TxId] = {}
         """Offset of each record that is delivered at a place of the journal → its TxId."""
-        self.ends: list[tuple[TxId, int, int]] = []
-        """(TxId, commit sequence, place) of each transaction that is placed here, in the order of
-        delivery."""
+        self.ends: list[PlacedEnd] = []
+        """What is placed here, in the order of delivery."""
         self.mode_records: list[tuple[TxId, ModeRecord, Record]] = []
         items: list[tuple[tuple[int, int, int], int, list[int]]] = []
         by_txid: dict[TxId, list[tuple[int, int]]] = {}
@@ -471,16 +482,16 @@ class Partition:
                 here = PartitionId(*self.key, self.topic_id)
                 place = found.places.get(here, GONE)
                 if found.decision is not None and place != GONE:
-                    # The home orders what it adopts by its own offsets.
-                    ends.append((place, found.adopted.get(here, found.decision.sequence), found))
-        for place, sequence, found in sorted(ends, key=lambda end: end[:2]):
-            assert found.decision is not None
-            ranges = found.decision.writes[self.key]
-            accepted = _accepted(by_txid.get(found.txid, ()), ranges)
-            self.ends.append((found.txid, found.decision.sequence, place))
-            self.placed.update(dict.fromkeys(accepted, found.txid))
+                    own = (journal.partition, found.decision.sequence)
+                    home, sequence = found.adopted.get(here, own)
+                    writes = found.decision.writes[self.key]
+                    ends.append((PlacedEnd(found.txid, home, sequence, place), writes))
+        for end, ranges in sorted(ends, key=lambda end: (end[0].place, end[0].sequence)):
+            accepted = _accepted(by_txid.get(end.txid, ()), ranges)
+            self.ends.append(end)
+            self.placed.update(dict.fromkeys(accepted, end.txid))
             # Before the record at its place, and in commit-sequence order with others at it.
-            yield (place, 0, sequence), place, accepted
+            yield (end.place, 0, end.sequence), end.place, accepted
 
 
 def _accepted(
@@ -519,7 +530,7 @@ class Reading:
             for each in (w for w in told.writes if w.placed):
                 partition = each.partition
                 decision.placed |= {partition.key}
-                found.adopted[partition] = offset
+                found.adopted[partition] = (home.partition, offset)
                 if each.branches and each.branches != decision.writes.get(partition.key):
                     home.wrong.append(("decided-once", f"{offset}: {told} accepts other records"))
                 ends = (
