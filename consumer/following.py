@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..journal.control import TopicPartition
-from ..journal.errors import BrokerError
+from ..journal.errors import BrokerError, HandedOverError
 from ..journal.logs.interface import Log
 from ..journal.position import Passed, Position
 from ..journal.reader import RecordsTrimmedError
@@ -71,7 +71,12 @@ class Following:
     # ---- buffers --------------------------------------------------------------------------------
 
     def make_buffer(self, assigned: Assigned) -> PartitionBuffer:
-        """Returns the buffer of a partition that is being begun, and sets its home."""
+        """Returns the buffer of a partition that is being begun, and sets its home.
+
+        Raises:
+            HandedOverError: a reader in serial order stopped within a transaction there.
+            BrokerError: no answer in time.
+        """
         options: dict[str, Any] = {
             "malformed": malformed_event,
             "counters": self._counters,
@@ -86,6 +91,13 @@ class Following:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
             buffer.known_mode = self.known_mode(assigned)
             return buffer
+        if start.o3 and set(start.delivered) - {follows.home}:
+            # Which transaction that was part of, in the order of the home, can't be told.
+            topic, partition = key
+            raise HandedOverError(
+                f"this consumer group stopped within a transaction of {topic}[{partition}], in"
+                " serial order: read with isolation.level=serializable until that is delivered"
+            )
         home = assigned.home = self.follow(assigned, follows)
         home.buffer = PlacedBuffer(
             key,

@@ -452,5 +452,5 @@ def _adopted_in(
             if w.placed
         ]
         places = {p: at for p, at in placed.get(offset, {}).items() if at is not None}
-        found.append(Listed(offset, offset, False, tuple(writes), places, parts[0].txid))
+        found.append(Listed(offset, offset, False, tuple(writes), places, *parts[0][1:3]))
     return found

@@ -41,7 +41,7 @@ from ..journal.records.types import (
 )
 from ..journal.txid import TxId
 from .core.headers import control_of, txid_of
-from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
+from .core.home_view import SOME_RECORDS, Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
@@ -533,9 +533,13 @@ class Homes:
 
     def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
         placed, writes = set(record.placed), record.writes
-        if any(view.follows(PartitionId(*p.key, p.topic_id)) for p in record.added):
+        added = [PartitionId(*p.key, p.topic_id) for p in record.added]
+        ours = [partition for partition in added if view.follows(partition)]
+        # Not where it is marked: its parts may be trimmed by now, while the reader has not come to
+        # the marker.
+        found = [HomeWrites(p, SOME_RECORDS, False) for p in ours if p.key not in placed]
+        if len(found) < len(ours):
             writes = self._parts(view, offset, record)
-        found = []
         for each in writes:
             partition = PartitionId(*each.partition.key, each.partition.topic_id)
             if view.follows(partition):

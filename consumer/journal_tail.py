@@ -16,7 +16,7 @@ It is certain in three places, tried in this order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -58,11 +58,7 @@ class _Start:
     """The snapshot, if reading begins at one."""
 
 
-_CANT_FOLLOW: Final = (
-    "A reader in serial order can't follow another journal: read with"
-    " isolation.level=read_committed, or bind the topic to this transaction group's journal"
-    " partition from the start"
-)
+_GO_ON: Final = "Read on with isolation.level=read_committed, or begin at the partitions' ends"
 
 
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
@@ -213,16 +209,14 @@ class JournalTail:
             return
         journal = self.partition, snapshot.incarnation
         self._order.begin(Floor(journal, snapshot.first))
-        self._check_homes()
         unfinished = {u.begin: u for u in snapshot.unfinished}
+        self._check_homes(topic for u in unfinished.values() for topic, _ in u.handed)
+        if self._refusal is not None:
+            return
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             partitions = _with_records(c.writes)
             told = unfinished.get(c.begin)
-            if told is not None:
-                self._check_handed(txid, c.commit_sequence, told.handed, partitions)
-            if self._refusal is not None:
-                return
             placed = frozenset() if told is None else told.placed
             decision = CommitDecision(
                 c.commit_sequence, txid, NO_TIMESTAMP, partitions, placed=placed
@@ -241,7 +235,10 @@ class JournalTail:
         writes: Sequence[PartitionWrites],
         places: Mapping[PartitionId, int],
     ) -> None:
-        """Tells buffers where a transaction is placed, or keeps it until that is read."""
+        """Tells buffers where a transaction is placed, or keeps it until that is read.
+
+        What is handed over ends behind its last record: the order needs no more.
+        """
         raw, sequence = decision.txid.to_bytes(), decision.sequence
         for each in joined(writes):
             partition = PartitionId(*each.partition.key, each.partition.topic_id)
@@ -257,54 +254,49 @@ class JournalTail:
                 topic_id=partition.topic_id,
             )
             place = places.get(partition)
-            if place is None:
+            if partition.key in decision.handed:
+                self._buffers[partition.key].end_behind_last(raw, end)
+            elif place is None:
                 self._unplaced.add(partition, sequence, (raw, end))
             else:
                 self._buffers[partition.key].place(raw, end, place)
 
-    def _check_handed(
-        self,
-        txid: TxId,
-        sequence: int,
-        handed: Collection[TopicPartition],
-        written: Collection[TopicPartition],
-    ) -> None:
-        """Stops before a transaction that the home of another journal places in our partitions."""
-        ours = [
-            key
-            for key in handed
-            if key in self._buffers
-            and key in written
-            and sequence > self._buffers[key].delivered.get(txid.journal, -1)
-        ]
-        if ours and self._refusal is None:
-            topic, partition = ours[0]
-            self._refusal = HandedOverError(
-                f"{JOURNAL_TOPIC}[{self.partition}] at offset {sequence}: transaction {txid} is"
-                f" handed over to the home of topic {topic}, which places it in"
-                f" {topic}[{partition}]. {_CANT_FOLLOW}"
-            )
-
-    def _check_homes(self) -> None:
-        """Stops a reader that begins above decisions whose places it could not learn."""
-        topics = {topic for topic, _ in self._buffers}
-        for topic, home in self._homes_of(topics).items():
-            if home != self.partition and self._refusal is None:
+    def _check_order(self, txid: TxId, sequence: int, handed: Collection[TopicPartition]) -> None:
+        """Stops before what is handed over, in partitions that were read in the home's order: what
+        of it was delivered then, only the home's journal says."""
+        for key in sorted(handed):
+            buffer = self._buffers.get(key)
+            if buffer is None or not buffer.begun_by_home or self._refusal is not None:
+                continue
+            if sequence > buffer.delivered.get(txid.journal, -1):
                 self._refusal = HandedOverError(
-                    f"{JOURNAL_TOPIC}[{self.partition}] was trimmed, and the home of topic {topic}"
-                    f" is {JOURNAL_TOPIC}[{home}], which may have placed transactions of this"
-                    f" transaction group. {_CANT_FOLLOW}"
+                    f"{JOURNAL_TOPIC}[{self.partition}] at offset {sequence}: transaction {txid} is"
+                    f" handed over to the home of topic {key[0]}, and this consumer group read"
+                    f" {key[0]}[{key[1]}] with isolation.level=read_committed before: whether it"
+                    f" was delivered, only the home knows. {_GO_ON}"
                 )
 
+    def _check_homes(self, handed: Iterable[str]) -> None:
+        """Stops a reader that begins above decisions which no marker here tells of."""
+        topics = {topic for topic, _ in self._buffers}
+        foreign = {t for t, home in self._homes_of(topics).items() if home != self.partition}
+        for topic in sorted(foreign | (topics & set(handed))):
+            self._refusal = HandedOverError(
+                f"{JOURNAL_TOPIC}[{self.partition}] was trimmed, and the home of topic {topic} is"
+                " another journal partition, which may have placed transactions of this"
+                f" transaction group: what they are can't be told any more. {_GO_ON}"
+            )
+
     def _decided(self, offset: int, txid: TxId, record: PrepareCommit) -> None:
-        if record.handed:
-            keys = [key for key, _ in record.handed]
-            self._check_handed(txid, offset, keys, record.written)
-            if self._refusal is not None:
-                return
-        placed = frozenset(record.placed)
+        handed = frozenset(key for key, _ in record.handed)
+        self._check_order(txid, offset, handed & set(record.written))
+        if self._refusal is not None:
+            return
+        placed = frozenset(record.placed) | handed
         partitions = tuple(sorted(record.written))
-        decision = CommitDecision(offset, txid, record.decided_ms, partitions, placed=placed)
+        decision = CommitDecision(
+            offset, txid, record.decided_ms, partitions, placed=placed, handed=handed
+        )
         self._decide(decision)
         if placed.isdisjoint(self._buffers):
             return

@@ -202,16 +202,85 @@ def test_a_key_hands_over_too(world: World) -> None:
     assert 0 < len(world.adoptions()) < len(keys), "some keys belong to the home itself"
 
 
-def test_a_reader_in_serial_order_says_that_it_can_not_follow(world: World) -> None:
+SERIAL = {"isolation.level": "serializable", "transaction.group": OTHER_GROUP}
+
+
+def test_a_reader_in_serial_order_gets_what_is_handed_over(world: World) -> None:
+    world.commit("group", b"g0")
     world.switch(Mode.METADATA)
-    serial = {"isolation.level": "serializable", "transaction.group": OTHER_GROUP}
-    world.commit("group", b"g1")
-    consumer = world.consumer(**serial)
-    with pytest.raises(HandedOverError, match="handed over to the home of topic t"):
-        read(consumer, 1)
-    own = world.consumer(**{"group.id": "own", "isolation.level": "serializable"})
+    running = world.consumer(**SERIAL)
     world.commit("own", b"o1")
-    assert read(own, 1) == [b"o1"]
+    world.commit("group", b"g1a", b"g1b")
+    world.begin("group", b"never").abort()
+    with world.producers["group"].begin_transaction() as txn:
+        txn.produce("t", value=b"g2", partition=1)
+        txn.produce("m", value=b"not read")
+    wanted = [b"g0", b"g1a", b"g1b", b"g2"]
+    assert read(running, 4) == wanted
+    world.switch(Mode.MARKERS)
+    world.commit("group", b"g3")
+    assert read(running, 1) == [b"g3"]
+    assert read(world.consumer(**{**SERIAL, "group.id": "late"}), 5) == [*wanted, b"g3"]
+    assert world.adoptions()
+
+
+def test_a_group_may_change_from_serial_order_to_that_of_the_home(world: World) -> None:
+    """What it got ahead of its place is not delivered again there, also after a restart."""
+    world.switch(Mode.METADATA)
+    left = world.begin("own", b"o1")
+    world.commit("group", b"g1", b"g2")
+    serial = world.consumer(**SERIAL)
+    assert read(serial, 2) == [b"g1", b"g2"]
+    serial.commit(asynchronous=False)
+    serial.close()
+    assert left.commit().state.commits
+    world.commit("group", b"g3")
+    found: list[bytes] = []
+    while len(found) < 2:
+        consumer = world.consumer(**{"enable.auto.commit": False})
+        message = consumer.poll(20)
+        assert message is not None
+        value = message.value()
+        assert isinstance(value, bytes)
+        found.append(value)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    assert sorted(found) == [b"g3", b"o1"]
+    assert read(world.consumer(), 0) == []
+
+
+def test_a_group_that_stopped_within_a_transaction_can_not_change(world: World) -> None:
+    world.switch(Mode.METADATA)
+    world.commit("group", b"g1", b"g2")
+    serial = world.consumer(**SERIAL, **{"enable.auto.commit": False})
+    message = serial.poll(20)
+    assert message is not None
+    assert message.value() == b"g1"
+    serial.commit(asynchronous=False)
+    serial.close()
+    refused = world.consumer(**{"enable.auto.commit": False})
+    with pytest.raises(HandedOverError, match="until that is delivered"):
+        read(refused, 1)
+    refused.close()
+    again = world.consumer(**SERIAL)
+    assert read(again, 1) == [b"g2"]
+    again.commit(asynchronous=False)
+    again.close()
+    world.commit("group", b"g3")
+    assert read(world.consumer(), 1) == [b"g3"]
+
+
+def test_a_group_that_read_in_the_homes_order_can_not_change_to_serial(world: World) -> None:
+    world.switch(Mode.METADATA)
+    world.commit("group", b"g1")
+    world.commit("own", b"o1")
+    committed = world.consumer()
+    assert sorted(read(committed, 2)) == [b"g1", b"o1"]
+    committed.commit(asynchronous=False)
+    committed.close()
+    world.commit("group", b"g2")
+    with pytest.raises(HandedOverError, match="only the home knows"):
+        read(world.consumer(**SERIAL), 1)
 
 
 def test_a_partition_that_is_never_without_markers_is_handed_over_all_the_same(

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -67,6 +67,10 @@ class Fate(Enum):
     """Nothing of it is to be delivered here from now on."""
 
 
+SOME_RECORDS: Final = (BranchRange(0, 0, 0, 1),)
+"""Stands for what a decision accepts where a marker will name it."""
+
+
 @value(frozen=True, slots=True)
 class HomeWrites:
     """What a decision accepts in one data partition."""
@@ -87,6 +91,8 @@ class Due:
     branches: tuple[BranchRange, ...]
     txid: TxId | None = None
     """The TxId, if another journal decided it."""
+    there: int = -1
+    """Its commit sequence in that journal."""
 
 
 @value(frozen=True, slots=True)
@@ -101,6 +107,8 @@ class Listed:
     writes: tuple[HomeWrites, ...] = ()
     places: Mapping[PartitionId, int] = field(default_factory=dict)
     txid: TxId | None = None
+    """See `Due`."""
+    there: int = -1
     """See `Due`."""
 
 
@@ -227,7 +235,8 @@ class HomeView:
         for each in sorted(listed or (), key=lambda t: t.sequence or 0):
             if each.sequence is not None:
                 writes = [w for w in each.writes if w.partition == partition]
-                self._decide(each.begin, each.sequence, writes, each.places, each.txid)
+                due = Due(each.begin, each.sequence, (), each.txid, each.there)
+                self._decide(due, writes, each.places)
             elif not each.aborted:
                 self._open.add(each.begin)
 
@@ -268,7 +277,7 @@ class HomeView:
     def committed(self, begin: int, sequence: int, writes: Iterable[HomeWrites]) -> None:
         """Takes a decision to commit."""
         self._end(begin)
-        self._decide(begin, sequence, writes, {})
+        self._decide(Due(begin, sequence, ()), writes, {})
 
     def aborted(self, begin: int) -> None:
         """Takes a decision to abort: nothing of it is delivered anywhere."""
@@ -281,7 +290,8 @@ class HomeView:
         """
         writes = [HomeWrites(w.partition, w.branches, True) for w in adoption.writes if w.placed]
         if adoption.committed:
-            self._decide(offset, offset, writes, {}, adoption.txid)
+            due = Due(offset, offset, (), adoption.txid, adoption.sequence)
+            self._decide(due, writes, {})
             return
         for each in writes:
             part = self._parts.get(each.partition)
@@ -301,18 +311,14 @@ class HomeView:
             self._ended.add(begin)
 
     def _decide(
-        self,
-        begin: int,
-        sequence: int,
-        writes: Iterable[HomeWrites],
-        places: Mapping[PartitionId, int],
-        txid: TxId | None = None,
+        self, decided: Due, writes: Iterable[HomeWrites], places: Mapping[PartitionId, int]
     ) -> None:
+        begin, sequence = decided.begin, decided.sequence
         for each in writes:
             part = self._parts.get(each.partition)
             if part is None or not each.branches:
                 continue
-            due = Due(begin, sequence, each.branches, txid)
+            due = replace(decided, branches=each.branches)
             place = places.get(each.partition)
             if not each.placed:
                 part.kept[begin] = Fate.MARKED

@@ -101,6 +101,9 @@ class PlacedBuffer(PartitionBuffer):
         self.begun_behind = None if self._known is None else self._known.sequence
         """What was placed up to this sequence was delivered before this buffer began; None: not
         known yet, and nothing may be fed at o2 or above."""
+        self._serial = {j: s for j, s in start.delivered.items() if j != home}
+        """What a reader in serial order had delivered of other journals, with places that it did
+        not know: some may lie ahead."""
 
     # ---- in -------------------------------------------------------------------------------------
 
@@ -142,8 +145,13 @@ class PlacedBuffer(PartitionBuffer):
         which has nothing fed behind it."""
 
     def is_met(self, due: Due) -> bool:
-        """Returns whether a transaction was delivered before, by an end of a higher sequence."""
-        return due.sequence <= self._met.get(self._home, -1)
+        """Returns whether a transaction was delivered before: by an end of a higher sequence, or in
+        the serial order of the journal that decided it."""
+        if due.sequence <= self._met.get(self._home, -1):
+            return True
+        # Not by `_met`: a reader that was told an end of the past meets a marker of that journal
+        # before it hears of this place.
+        return due.txid is not None and due.there <= self._serial.get(due.txid.journal, -1)
 
     def drop(self, txid: TxId) -> None:
         """Drops a transaction of another journal that was aborted, and what is read of it later."""
@@ -199,14 +207,15 @@ class PlacedBuffer(PartitionBuffer):
         queue = list(queue)
         sequence = self._sequence(met)
         if sequence is None:
-            return super()._position(o2, o3, met, queue)
+            return replace(super()._position(o2, o3, met, queue), delivered=self._serial)
         taken = 0
         if o3 and self._is_half_delivered(o2, sequence, queue):
             taken, o3 = o3, 0
         elif self._known is not None and sequence == self._known.sequence:
             taken = self._known.taken
         position = super()._position(o2, o3, met, queue)
-        return replace(position, passed=Passed(self._home, sequence, taken))
+        passed = Passed(self._home, sequence, taken)
+        return replace(position, passed=passed, delivered=self._serial)
 
     @staticmethod
     def _is_half_delivered(

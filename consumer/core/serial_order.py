@@ -71,6 +71,23 @@ NO_TIMESTAMP: Final = -1
 """The time of a decision that was trimmed from the journal; Kafka uses the same value."""
 
 
+class _Due(NamedTuple):
+    """A committed transaction that ends without a marker."""
+
+    offset: int
+    """Its place, or the offset behind its last record."""
+    raw: RawTxId
+    end: Marker
+    is_place: bool
+
+
+class HandedTransaction(PlacedTransaction):
+    """A committed transaction that the home of another journal places, or refuses. It ends behind
+    its last record, where a marker of another one may lie."""
+
+    __slots__ = ()
+
+
 class SerialBuffer(PartitionBuffer):
     """Collects one journal partition's transactions in one data partition, for serial order."""
 
@@ -122,8 +139,10 @@ class SerialBuffer(PartitionBuffer):
             for journal, sequence in start.met.items()
             if journal[0] == journal_partition
         }
-        self._due: deque[tuple[int, RawTxId, Marker]] = deque()
-        """Places that were told and are not read up to."""
+        self._due: deque[_Due] = deque()
+        """What ends without a marker, and is not read up to; in commit-sequence order."""
+        self.begun_by_home = passed is not None and passed.home[0] != journal_partition
+        """Whether a reader of another order had delivered what another home places."""
         self._not_coming: dict[RawTxId, int] = {}
         """Commit sequences of those that are placed nowhere, or below where reading began."""
         self._half_of: RawTxId | None = None
@@ -163,8 +182,28 @@ class SerialBuffer(PartitionBuffer):
         last = max(r.last_offset for r in end.branches)
         if place == GONE or (place < self._start.o2 and last < self._start.o1):
             self._not_coming[raw] = sequence
-        elif all(raw != waiting for _, waiting, _ in self._due):
-            self._due.append((place, raw, end))
+        else:
+            self._await(_Due(place, raw, end, is_place=True))
+
+    def end_behind_last(self, raw: RawTxId, end: Marker) -> None:
+        """Ends a transaction that the home of another journal places, or marks if that refuses.
+
+        Its place is not known here, and not needed: the decision says in which order it comes, and
+        of which records it is. So it counts as ended when the last of them is read. What was told
+        before changes nothing.
+        """
+        sequence, journal = end.commit_sequence, journal_of(raw)
+        if sequence <= self._met_taken.get(journal, -1) or raw in self._held:
+            return
+        last = max(r.last_offset for r in end.branches)
+        if last < self._start.o1:
+            self._not_coming[raw] = sequence
+        else:
+            self._await(_Due(last + 1, raw, end, is_place=False))
+
+    def _await(self, due: _Due) -> None:
+        if all(due.raw != other.raw for other in self._due):
+            self._due.append(due)
             self._end_due()
 
     @property
@@ -177,18 +216,26 @@ class SerialBuffer(PartitionBuffer):
         return raw in self._not_coming
 
     def _end_due(self) -> None:
-        while self._due and self._due[0][0] <= self.next_offset:
-            place, raw, end = self._due.popleft()
+        while self._due and self._due[0].offset <= self.next_offset:
+            offset, raw, end, is_place = self._due.popleft()
+            journal, pending = journal_of(raw), self._pending.pop(raw, None)
+            self._ended.add(raw, self._shared.ended_max)
+            if not is_place:
+                # Markers of lower sequences may lie behind it: it is not noted as met or read.
+                # If it is held, its home refused it, and its marker was read.
+                if raw not in self._held:
+                    self._commit(HandedTransaction(raw, end, offset), pending)
+                continue
             known = self._start.passed
             if known is not None and self._half_of is None and end.commit_sequence > known.sequence:
                 self._half_of = raw
-            journal, pending = journal_of(raw), self._pending.pop(raw, None)
-            self._ended.add(raw, self._shared.ended_max)
             self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
-            self._commit(PlacedTransaction(raw, end, place), pending)
+            self._commit(PlacedTransaction(raw, end, offset), pending)
             self._note_read(journal, end.commit_sequence)
 
     def _delivered_before(self, entry: EndedTransaction) -> int:
+        if isinstance(entry, HandedTransaction):
+            return self._start.o3 if entry.marker_offset - 1 == self._start.o2 else 0
         if not isinstance(entry, PlacedTransaction):
             return super()._delivered_before(entry)
         known = self._start.passed
@@ -310,6 +357,8 @@ class SerialBuffer(PartitionBuffer):
                 passed.append(raw)
         for raw in passed:
             self._finish(self._unhold(raw))
+        while self._due and self._due[0].end.commit_sequence <= sequence:
+            self._due.popleft()  # It went with a deleted topic.
         while self._not_coming and next(iter(self._not_coming.values())) <= sequence:
             del self._not_coming[next(iter(self._not_coming))]
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
@@ -394,8 +443,14 @@ class SerialBuffer(PartitionBuffer):
         head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
         if not place.o3 or not isinstance(head, PlacedTransaction):
             return place
+        if isinstance(head, HandedTransaction):
+            # At its last record no marker lies, that could be half delivered too. And whoever goes
+            # on in the home's order must see that a part was delivered in another one.
+            delivered = {head.journal: 0, **met}
+            return replace(place, o2=place.o2 - 1, delivered=delivered)
         # Several may be placed at one offset, and a marker lie there: see `Position.passed`.
-        passed = Passed(head.journal, met.get(head.journal, -1), place.o3)
+        # Its text has no negative sequence; at 0 lies the first OWNER record, and no decision.
+        passed = Passed(head.journal, met.get(head.journal, 0), place.o3)
         return replace(place, o3=0, passed=passed)
 
     def close(self) -> None:
@@ -423,6 +478,8 @@ class CommitDecision:
     """Number of further such partitions, whose names are not known as the decision was not read."""
     placed: frozenset[TopicPartition] = frozenset()
     """Those of the partitions in which it is placed, rather than marked."""
+    handed: frozenset[TopicPartition] = frozenset()
+    """Those of `placed` in which the home of another journal places it."""
 
 
 @value(frozen=True, slots=True)

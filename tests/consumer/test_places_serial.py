@@ -107,6 +107,22 @@ def test_a_stop_after_every_record_goes_on_exactly(
     assert got == wanted
 
 
+def test_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
+    home: Places, make_consumer: MakeConsumer
+) -> None:
+    """No commit sequence was passed yet, that the position could name."""
+    home.switch(Phase.METADATA)
+    across(home, b"a", 3)
+    home.place()
+    got = []
+    for _ in range(3):
+        consumer = serial(make_consumer, group_id="stops", enable_auto_commit=False)
+        got += read(consumer, 1)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    assert got == [b"a00", b"a01", b"a02"]
+
+
 def test_a_transaction_waits_for_each_of_its_places(
     home: Places, make_consumer: MakeConsumer
 ) -> None:

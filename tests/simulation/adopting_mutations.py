@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from logtx.consumer.core.home_view import HomeView
+from logtx.consumer.core.pending import RawTxId
+from logtx.consumer.core.serial_order import SerialBuffer
 from logtx.coordinator.core import snapshot
 from logtx.coordinator.core.handing import Known
+from logtx.journal.control import Marker
 
 from .registry import Patch, caught_by
 
@@ -25,3 +28,13 @@ def readers_pass_over_what_is_adopted(patch: Patch) -> None:
 def snapshot_forgets_what_is_adopted(patch: Patch) -> None:
     """A snapshot of a home does not say what it has adopted (trap 8)."""
     patch(snapshot, "_adopted_rows", lambda *_: ([], []))
+
+
+@caught_by("serial-order", of="serial")
+def last_records_count_as_markers(patch: Patch) -> None:
+    """A reader in serial order takes the last record of what is handed over for its place."""
+
+    def end(self: SerialBuffer, raw: RawTxId, end: Marker) -> None:
+        self.place(raw, end, max(r.last_offset for r in end.branches) + 1)
+
+    patch(SerialBuffer, "end_behind_last", end)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from logtx.coordinator.core import floors, lanes, offsets_lanes, topics
+from logtx.coordinator.core import floors, lanes, offsets_lanes, placing, topics
 from logtx.coordinator.core.decision import Instant, TopicFacts, WriteModeRecords, WriteOffsets
 from logtx.coordinator.core.lane import Failure, Flow, Headers, Job, Producer
 from logtx.coordinator.core.lanes import MarkerLanes
@@ -41,6 +41,7 @@ QUICK: Final = (
     (lanes, "RETRY_MIN_MS", 10),
     (lanes, "RETRY_MAX_MS", 80),
     (lanes, "LOOK_PAUSE_MS", 20),
+    (placing, "RETRY_MAX_MS", 20),
     (offsets_lanes, "RETRY_MS", 25),
     (offsets_lanes, "PAUSE_US_PER_PARTITION", 4_000),
     (topics, "FRESH_MS", 200),

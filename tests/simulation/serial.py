@@ -8,7 +8,7 @@ positions of all partitions now and then, crashes anywhere, and goes on from the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from logtx.consumer.core.pending import PendingTransactionMap
@@ -17,6 +17,7 @@ from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
 from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TopicPartition
+from logtx.journal.errors import HandedOverError
 from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -81,7 +82,7 @@ class SerialConsumer(Party):
             )
             self._buffers[key] = buffer
         self._order = SerialOrder(setting.counters)
-        self._tail = JournalTail(log, self._journal, {}, self._order)
+        self._tail = JournalTail(log, self._journal, {}, self._order, self._homes_of)
         self._turn: deque[TopicPartition] = deque()
         """Partitions of the transaction whose turn it is; the first one is let through."""
         self._raws: dict[TopicPartition, bytes] = {}
@@ -91,6 +92,11 @@ class SerialConsumer(Party):
     def _read_journal(self) -> None:
         delivered = {key: buffer.delivered for key, buffer in self._buffers.items()}
         self._tail.begin(delivered, self._buffers)
+
+    def _homes_of(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Returns the home of the topics that were ever switched."""
+        home, switched = self._setting.places_at, self._setting.history.modes_log
+        return {} if home is None or not switched else dict.fromkeys(topics, home)
 
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
@@ -112,7 +118,7 @@ class SerialConsumer(Party):
     def done(self) -> bool:
         """Whether it has read all there is and holds nothing that is due."""
         broker = self._setting.broker
-        return (
+        return self._seen.is_refused or (
             not self._turn
             and self._tail.next_offset >= len(broker.journal(self._journal))
             and all(b.next_offset == len(broker.data(k)) for k, b in self._buffers.items())
@@ -124,12 +130,19 @@ class SerialConsumer(Party):
         """Read a little, deliver a little."""
         setting = self._setting
         self.later(setting.chance.randint(*STEP_MS), self.step)
-        if self._seen.failure:
+        if self._seen.failure or self._seen.is_refused:
             return
         if self._tail.next_offset < setting.broker.starts[self._journal]:
             self._read_journal()  # What it would read next was trimmed.
-        while self._tail.poll():
-            pass
+        try:
+            while self._tail.poll():
+                pass
+        except HandedOverError as error:
+            # Its journal was trimmed, and what another home had placed is not known any more.
+            setting.note(self.name, "is refused:", error)
+            setting.history.counts["serial readers refused"] += 1
+            self._seen.is_refused = True
+            return
         for key, buffer in self._buffers.items():
             self._feed(key, buffer)
         self._map.enforce()

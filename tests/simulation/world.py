@@ -67,6 +67,8 @@ SILENT_MS: Final = 1_500
 """How long no look-up of a topic is answered meanwhile; longer than a commit may take."""
 RETENTION_CHANCE: Final = 0.4
 """Share of the histories with switches in which data is deleted that all have read."""
+ADOPTS_CHANCE: Final = 0.7
+"""Share of the histories with switches that have a second journal, of which the home adopts."""
 RETENTION_MS: Final = 170
 """Time between two such deletions."""
 HOLD_MS: Final = 200
@@ -124,8 +126,10 @@ class World:
         topology = Topology(scheduler, chance, faults, history)
         temporary = Random(-seed - 4)
         has_temporary = temporary.random() < TEMPORARY_CHANCE
+        is_switched = self.switches and faults.modes is not None
+        if faults.modes is not None and is_switched and faults.modes.random() < ADOPTS_CHANCE:
+            journals = 2
         if has_temporary:
-            is_switched = self.switches and faults.modes is not None
             topology.add_temporary(temporary, SWITCH_FIRST_MS if is_switched else 0)
         self.setting = Setting(
             scheduler=scheduler,
@@ -305,8 +309,6 @@ class World:
 
     def _start_serial(self, name: str, starts: dict[TopicPartition, int], *, steady: bool) -> None:
         journal = self.setting.chance.randrange(self.setting.journals)
-        if self.setting.places_at is not None:
-            journal = self.setting.places_at  # Another one hands over, and serial order ends there.
         self.consumers.append(SerialConsumer(self.setting, name, journal, starts, steady=steady))
 
     def _start_readers(self) -> None:

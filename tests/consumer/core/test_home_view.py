@@ -289,7 +289,7 @@ def test_what_the_home_adopts_is_a_decision_of_the_home() -> None:
     assert view.is_settled(B, 7)
     view.placed(Placed(6, {A: 9}))
     assert view.is_settled(A, 7)
-    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN))
+    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN, 44))
     view.pass_over(A)
     assert view.passed(A) == 6
     assert view.kept(A) == 0
@@ -309,6 +309,6 @@ def test_what_the_home_refuses_or_adopts_as_aborted_is_not_waited_for() -> None:
 def test_a_snapshot_lists_what_is_adopted_and_not_placed() -> None:
     view = HomeView(HOME, 10)
     writes_of_it = (HomeWrites(A, RANGE, True),)
-    view.attach(A, Start(2, None, 2), [Listed(6, 6, writes=writes_of_it, txid=FOREIGN)])
+    view.attach(A, Start(2, None, 2), [Listed(6, 6, writes=writes_of_it, txid=FOREIGN, there=44)])
     view.placed(Placed(6, {A: 9}))
-    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN))
+    assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN, 44))
