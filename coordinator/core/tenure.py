@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Final, Protocol, TypeAlias
 
 from ...journal.control import TopicPartition
@@ -568,17 +569,19 @@ class Tenure:
         """Takes what other homes answered, by durable records. What they refuse is marked."""
         if self.over or self.quiescing:
             return
-        refused, whole = self.answers.take(answers)
-        keys: dict[int, list[TopicPartition]] = {}
-        for each in refused:
-            keys.setdefault(each.begin, []).append(each.partition.key)
-        for begin, where in keys.items():
-            transaction = self.shard.transactions.get(begin)
-            assert transaction is not None, "what lacks an answer is not finished"
-            self._unwritten[begin] += 1
-            self._shell.execute(WriteLateMarkers(transaction, tuple(where)))
-        for begin in whole:
-            self.written(begin)
+        # One transaction after another: if all were taken at once, the first one's late marker
+        # would be followed by what waited for both, before the second one's is there.
+        in_order = sorted(answers, key=lambda each: each.sequence)
+        for begin, group in groupby(in_order, key=lambda each: each.begin):
+            refused, whole = self.answers.take(group)
+            if refused:
+                transaction = self.shard.transactions.get(begin)
+                assert transaction is not None, "what lacks an answer is not finished"
+                self._unwritten[begin] += 1
+                where = tuple(each.partition.key for each in refused)
+                self._shell.execute(WriteLateMarkers(transaction, where))
+            if whole:
+                self.written(begin)
         if answers:
             self._shell.answers_given()
 

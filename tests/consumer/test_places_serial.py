@@ -107,7 +107,7 @@ def test_a_stop_after_every_record_goes_on_exactly(
     assert got == wanted
 
 
-def test_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
+def test_trap_73_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
     home: Places, make_consumer: MakeConsumer
 ) -> None:
     """No commit sequence was passed yet, that the position could name."""

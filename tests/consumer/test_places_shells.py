@@ -14,6 +14,7 @@ from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
 from logtx.consumer.core.known_modes import KnownModes
 from logtx.consumer.gates import Frontier, Gates
+from logtx.consumer.home_starts import HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
@@ -506,4 +507,23 @@ def test_parts_that_were_trimmed_are_read_in_the_snapshot(
     consumer.assign([TopicPartition("t", 0, home.end())])
     assert nothing_more(consumer)
     decide_large(home, txid, writes)
+    assert read(consumer, 2) == [b"a1", b"a2"]
+
+
+def test_trap_74_where_a_large_transaction_is_marked_its_parts_need_not_be_there(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trimmed(*_: object) -> None:
+        pytest.fail("the marker says what there is")
+
+    monkeypatch.setattr(HomeStarts, "writes", trimmed)
+    home.begin_switch(Phase.TO_METADATA)
+    home.publish(Phase.TO_METADATA, {})
+    txid, writes = large(home)
+    record = PrepareCommit(begin=txid.offset, writes=(), decided_ms=1, added=(writes.partition,))
+    home.written.sequences[txid] = home.written.journal(record)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert nothing_more(consumer)
+    home.written.mark(txid, "t")
     assert read(consumer, 2) == [b"a1", b"a2"]

@@ -9,7 +9,7 @@ import pytest
 
 from logtx.coordinator.core import tenure as tenures
 from logtx.coordinator.core.adopting import refusing
-from logtx.coordinator.core.decision import WriteMarkers
+from logtx.coordinator.core.decision import WriteLateMarkers, WriteMarkers
 from logtx.coordinator.core.handing import Known, exchange, is_under_way
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
@@ -31,7 +31,7 @@ from logtx.journal.records.types import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..harness import Coordinator, Journal
+from ..harness import Coordinator, Emitted, Journal
 
 HOME, OTHER = 0, 1
 B0, B1 = PartitionId("b", 0, "id-b"), PartitionId("b", 1, "id-b")
@@ -233,6 +233,26 @@ def test_a_marker_waits_for_what_was_handed_over_before(journals: Journals) -> N
     journals.settle()
     assert journals.other.may_mark(second.offset)
     assert [*journals.other.late_markers] == [first.offset]
+
+
+def test_trap_72_a_marker_waits_for_each_late_one_of_a_lower_sequence(journals: Journals) -> None:
+    """Two are refused by one look at the home, and a marker waits for both. A lane goes on as soon
+    as it gets the first late marker: the one that waits must not follow before the second."""
+    first, second = journals.commit(("b", 0)), journals.commit(("b", 0))
+    journals.ask(journals.home, commands.SetTopicMode(topic="b", mode=Mode.MARKERS))
+    journals.turn()
+    third = journals.commit(("b", 0), lands=False)
+    journals.other.ack()
+    seen: list[tuple[int, bool]] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, Emitted) and isinstance(event.effect, WriteLateMarkers):
+            waits = not journals.other.may_mark(third.offset)
+            seen.append((event.effect.transaction.begin, waits))
+
+    journals.other.listen = listen
+    journals.settle()
+    assert seen == [(first.offset, True), (second.offset, False)]
 
 
 def test_nothing_is_handed_over_beside_a_marker(journals: Journals) -> None:
