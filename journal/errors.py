@@ -401,9 +401,10 @@ class UnknownRecordError(JournalError):
 
 
 class HandedOverError(JournalError):
-    """A reader in serial order came to a transaction that the home of another journal places.
+    """The home of another journal places a transaction, and this reader can't tell whether it is due.
 
-    It can't tell the place. A reader with `isolation.level=read_committed` can.
+    Its transaction group's journal was trimmed past where it begins, or the consumer group changed
+    between serial order and the order of the home. The text says how to go on.
     """
 
     code = 64
