@@ -401,7 +401,7 @@ class UnknownRecordError(JournalError):
 
 
 class HandedOverError(JournalError):
-    """The home of another journal places a transaction, and this reader can't tell whether it is due.
+    """Another journal's home places a transaction, and this reader can't tell whether it is due.
 
     Its transaction group's journal was trimmed past where it begins, or the consumer group changed
     between serial order and the order of the home. The text says how to go on.
