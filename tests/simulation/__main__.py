@@ -9,35 +9,56 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import Pool
+from typing import Final, NamedTuple
 
 from .checkers import CHECKERS, violations
-from .faults import KINDS, KINDS_OF_SWITCHES
+from .faults import KINDS
 from .mutations import MUTATIONS
-from .world import World, simulate
+from .world import simulate
 
-CHUNK = 20
+CHUNK: Final = 20
 """Histories of one task of a process. More make the bar jump; fewer cost hand-overs."""
-FAILURES_MAX = 10
+FAILURES_MAX: Final = 10
 """Failing seeds after which the run stops."""
-ALL_KINDS_FROM = 500
+ALL_KINDS_FROM: Final = 500
 """Number of histories from which on every kind of fault must have happened."""
-Result = tuple[list[tuple[int, str, str]], Counter[str]]
+SWITCHED_EVERY: Final = 4
+"""Of each so many seeds there is also the history in which topics are switched. More often costs
+time: such a history takes twice as long."""
 
 
-def replay_command(seed: int) -> str:
-    """Returns the command that shows a history again, with its trace."""
-    return f"make simulate SEED={seed}"
+class Failure(NamedTuple):
+    """What a checker found in a history."""
+
+    seed: int
+    switches: bool
+    checker: str
+    what: str
+
+    @property
+    def again(self) -> str:
+        """The command that shows the history again, with its trace."""
+        return f"make simulate SEED={self.seed}" + " ARGS=--switches" * self.switches
 
 
-def run_seeds(seeds: range) -> Result:
-    """Runs these seeds; returns (seed, checker, what it found) of failures, and the counts."""
-    failures: list[tuple[int, str, str]] = []
+Result = tuple[list[Failure], Counter[str]]
+
+
+def run_seeds(seeds: range, *, only_switched: bool = False) -> Result:
+    """Runs the histories of these seeds; returns what checkers found, and the counts."""
+    failures: list[Failure] = []
     counts: Counter[str] = Counter()
-    for seed in seeds:
-        history = simulate(seed)
-        failures += [(seed, name, what) for name, what in violations(history).items()]
+    histories = [(seed, True) for seed in seeds if only_switched or not seed % SWITCHED_EVERY]
+    if not only_switched:
+        histories += [(seed, False) for seed in seeds]
+    for seed, switches in histories:
+        history = simulate(seed, switches=switches)
+        found = violations(history)
+        failures += [Failure(seed, switches, name, what) for name, what in found.items()]
         counts += history.counts
+        counts["histories with switches"] += switches
         counts["histories"] += 1
         counts["records in journals"] += sum(map(len, history.journals))
         counts["records in data partitions"] += sum(map(len, history.data.values()))
@@ -49,8 +70,7 @@ def run_seeds(seeds: range) -> Result:
 
 def never_happened(counts: Counter[str]) -> list[str]:
     """Returns the kinds of faults that no history had."""
-    kinds = KINDS if World.switches else set(KINDS) - set(KINDS_OF_SWITCHES)
-    return [kind for kind in KINDS if kind in kinds and not counts[kind]]
+    return [kind for kind in KINDS if not counts[kind]]
 
 
 def table(counts: Counter[str]) -> str:
@@ -66,25 +86,26 @@ def _chunks(start: int, seeds: int) -> Iterator[range]:
         yield range(first, min(first + CHUNK, start + seeds))
 
 
-def run(start: int, seeds: int, jobs: int) -> int:
+def run(start: int, seeds: int, jobs: int, *, only_switched: bool) -> int:
     """Runs them all, with a progress bar; returns the exit code."""
     counts: Counter[str] = Counter()
-    failures: list[tuple[int, str, str]] = []
+    failures: list[Failure] = []
+    work, done = partial(run_seeds, only_switched=only_switched), 0
     began_s = time.monotonic()
     # Warnings, of topics that are deleted, would hide the bar.
     with Pool(jobs, logging.disable, (logging.WARNING,)) as pool:
-        for found, counted in pool.imap_unordered(run_seeds, _chunks(start, seeds)):
+        for found, counted in pool.imap_unordered(work, _chunks(start, seeds)):
             failures += found
             counts += counted
-            done = counts["histories"]
+            done = min(done + CHUNK, seeds)
             bar = "#" * (40 * done // seeds)
             print(f"\r[{bar:<40}] {done}/{seeds}", end="", file=sys.stderr, flush=True)
-            if len({seed for seed, _, _ in failures}) >= FAILURES_MAX:
+            if len({failure[:2] for failure in failures}) >= FAILURES_MAX:
                 break
     print(file=sys.stderr)
     print(table(counts))
-    for seed, name, what in sorted(failures):
-        print(f"\nFAILED seed {seed}, checker {name}: {what}\n  {replay_command(seed)}")
+    for each in sorted(failures):
+        print(f"\nFAILED seed {each.seed}, checker {each.checker}: {each.what}\n  {each.again}")
     missing = never_happened(counts) if seeds >= ALL_KINDS_FROM and not failures else []
     for kind in missing:
         print(f"\nFAILED no history had this fault: {kind}")
@@ -93,9 +114,9 @@ def run(start: int, seeds: int, jobs: int) -> int:
     return 1 if failures or missing else 0
 
 
-def show(seed: int) -> int:
+def show(seed: int, *, switches: bool) -> int:
     """Prints one history with its trace; returns the exit code."""
-    history = simulate(seed)
+    history = simulate(seed, switches=switches)
     print(history.trace())
     found = violations(history)
     for name, what in found.items():
@@ -115,19 +136,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     names = [mutation.name for mutation in MUTATIONS]
     parser.add_argument(
-        "--switches", action="store_true", help="switch topics to places in some of the histories"
+        "--switches", action="store_true", help="only histories in which topics are switched"
     )
     parser.add_argument("--mutation", choices=names, help="break this rule first")
     arguments = parser.parse_args()
-    World.switches = arguments.switches
     for mutation in MUTATIONS:
         if mutation.name == arguments.mutation:
             print(f"{mutation.name}: to be caught by the checker {mutation.checker}")
             mutation.apply(setattr)
     if arguments.seed is not None:
-        return show(arguments.seed)
+        return show(arguments.seed, switches=arguments.switches)
     print(f"checkers: {', '.join(CHECKERS)}")
-    return run(arguments.start, arguments.seeds, arguments.jobs)
+    switches = arguments.switches
+    return run(arguments.start, arguments.seeds, arguments.jobs, only_switched=switches)
 
 
 if __name__ == "__main__":

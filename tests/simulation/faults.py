@@ -73,8 +73,6 @@ KINDS: Final = (
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""
-_MODES_CHANCE: Final = 0.5
-"""Share of the histories in which topics are switched to places, and back."""
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
 """Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
 get far."""
@@ -119,7 +117,7 @@ class Faults:
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
         self._parts = parts if parts.random() < _TRIAL_CHANCE else None
-        self.modes = modes if modes.random() < _MODES_CHANCE else None
+        self.modes = modes
         """What decides when topics are switched; None if none is."""
         self.ends = ends if ends.random() < _TRIAL_CHANCE else None
         """What decides when a former leader answers; None if none does."""

@@ -30,8 +30,6 @@ NOTICED_MS = 2_000
 class UncleanElection(World):
     """A world in which a journal partition loses its last records, while all are at work."""
 
-    switches = False
-
     lost = False
     knew: Mapping[str, int | None] = MappingProxyType({})
     """Coordinator that knew of a record which was lost → offset of its next append, if it served.

@@ -44,8 +44,6 @@ ASK_MS: Final = 15
 class SwitchingWorld(World):
     """A world without readers, whose operator switches the topic again and again."""
 
-    switches = False
-
     def __init__(self, seed: int) -> None:
         self._modes = Random(-seed - 20)
         super().__init__(seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .__main__ import never_happened, replay_command, run_seeds, table
+from .__main__ import never_happened, run_seeds, table
 from .world import simulate
 
 SEEDS = 1_000
@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_histories() -> None:
     failures, counts = run_seeds(range(SEEDS))
     print(table(counts))
-    for seed, checker, what in failures[:1]:
-        trace = simulate(seed).trace()
-        pytest.fail(f"{trace}\n\nchecker {checker}: {what}\nagain by: {replay_command(seed)}")
+    for each in failures[:1]:
+        trace = simulate(each.seed, switches=each.switches).trace()
+        pytest.fail(f"{trace}\n\nchecker {each.checker}: {each.what}\nagain by: {each.again}")
     assert not never_happened(counts)
 
 

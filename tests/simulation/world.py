@@ -109,11 +109,8 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator
 class World:
     """All parties of one history."""
 
-    switches = False
-    """Whether topics are switched in some of these histories."""
-
-    def __init__(self, seed: int) -> None:
-        """Starts all parties."""
+    def __init__(self, seed: int, *, switches: bool = False) -> None:
+        """Starts all parties. With `switches` an operator switches topics to places and back."""
         chance = Random(seed)
         history = self.history = History(seed)
         scheduler = Scheduler()
@@ -126,11 +123,10 @@ class World:
         topology = Topology(scheduler, chance, faults, history)
         temporary = Random(-seed - 4)
         has_temporary = temporary.random() < TEMPORARY_CHANCE
-        is_switched = self.switches and faults.modes is not None
-        if faults.modes is not None and is_switched and faults.modes.random() < ADOPTS_CHANCE:
+        if switches and faults.modes.random() < ADOPTS_CHANCE:
             journals = 2
         if has_temporary:
-            topology.add_temporary(temporary, SWITCH_FIRST_MS if is_switched else 0)
+            topology.add_temporary(temporary, SWITCH_FIRST_MS if switches else 0)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
@@ -146,7 +142,7 @@ class World:
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
-            modes=faults.modes if self.switches else None,
+            modes=faults.modes if switches else None,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -628,6 +624,6 @@ def _is_worker(producer_id: str) -> bool:
     return producer_id.startswith("w")
 
 
-def simulate(seed: int) -> History:
-    """Returns the history of a seed."""
-    return World(seed).run()
+def simulate(seed: int, *, switches: bool = False) -> History:
+    """Returns the history of a seed; with `switches`, another one, in which topics are switched."""
+    return World(seed, switches=switches).run()
