@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 
@@ -16,6 +16,10 @@ from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.commands import Outcome
 from logtx.coordinator.service import CoordinatorConfig
+from logtx.integration.inspect.audit import run_audit
+from logtx.integration.inspect.groups import Group, Span
+from logtx.integration.inspect.sums import sum_up
+from logtx.journal.control import TopicPartition
 from logtx.journal.errors import HandedOverError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
@@ -104,6 +108,10 @@ class World:
         with closing(read_entries(self.log, HOME, 0, end, timeout_s=10)) as entries:
             return [e.record for _, e in entries if isinstance(e.record, Adoption)]
 
+    def sums(self, spans: Mapping[TopicPartition, Span]) -> Iterator[Group]:
+        for key, span in spans.items():
+            yield from sum_up(self.log, key, span)
+
     def close(self) -> None:
         for client in self.clients:
             client.close()
@@ -158,6 +166,9 @@ def test_those_of_other_groups_are_delivered_and_nothing_is_written_for_them(
     world.commit("group", b"g3")
     assert read(running, 1) == read(late, 1) == [b"g3"]
     world.await_finished()
+    report = run_audit(world.log, ["t"], world.sums)
+    assert report.clean, report
+    assert report.records == 6, "that of the aborted one is there too"
 
 
 def test_a_reader_that_stops_in_between_goes_on_exactly(world: World) -> None:

@@ -27,7 +27,7 @@ from ...journal.control import (
 from ...journal.errors import MalformedHeaderError
 from ...journal.places import GONE, PartitionId
 from ...journal.position import Place
-from ...journal.records.scan import JournalPart, SeenTransaction
+from ...journal.records.scan import JournalPart, SeenAdoption, SeenTransaction
 from ...journal.records.types import Forget
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -152,6 +152,26 @@ class Audit:
         self._seen = {s.txid: s for part in self.parts for s in part.transactions.values()}
         self._firsts = {part.partition: part.first for part in self.parts}
         self.report.transactions = len(self._seen)
+        for part in self.parts:
+            for adopted in part.adopted.values():
+                self._adopt(adopted)
+
+    def _adopt(self, adopted: SeenAdoption) -> None:
+        """Gives a transaction the places that the home of another journal says."""
+        seen = self._seen.get(adopted.txid)
+        if seen is None or seen.commit_sequence is None:
+            return  # Trimmed, or its journal was read before it was decided.
+        if (adopted.sequence, adopted.committed) == (seen.commit_sequence, seen.state.commits):
+            seen.places |= adopted.places
+            return
+        self._find(
+            Severity.VIOLATION,
+            "adoption",
+            None,
+            f"journal partition {adopted.home[0]} adopted {adopted.txid} at {adopted.offset} as"
+            f" {_word(adopted.committed)} in commit {adopted.sequence}, and its own journal says"
+            f" {_word(seen.state.commits)} in {seen.commit_sequence}",
+        )
 
     # ---- data -----------------------------------------------------------------------------------
 
@@ -211,6 +231,7 @@ class Audit:
             self._check_marker(key, *markers[0])
         self._check_order()
         self._check_finished(partitions)
+        self._check_handed(partitions)
         self._check_placed(partitions)
         self._check_places(partitions)
         self._check_data()
@@ -319,6 +340,35 @@ class Audit:
                         f"{seen.state} in the journal, and there is no marker",
                     )
 
+    def _check_handed(self, partitions: Collection[TopicPartition]) -> None:
+        """Checks that finished commits have a place or a marker where they were handed over."""
+        fed = set(partitions)
+        for txid, seen in self.finished_before.items():
+            if not (seen.handed and seen.state.commits):
+                continue
+            written = {w.partition.key for w in seen.writes if w.branches}
+            placed = {p.key for p in self._seen[txid].places} if txid in self._seen else set()
+            for topic, partition in sorted(seen.handed & written & fed - placed - set(seen.gone)):
+                key = topic, partition, txid.to_bytes()
+                homes = [first for home, first in self._firsts.items() if home != txid.partition]
+                if key in self._markers:
+                    continue
+                if max(homes, default=0) > 0 or self.starts[topic, partition] > 0:
+                    self._find(
+                        Severity.UNVERIFIABLE,
+                        "decision_places",
+                        key,
+                        "a home's journal or the partition was trimmed; its place may lie below",
+                    )
+                else:
+                    self._find(
+                        Severity.VIOLATION,
+                        "decision_places",
+                        key,
+                        "it was handed over to the topic's home, which neither placed nor refused"
+                        " it",
+                    )
+
     def _check_placed(self, partitions: Collection[TopicPartition]) -> None:
         """Checks that all records of placed transactions are there that their decisions state."""
         fed = set(partitions)
@@ -350,6 +400,14 @@ class Audit:
                 key = *named.key, txid.to_bytes()
                 lanes[named, key[2][:8]].append((place, False, seen.commit_sequence or 0, key))
                 self._check_above(key, place, seen)
+        for part in self.parts:
+            for adopted in part.adopted.values():
+                # In the home's lane it has the home's own sequence.
+                home = TxId(*adopted.home, 0).to_bytes()[:8]
+                for named, place in adopted.places.items():
+                    if place is not None and place != GONE and named.key in fed:
+                        key = *named.key, adopted.txid.to_bytes()
+                        lanes[named, home].append((place, False, adopted.offset, key))
         for key, markers in self._markers.items():
             offset, marker = markers[0]
             lane = PartitionId(*key[:2], marker.topic_id), key[2][:8]

@@ -41,7 +41,10 @@ class Journal:
             scan = self._scans[partition] = JournalScan(partition, epochs, at_snapshot=first > 0)
             places[partition] = first
             self.parts.append(
-                JournalPart(partition, first, scan.transactions, scan.offsets, scan.forgotten)
+                JournalPart(
+                    *(partition, first, scan.transactions, scan.offsets, scan.forgotten),
+                    scan.adopted,
+                )
             )
         self._follower = JournalFollower(log, places)
 

@@ -6,13 +6,13 @@ that was trimmed is read from a snapshot that counts, so nothing is known of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..control import TopicPartition
 from ..modes import ModeChange, Phase
-from ..places import PartitionId, Placed, Unplaced
-from ..position import Position
+from ..places import AdoptedWrites, Adoption, PartitionId, Placed, Unplaced
+from ..position import Journal, Position
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
 from .fate import EpochFilter
@@ -78,6 +78,21 @@ class SeenTransaction:
         return self.finished_in is not None and self.finished_in != self.decided_in
 
 
+@dataclass(slots=True)
+class SeenAdoption:
+    """A transaction of another journal, as the home that adopted it shows it."""
+
+    home: Journal
+    offset: int
+    """Offset of its ADOPT record: the home orders it by that."""
+    txid: TxId
+    sequence: int
+    """Its commit sequence in its own journal."""
+    committed: bool
+    places: dict[PartitionId, int | None] = field(default_factory=dict)
+    """Where the home places its commit → the place, `GONE`, or None before there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalPart:
     """What a scan found in one journal partition."""
@@ -91,6 +106,8 @@ class JournalPart:
     """Consumer group → its IOV at `first`."""
     forgotten: Sequence[tuple[int, Forget]] = ()
     """FORGET records that end offsets of consumer groups, each with its offset."""
+    adopted: Mapping[int, SeenAdoption] = field(default_factory=dict)
+    """Transactions of other journals that this one adopted, as a home, by offset of ADOPT."""
 
 
 class JournalScan:
@@ -114,16 +131,19 @@ class JournalScan:
         """Consumer group → its IOV where reading began."""
         self.forgotten: list[tuple[int, Forget]] = []
         """Valid FORGET records that end offsets of consumer groups, each with its offset."""
+        self.adopted: dict[int, SeenAdoption] = {}
+        """What was adopted, by offset of its ADOPT record."""
         self.void_entries = 0
         """Number of entries that an owner appended after another one had replaced it."""
         self._partition = partition
         self._epochs = epochs
         self._loading = at_snapshot
-        self._unplaced: Unplaced[SeenTransaction] = Unplaced()
+        self._unplaced: Unplaced[SeenTransaction | SeenAdoption] = Unplaced()
         self._placing: set[str] = set()
         """Topics in metadata mode."""
         self._listed_places: dict[int, list[tuple[PartitionId, int, int | None]]] = {}
-        """What the chunks of a snapshot say so far: offset of BEGIN → rows of `SnapshotPlaces`."""
+        """What the chunks of a snapshot say so far: offset of BEGIN, or of ADOPT → rows of
+        `SnapshotPlaces`."""
         self._listed_handed: dict[int, set[TopicPartition]] = {}
         """The same of what is handed over."""
         self._between: list[tuple[int, Entry]] = []
@@ -173,6 +193,12 @@ class JournalScan:
             case Placed():
                 for partition, place, waiting in self._unplaced.cover(record):
                     waiting.what.places[partition] = place
+            case Adoption():
+                home, told = (self._partition, entry.incarnation), record
+                seen = SeenAdoption(home, offset, told.txid, told.sequence, told.committed)
+                self._adopt(seen, record.writes)
+                for partition in seen.places:
+                    self._unplaced.add(partition, offset, seen)
             case ModeChange():
                 self._turn(record.topic, record.phase)
             case Owner():
@@ -223,6 +249,13 @@ class JournalScan:
                 seen.places[partition] = None
                 self._unplaced.add(partition, offset, seen)
 
+    def _adopt(self, adopted: SeenAdoption, writes: Iterable[AdoptedWrites]) -> None:
+        # A snapshot may spread a large one over several rows.
+        seen = self.adopted.setdefault(adopted.offset, adopted)
+        for each in writes:
+            if each.placed and each.branches:
+                seen.places[each.partition] = None
+
     def _turn(self, topic: str, phase: Phase) -> None:
         if phase is Phase.METADATA:
             self._placing.add(topic)
@@ -267,6 +300,10 @@ class JournalScan:
             keys.update(key for key, _ in over.partitions)
         for mode in record.modes:
             self._turn(mode.topic, mode.phase)
+        for each in record.unplaced:
+            home = self._partition, incarnation
+            adopted = SeenAdoption(home, each.offset, each.txid, each.sequence, True)
+            self._adopt(adopted, each.writes)
         for placed in record.places:
             self._listed_places.setdefault(placed.begin, []).extend(placed.places)
 
@@ -275,7 +312,8 @@ class JournalScan:
         listed, self._listed_places = self._listed_places, {}
         for begin, keys in self._listed_handed.items():
             self.unfinished[begin].handed = frozenset(keys)
-        for begin, seen in sorted(self.unfinished.items(), key=_sequence):
+        waiting: list[tuple[int, PartitionId, SeenTransaction | SeenAdoption]] = []
+        for begin, seen in self.unfinished.items():
             if seen.state.commits:
                 seen.writes = joined(seen.writes)
             elif seen.commit_sequence is not None:
@@ -285,8 +323,9 @@ class JournalScan:
                 if end:
                     seen.places[partition] = place
                 if end and place is None:
-                    self._unplaced.add(partition, seen.commit_sequence or 0, seen)
-
-
-def _sequence(item: tuple[int, SeenTransaction]) -> int:
-    return item[1].commit_sequence or 0
+                    waiting.append((seen.commit_sequence or 0, partition, seen))
+        for offset, adopted in self.adopted.items():
+            adopted.places |= {p: place for p, _, place in listed.get(offset, ())}
+            waiting += [(offset, p, adopted) for p, at in adopted.places.items() if at is None]
+        for sequence, partition, what in sorted(waiting, key=lambda each: each[0]):
+            self._unplaced.add(partition, sequence, what)

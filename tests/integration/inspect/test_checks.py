@@ -14,7 +14,7 @@ from logtx.journal.control import (
     encode_mode_record,
 )
 from logtx.journal.places import GONE, PartitionId
-from logtx.journal.records.scan import JournalPart, SeenTransaction
+from logtx.journal.records.scan import JournalPart, SeenAdoption, SeenTransaction
 from logtx.journal.records.types import DataPartition, PartitionWrites
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
@@ -137,6 +137,60 @@ def test_a_marker_of_a_deleted_topic_of_that_name_keeps_no_order_with_places() -
     audit.feed([marker_at(9, former, topic_id="another")])
     audit.check([P.key])
     assert "place_order" not in {check for _, check in audit.finish({}).counts}
+
+
+def handed_over(*adopted: SeenAdoption, first: int = 0, marker: int | None = None) -> Report:
+    """Audits two transactions of journal 0: the home 1 has adopted what is said."""
+    transactions = {n: ended(n, sequence, None) for n, sequence in ((1, 20), (2, 21))}
+    for each in transactions.values():
+        each.handed = frozenset({P.key})
+    own = ended(3, 6, 10)
+    own.txid = TxId(1, 1, 3)
+    said = {each.offset: each for each in adopted}
+    parts = [JournalPart(0, 0, transactions), JournalPart(1, first, {3: own}, adopted=said)]
+    finished = {each.txid: each for each in transactions.values()}
+    audit = Audit(finished_before=finished, parts=parts, starts={P.key: 0}, now_ms=0)
+    for number, each in transactions.items():
+        audit.feed([Group(*P.key, each.txid.to_bytes(), b"", 1, number, number, 0)])
+    if marker is not None:
+        audit.feed([marker_at(marker, transactions[1])])
+    audit.check([P.key])
+    return audit.finish({})
+
+
+def adoption(number: int, sequence: int, at: int, place: int | None) -> SeenAdoption:
+    return SeenAdoption((1, 1), at, TxId(0, 1, number), sequence, True, {P: place})
+
+
+FIRST, SECOND = adoption(1, 20, 7, 11), adoption(2, 21, 8, 12)
+
+
+@pytest.mark.parametrize(
+    ("report", "found"),
+    [
+        (handed_over(FIRST, SECOND), set()),
+        (handed_over(FIRST, adoption(2, 21, 8, GONE)), set()),
+        (handed_over(FIRST), {("violation", "decision_places")}),
+        (handed_over(FIRST, first=5), {("unverifiable", "decision_places")}),
+        # The home refused the first one.
+        (handed_over(SECOND, marker=9), set()),
+        (handed_over(adoption(1, 20, 7, 13), SECOND), {("violation", "place_order")}),
+        # The home's own, of sequence 6, is placed at 10.
+        (handed_over(adoption(1, 20, 5, 11), SECOND), {("violation", "place_order")}),
+        (
+            handed_over(adoption(1, 20, 7, 1), SECOND),
+            {("violation", "place_records"), ("violation", "place_order")},
+        ),
+        (
+            handed_over(adoption(1, 19, 7, 11), SECOND),
+            {("violation", "adoption"), ("violation", "decision_places")},
+        ),
+    ],
+)
+def test_what_is_handed_over_is_placed_by_its_home_or_marked(
+    report: Report, found: set[tuple[str, str]]
+) -> None:
+    assert set(report.counts) == found
 
 
 @pytest.mark.parametrize("placed", [True, False])

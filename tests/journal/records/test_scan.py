@@ -6,9 +6,9 @@ from typing import Any
 
 from logtx.journal.control import BranchRange
 from logtx.journal.modes import ModeChange, Phase
-from logtx.journal.places import GONE, PartitionId, Placed
+from logtx.journal.places import GONE, AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.records.fate import EpochFilter
-from logtx.journal.records.scan import JournalScan, SeenTransaction
+from logtx.journal.records.scan import JournalScan, SeenAdoption, SeenTransaction
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
@@ -22,11 +22,13 @@ from logtx.journal.records.types import (
     PrepareAbort,
     PrepareCommit,
     Snapshot,
+    SnapshotAdoption,
     SnapshotMode,
     SnapshotPlaces,
     SnapshotTransaction,
 )
 from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 P0, P1, M = PartitionId("p", 0, "id"), PartitionId("p", 1, "id"), PartitionId("m", 0, "id")
 ON, OFF = (ModeChange("p", "id", phase) for phase in (Phase.METADATA, Phase.TO_MARKERS))
@@ -102,6 +104,21 @@ def test_an_abort_gets_no_marker_where_its_topic_is_in_metadata_mode() -> None:
     assert [journal.seen(b).placed for b in (before, within, after)] == [set(), {P0.key}, set()]
 
 
+def test_a_home_tells_where_it_places_what_it_adopted() -> None:
+    journal = Journal()
+    txid = TxId(1, 7, 3)
+    taken = (AdoptedWrites(P0, RANGES, True), AdoptedWrites(P1, RANGES, False))
+    first = journal.put(Adoption(txid, 44, True, taken))
+    begin = journal.begin()
+    own = journal.commit(begin, P0)
+    second = journal.put(Adoption(TxId(1, 7, 9), 45, False, (AdoptedWrites(P0, (), True),)))
+    journal.put(Placed(own, {P0: 9, P1: 4}))
+    adopted = journal.scan.adopted
+    assert adopted[first] == SeenAdoption((0, 7), first, txid, 44, True, {P0: 9})
+    assert adopted[second].places == {}, "it is aborted"
+    assert journal.seen(begin).places == {P0: 9}
+
+
 def snapshot(*transactions: SnapshotTransaction, **more: Any) -> Snapshot:
     return Snapshot(
         first=100,
@@ -149,3 +166,25 @@ def test_a_scan_from_a_snapshot_goes_on_with_modes_and_places() -> None:
         63: ({P0.key}, {}),
     }
     assert scan.unfinished.keys() == {61, 63}
+
+
+def test_a_snapshot_lists_what_is_adopted_and_not_placed() -> None:
+    scan = JournalScan(0, EpochFilter(9, 7), at_snapshot=True)
+    txid, both = TxId(1, 7, 3), tuple(AdoptedWrites(p, RANGES, True) for p in (P0, P1))
+    records: list[JournalRecord] = [
+        snapshot(
+            # In its chunks the home's own come first.
+            listed(60, State.COMMITTING, 80),
+            unplaced=(SnapshotAdoption(79, txid, 44, both),),
+            places=(
+                SnapshotPlaces(60, 80, ((P0, 7, None),)),
+                SnapshotPlaces(79, 79, ((P0, 7, None), (P1, 7, 8))),
+            ),
+        ),
+        Placed(79, {P0: 11}),
+        Placed(80, {P0: 12}),
+    ]
+    for offset, record in enumerate(records, 100):
+        scan.feed(offset, Entry(9, 7, record, offset))
+    assert scan.adopted[79] == SeenAdoption((0, 7), 79, txid, 44, True, {P0: 11, P1: 8})
+    assert scan.transactions[60].places == {P0: 12}
