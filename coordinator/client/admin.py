@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from ...journal.errors import ConfigError, NotSupportedError, TopicModeError
+from ...journal.errors import ConfigError, NotSupportedError, RetriableError, TopicModeError
 from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -217,6 +217,7 @@ class AdminQueries(CoordinatorQueries):
             UnknownTopicError, UnsupportedTopicError: there is no such topic; or no transaction may
                 write to it, for it is compacted.
             ConfigError: it is bound to none, and none is named.
+            RetriableError: no coordinator answered in time: then call again.
         """
         deadline_s = time.monotonic() + timeout_s
         group = self._topic_group(topic, mode, transaction_group)
@@ -226,7 +227,14 @@ class AdminQueries(CoordinatorQueries):
         met: TopicModeInfo | None = None
         while True:
             left_s = min(self._timeout_s, max(deadline_s - time.monotonic(), LAST_ANSWER_S))
-            info = _only(self._ask(group, command, TopicModes, left_s), topic)
+            try:
+                info = _only(self._ask(group, command, TopicModes, left_s), topic)
+            except RetriableError:
+                # A coordinator that is replaced meanwhile: its successor goes on with the switch.
+                if time.monotonic() >= deadline_s:
+                    raise
+                time.sleep(SWITCH_PAUSE_S)
+                continue
             if progress is not None and info != met:
                 progress(info)
             met = info

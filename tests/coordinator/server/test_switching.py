@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -24,12 +24,13 @@ from logtx.coordinator.protocol.commands import (
 from logtx.journal.errors import (
     ConfigError,
     NotAllowedError,
+    RequestTimedOutError,
     TopicModeError,
     UnknownTopicError,
     UnsupportedTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.modes import Mode, binding_of
+from logtx.journal.modes import Mode, Phase, binding_of
 from logtx.journal.reader import journal_partition_of
 from logtx.journal.records.codec import FORMAT_VERSION
 
@@ -108,6 +109,27 @@ def test_the_transaction_group_must_be_named_once(cluster: Cluster, admin: Admin
         admin.set_topic_mode("orders", Mode.METADATA)
     never = admin.set_topic_mode("orders", Mode.MARKERS)
     assert (never.home, never.info.mode_offset) == (None, -1), "it always had markers"
+
+
+def test_a_switch_outlasts_a_request_without_answer(
+    cluster: Cluster, admin: AdminQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.join()
+    ask, lost = admin._ask, 0
+
+    def losing(of: Any, command: Any, *rest: Any) -> Any:
+        nonlocal lost
+        if isinstance(command, SetTopicMode) and lost < 3:
+            lost += 1
+            raise RequestTimedOutError("no answer")
+        return ask(of, command, *rest)
+
+    monkeypatch.setattr(admin, "_ask", losing)
+    told = admin.set_topic_mode("orders", Mode.METADATA, transaction_group="billing", timeout_s=30)
+    assert (told.info.phase, lost) == (Phase.METADATA, 3)
+    lost = -1_000_000
+    with pytest.raises(RequestTimedOutError, match="no answer"):
+        admin.set_topic_mode("orders", Mode.MARKERS, timeout_s=0.3)
 
 
 @pytest.mark.parametrize("reads", [0, FORMAT_VERSION - 1])
