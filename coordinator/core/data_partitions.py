@@ -191,7 +191,7 @@ def check_markers_fit(
     placed there is no marker: such a topic may be one that takes no record at all any more.
 
     Raises:
-        RequestTooLargeError: the marker would name too many branches.
+        RequestTooLargeError: the marker would name too many branches, or the topic takes none.
     """
     without = frozenset(placed)
     for key in (added.keys() | writes.keys()) if added else writes:
@@ -201,10 +201,19 @@ def check_markers_fit(
         facts = topics.get(topic)
         count = len(writes.get(key, ())) + len(added.get(key, ()))
         size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * count
-        if facts is not None and size > min(facts.record_max_bytes, MARKER_BYTES_MAX):
+        if facts is None or size <= min(facts.record_max_bytes, MARKER_BYTES_MAX):
+            continue
+        if facts.record_max_bytes < MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES:
             raise RequestTooLargeError(
-                f"the marker of {topic}[{partition}] would name {count} branches, up"
-                f" to {size} bytes; the topic takes {facts.record_max_bytes} (max.message.bytes),"
-                f" and a marker has at most {MARKER_BYTES_MAX}: write with fewer tasks (in Spark:"
-                " coalesce, or repartition by the key that chooses the partition)"
+                f"topic {topic} takes records of at most {facts.record_max_bytes} bytes"
+                f" (max.message.bytes), and a marker may need"
+                f" {MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES}. Raise it; or if the topic is sealed,"
+                " let it do without markers: logtx topics set-mode"
+                f" {topic} --mode metadata --without-records"
             )
+        raise RequestTooLargeError(
+            f"the marker of {topic}[{partition}] would name {count} branches, up to {size} bytes;"
+            f" the topic takes {facts.record_max_bytes} (max.message.bytes), and a marker has at"
+            f" most {MARKER_BYTES_MAX}: write with fewer tasks (in Spark: coalesce, or repartition"
+            " by the key that chooses the partition)"
+        )

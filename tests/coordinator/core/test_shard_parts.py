@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -273,6 +274,16 @@ def test_a_marker_that_its_topic_refuses_is_refused_with_the_part() -> None:
     assert "max.message.bytes" in str(refusal)
     assert isinstance(stage.commit(1, {A0: wrote(0)}), RequestTooLargeError)
     assert is_committing(stage.commit(1))
+
+
+def test_a_sealed_topic_with_markers_is_named_with_both_ways_out() -> None:
+    stage = Parts()
+    topics = stage.coordinator.topics
+    topics["a"] = replace(topics["a"], record_max_bytes=1)
+    refusal = stage.add(0, {A0: wrote(1)})
+    assert isinstance(refusal, RequestTooLargeError)
+    assert "topic a takes records of at most 1 bytes (max.message.bytes)" in str(refusal)
+    assert "logtx topics set-mode a --mode metadata --without-records" in str(refusal)
 
 
 def test_a_transaction_has_so_many_ranges_and_no_more() -> None:
