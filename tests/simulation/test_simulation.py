@@ -13,7 +13,7 @@ import pytest
 from .__main__ import never_happened, run_seeds, table
 from .world import simulate
 
-SEEDS = 1_000
+SEEDS = 600
 """As many as fit into 8 minutes for all tests on two cores. `make simulate` runs more."""
 ROOT = Path(__file__).resolve().parents[2]
 
