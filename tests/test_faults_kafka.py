@@ -167,6 +167,37 @@ def test_open_transactions_outlive_the_coordinator_process(
                 process.kill()
 
 
+def test_a_coordinator_that_is_to_end_does_although_its_broker_stands_still(
+    logtx_kafka: LocalKafka, topic: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A commit of group offsets is under way then, whose answer librdkafka's `close` awaits."""
+    servers = logtx_kafka.bootstrap_servers
+    child = start_coordinator(servers, tmp_path / "coordinator.log")
+    try:
+        with logtx.Producer(
+            {"bootstrap.servers": servers, "transactional.id": unique("producer")}
+        ) as producer:
+            with producer.begin_transaction() as txn:
+                txn.produce(topic, b"before", partition=0)
+            left = producer.begin_transaction()
+            left.produce(topic, b"after", partition=0)
+            assert producer.flush(TIMEOUT_S) == 0
+            logtx_kafka.pause()
+            try:
+                told = left.commit_async()
+                time.sleep(0.3)
+                child.signal(signal.SIGTERM)
+                assert child.await_end(40)
+            finally:
+                logtx_kafka.resume()
+            child.start()
+            child.await_ready()
+            assert told.result(TIMEOUT_S * 2).state.commits
+        assert read(servers, topic, 2) == [b"before", b"after"]
+    finally:
+        child.kill()
+
+
 PRODUCER = """
 import sys, time, logtx
 producer = logtx.Producer({"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[3]})

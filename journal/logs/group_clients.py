@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ from ..errors import BrokerError
 from .asking import DENIED, NO_TIME_S, TIMED_OUT, Asking
 from .interface import LogConsumer
 
+CLOSE_S: Final = 5.0
+"""Longest wait until the clients of a log are closed. A shorter one leaves more of them to end by
+themselves, a longer one delays the end of a process while a broker is away."""
 NEVER_POLLED: Final = {"log_level": 0}
 """Settings of clients that are never polled, or only for an answer.
 
@@ -54,10 +58,27 @@ class _GroupClient:
             self._lock.release()
 
     def close(self) -> None:
-        """Closes the consumer, after the question under way."""
+        """Closes the consumer, after the question under way. See `close_all`."""
         with self._lock:
             self._closed = True
             self._consumer.close()
+
+
+def close_all(clients: Iterable[_GroupClient]) -> None:
+    """Closes clients, and waits for `CLOSE_S` at most.
+
+    librdkafka's `close` awaits the answer to a commit that is under way, and has no time-out: where
+    the broker stands still, a coordinator that was told to end would not. What takes longer goes on
+    in a thread of its own, and ends with the process.
+    """
+    closing = [
+        threading.Thread(target=client.close, name="logtx-close", daemon=True) for client in clients
+    ]
+    for thread in closing:
+        thread.start()
+    deadline_s = time.monotonic() + CLOSE_S
+    for thread in closing:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
 class GroupReader(_GroupClient):

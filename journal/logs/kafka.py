@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from .asking import Asking, Promise
-from .group_clients import GroupCommitter, GroupReader
+from .group_clients import GroupCommitter, GroupReader, close_all
 from .interface import GroupOffset
 from .kafka_offsets import KafkaOffsets
 
@@ -128,14 +128,10 @@ class KafkaLog(KafkaOffsets):
         """Releases all clients of this log's own; the next request makes new ones."""
         with self._lock:
             self._admin_client = None
-            readers = list(self._group_readers.values())
-            committers = list(self._group_committers.values())
+            clients = [*self._group_readers.values(), *self._group_committers.values()]
             self._group_readers.clear()
             self._group_committers.clear()
-        for reader in readers:
-            reader.close()
-        for committer in committers:
-            committer.close()
+        close_all(clients)
 
 
 def _described_group(asking: Asking, future: Promise[Any]) -> Any:

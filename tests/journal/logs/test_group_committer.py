@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from logtx.journal.errors import BrokerError
+from logtx.journal.logs import group_clients
 from logtx.journal.logs.interface import GroupOffset, LogConsumer
 from logtx.journal.logs.kafka import KafkaLog
 
@@ -95,3 +97,17 @@ def test_a_commit_without_an_answer_is_bounded() -> None:
     with pytest.raises(BrokerError, match="no answer"):
         commit(CommittingLog(of_earlier), timeout_s=0.3)
     assert time.monotonic() - started_s < 3
+
+
+def test_a_client_that_does_not_close_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    # librdkafka awaits the answer to a commit, which a broker that stands still does not give.
+    monkeypatch.setattr(group_clients, "CLOSE_S", 0.3)
+    log, answered = CommittingLog(done, done), threading.Event()
+    commit(log)
+    log.made[0].close = answered.wait  # type: ignore[assignment,method-assign]
+    started_s = time.monotonic()
+    log.close()
+    assert time.monotonic() - started_s < 3
+    answered.set()
+    commit(log)
+    assert len(log.made) == 2, "the next request makes a new one"
