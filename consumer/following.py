@@ -240,9 +240,9 @@ class Following:
         began = modes.follows(Position.at(assigned.origin.o2))
         whole = began is None or began.passed is not None
         if whole and follows.mode_offset >= 0:
-            passed = Passed(follows.home, follows.mode_offset)
-            return _anew(assigned, replace(position, passed=passed))
+            position = replace(position, passed=Passed(follows.home, follows.mode_offset))
         again = _anew(assigned, position)
+        # In either case: a fence that lists all that is placed from its o2 on would not do.
         again.counted_from = assigned.origin.o2
         return again
 

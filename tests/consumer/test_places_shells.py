@@ -347,6 +347,25 @@ def test_a_partition_that_came_while_its_topic_was_switched_is_found_without_a_m
     assert read(late, 6) == [b"a1", b"a2", b"p1", b"p2", b"p3", b"b"]
 
 
+def test_trap_75_a_fence_behind_what_was_missed_is_not_enough(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    # As above, and the journal was trimmed to its first fence, which lies behind the switch.
+    early = make_consumer(pending_lookup_age_ms=1_000)
+    early.assign([TopicPartition("t", 2)])
+    assert nothing_more(early, 0.1)
+    home.partitions = 2
+    home.switch(Phase.METADATA)
+    home.partitions = 3
+    first = snapshot(home)
+    home.transaction([b"a"], 2)
+    home.written.append("t", [b"p1", b"p2"], partition=2)
+    assert read(early, 2) == [b"p1", b"p2"]
+    snapshot(home, last_places=((home.partition(2), 1),))
+    log.delete_records(JOURNAL_TOPIC, 0, first)
+    assert read(early, 1) == [b"a"]
+
+
 def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

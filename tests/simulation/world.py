@@ -309,10 +309,21 @@ class World:
 
     def _start_readers(self) -> None:
         for key in self.setting.output_keys:
-            for number in range(2):
-                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
+            self._read_from_start(key)
         if self.setting.chance.random() < 0.5:
             self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
+
+    def _read_from_start(self, key: TopicPartition) -> None:
+        if not self._may_be_read(key):
+            self.setting.scheduler.after(MONKEY_MS, lambda: self._read_from_start(key))
+            return
+        for number in range(2):
+            self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
+
+    def _may_be_read(self, key: TopicPartition) -> bool:
+        """Returns whether a consumer may be given a partition. Where topics are switched, not
+        before it is there: whoever is given it learns of the switch by then."""
+        return self.setting.modes is None or key[1] < self.setting.topology.writable
 
     def _anywhere(self) -> dict[TopicPartition, int]:
         broker, chance = self.setting.broker, self.setting.chance
@@ -351,7 +362,8 @@ class World:
             return
         for key in self.setting.output_keys:
             first, end = self._range(key)
-            self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
+            if self._may_be_read(key):
+                self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
         if chance.random() < 0.5:
             self._start_serial("sm", self._anywhere(), steady=False)
 
