@@ -52,12 +52,15 @@ SEEN_AT: Final = {
 """Mutation → first seed that catches it. The rare ones would take long otherwise."""
 SEEN_WITH_SWITCHES_AT: Final = {
     "any_fence_will_do": 1,
-    "end_asked_before_the_decision": 3,
-    "fence_lists_nothing": 1,
+    "end_asked_before_the_decision": 1,
+    "fence_lists_nothing": 16,
     "mode_record_not_waited_for": 23,
-    "no_gate": 10,
-    "snapshot_forgets_what_is_adopted": 52,
+    "no_gate": 1,
+    "readers_pass_over_what_is_adopted": 0,
+    "snapshot_forgets_what_is_adopted": 21,
     "trimmed_at_once": 5,
+    "what_is_only_decided_is_adopted": 8,
+    "what_lies_below_the_start_is_due": 2,
 }
 """The same for mutations of places. Those that are missing are rare, and so their test is slow."""
 
