@@ -21,10 +21,14 @@ has delivered, too. To tell them from those of open transactions, it begins at a
 place is at or below that, if there is one: then it reads of all these decisions. Else look-ups
 tell.
 
-What a new reader counts as delivered (R11): everything that is placed below *x*. It may not know
-yet which that is. So `passed` is None until the first transaction with a place at or above *x* is
-known, or until a gate proves that all that is decided is placed below; and before that nothing is
-delivered (`placed_input`).
+What a new reader counts as delivered (R11): everything that is placed below *x*, but for what was
+pending there. It may not know yet which that is. So `passed` is None until the first transaction
+with a place at or above *x* is known, or one that was pending, or until a gate proves that all that
+is decided is placed below; and before that nothing is delivered (`placed_input`).
+
+Pending at *x* was what has no record below *o1*, the position's lowest one. A reader held it that
+had not heard of the switch, and was replaced. It had delivered nothing that was placed in that
+stretch, or `passed` would say so.
 
 Pure.
 """
@@ -157,6 +161,8 @@ def where_to_begin(
     if is_known and start.o1 >= start.x:
         return behind, False
     x = max(start.x, start.log_start)
+    if start.passed is None and start.o1 < start.x:
+        x = max(start.o1 + 1, start.log_start)  # What was pending has its place behind its records.
     fit = [
         c.offset
         for c in candidates
@@ -180,7 +186,7 @@ class _Part:
     """What is decided with writes in one partition, and not passed there."""
 
     def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
-        self.x = start.x
+        self.x, self.o1 = start.x, start.o1
         self.passed = start.passed
         self.begins = begins
         """Journal offset from which on it was followed."""
@@ -199,6 +205,10 @@ class _Part:
         marker ends."""
         self.aborted: list[TxId] = []
         """What the home adopted as aborted, and the partition was not told of."""
+
+    def was_pending(self, due: Due) -> bool:
+        """Returns whether a transaction was pending where the reader begins: see the module."""
+        return self.o1 <= min(r.first_offset for r in due.branches)
 
 
 class HomeView:
@@ -342,7 +352,7 @@ class HomeView:
         part.last = max(part.last, place)
         if place == GONE:
             return
-        if part.passed is None and place < part.x:
+        if part.passed is None and place < part.x and not part.was_pending(due):
             part.below = due.sequence
             return
         if part.passed is None:

@@ -366,6 +366,40 @@ def test_trap_75_a_fence_behind_what_was_missed_is_not_enough(
     assert read(early, 1) == [b"a"]
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_trap_76_what_was_pending_for_a_reader_that_missed_the_switch_comes_after_a_restart(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, trimmed: bool
+) -> None:
+    home.written.append("t", [b"p0"], partition=2)
+    early = make_consumer(enable_auto_commit=False)
+    early.assign([TopicPartition("t", 2)])
+    assert read(early, 1) == [b"p0"]
+    home.partitions = 2
+    home.switch(Phase.METADATA)
+    home.partitions = 3
+    first = snapshot(home)
+    home.transaction([b"a"], 2)
+    home.written.append("t", [b"p1"], partition=2)
+    home.transaction([b"b"], 2)
+    home.written.append("t", [b"p2"], partition=2)
+    assert read(early, 2) == [b"p1", b"p2"]
+    early.commit(asynchronous=False)
+    early.close()
+    if trimmed:
+        snapshot(home, last_places=((home.partition(2), 4),))
+        log.delete_records(JOURNAL_TOPIC, 0, first)
+    home.transaction([b"c"], 2)
+    again = make_consumer(group_id=early.group_id, enable_auto_commit=False)
+    again.assign([TopicPartition("t", 2)])
+    assert read(again, 2) == [b"a", b"b"]
+    again.commit(asynchronous=False)
+    again.close()
+    last = make_consumer(group_id=early.group_id)
+    last.assign([TopicPartition("t", 2)])
+    assert read(last, 1) == [b"c"]
+    assert nothing_more(last, 0.1)
+
+
 def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
