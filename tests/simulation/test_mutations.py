@@ -54,6 +54,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "any_fence_will_do": 1,
     "end_asked_before_the_decision": 1,
     "fence_lists_nothing": 16,
+    "fence_must_be_named": 53,
     "mode_record_not_waited_for": 23,
     "no_gate": 1,
     "readers_pass_over_what_is_adopted": 0,
