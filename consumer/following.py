@@ -91,7 +91,7 @@ class Following:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
             buffer.known_mode = self.known_mode(assigned)
             return buffer
-        if start.o3 and set(start.delivered) - {follows.home}:
+        if start.o3 and start.passed is None and set(start.delivered) - {follows.home}:
             # Which transaction that was part of, in the order of the home, can't be told.
             topic, partition = key
             raise HandedOverError(

@@ -280,7 +280,8 @@ class JournalTail:
         """Stops a reader that begins above decisions which no marker here tells of."""
         topics = {topic for topic, _ in self._buffers}
         foreign = {t for t, home in self._homes_of(topics).items() if home != self.partition}
-        for topic in sorted(foreign | (topics & set(handed))):
+        topic = min(foreign | (topics & set(handed)), default=None)
+        if topic is not None:
             self._refusal = HandedOverError(
                 f"{JOURNAL_TOPIC}[{self.partition}] was trimmed, and the home of topic {topic} is"
                 " another journal partition, which may have placed transactions of this"

@@ -21,9 +21,11 @@ from logtx.integration.inspect.groups import Group, Span
 from logtx.integration.inspect.sums import sum_up
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import HandedOverError
+from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
 from logtx.journal.places import Adoption
+from logtx.journal.position import Passed, Position
 from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from logtx.journal.reader import find_fates, journal_partition_of, read_entries
 from logtx.producer.producer import Producer
@@ -279,6 +281,17 @@ def test_a_group_that_stopped_within_a_transaction_can_not_change(world: World) 
     again.close()
     world.commit("group", b"g3")
     assert read(world.consumer(), 1) == [b"g3"]
+
+
+def test_one_that_has_changed_may_stop_within_a_transaction_that_is_marked(world: World) -> None:
+    """Its position keeps for good what it had delivered in serial order."""
+    world.switch(Mode.METADATA)
+    world.commit("own", b"o1")
+    home = world.commit("own", b"o2").txid.journal
+    other = world.commit("group", b"g1").txid.journal
+    position = Position(o1=0, o2=0, o3=1, passed=Passed(home, 1), delivered={other: 0})
+    world.log.commit_group_offset("g", "t", 0, GroupOffset(0, position.to_metadata()))
+    assert sorted(read(world.consumer(), 3)) == [b"g1", b"o1", b"o2"]
 
 
 def test_a_group_that_read_in_the_homes_order_can_not_change_to_serial(world: World) -> None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum, auto
 from typing import Final
 
@@ -328,7 +328,7 @@ class HomeView:
             part = self._parts.get(each.partition)
             if part is None or not each.branches:
                 continue
-            due = replace(decided, branches=each.branches)
+            due = Due(begin, sequence, each.branches, decided.txid, decided.there)
             place = places.get(each.partition)
             if not each.placed:
                 part.kept[begin] = Fate.MARKED

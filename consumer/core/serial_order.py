@@ -139,6 +139,7 @@ class SerialBuffer(PartitionBuffer):
             for journal, sequence in start.met.items()
             if journal[0] == journal_partition
         }
+        """Commit sequences of the markers that were read, which rise, but for the oldest."""
         self._due: deque[_Due] = deque()
         """What ends without a marker, and is not read up to; in commit-sequence order."""
         self.begun_by_home = passed is not None and passed.home[0] != journal_partition
@@ -147,7 +148,6 @@ class SerialBuffer(PartitionBuffer):
         """Commit sequences of those that are placed nowhere, or below where reading began."""
         self._half_of: RawTxId | None = None
         """The placed transaction of which an earlier life delivered some records."""
-        """Commit sequences of the markers that were read, which rise, but for the oldest."""
         self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
         """Events for records whose headers did not decode; each is reported once."""
 
