@@ -142,6 +142,21 @@ def read(consumer: Consumer, count: int) -> list[bytes]:
     return found
 
 
+def stopping_after_each(world: World, count: int, group: str) -> list[bytes]:
+    """Reads so many records, each with a reader that goes on where the one before stopped."""
+    found: list[bytes] = []
+    while len(found) < count:
+        consumer = world.consumer(**{"group.id": group, "enable.auto.commit": False})
+        message = consumer.poll(20)
+        assert message is not None
+        value = message.value()
+        assert isinstance(value, bytes)
+        found.append(value)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    return found
+
+
 def test_those_of_other_groups_are_delivered_and_nothing_is_written_for_them(
     world: World,
 ) -> None:
@@ -179,25 +194,7 @@ def test_a_reader_that_stops_in_between_goes_on_exactly(world: World) -> None:
         world.commit("group", b"g%da" % number, b"g%db" % number)
         world.commit("own", b"o%d" % number)
     wanted = read(world.consumer(**{"group.id": "whole"}), 9)
-    found: list[bytes] = []
-    while len(found) < len(wanted):
-        consumer = Consumer(
-            {
-                **world.servers,
-                "group.id": "stops",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-            }
-        )
-        consumer.subscribe(["t"])
-        message = consumer.poll(20)
-        assert message is not None
-        value = message.value()
-        assert isinstance(value, bytes)
-        found.append(value)
-        consumer.commit(asynchronous=False)
-        consumer.close()
-    assert found == wanted
+    assert stopping_after_each(world, len(wanted), "stops") == wanted
 
 
 def test_a_key_hands_over_too(world: World) -> None:
@@ -248,17 +245,7 @@ def test_a_group_may_change_from_serial_order_to_that_of_the_home(world: World) 
     serial.close()
     assert left.commit().state.commits
     world.commit("group", b"g3")
-    found: list[bytes] = []
-    while len(found) < 2:
-        consumer = world.consumer(**{"enable.auto.commit": False})
-        message = consumer.poll(20)
-        assert message is not None
-        value = message.value()
-        assert isinstance(value, bytes)
-        found.append(value)
-        consumer.commit(asynchronous=False)
-        consumer.close()
-    assert sorted(found) == [b"g3", b"o1"]
+    assert sorted(stopping_after_each(world, 2, "g")) == [b"g3", b"o1"]
     assert read(world.consumer(), 0) == []
 
 

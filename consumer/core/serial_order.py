@@ -174,16 +174,10 @@ class SerialBuffer(PartitionBuffer):
 
         Must be called in commit-sequence order. What was told before changes nothing.
         """
-        sequence, journal = end.commit_sequence, journal_of(raw)
-        if sequence <= self._met_taken.get(journal, -1) or raw in self._held:
-            return
         # Below where an earlier life had read lies also what a broker told too low an end for. That
         # was pending then, and is read again.
-        last = max(r.last_offset for r in end.branches)
-        if place == GONE or (place < self._start.o2 and last < self._start.o1):
-            self._not_coming[raw] = sequence
-        else:
-            self._await(_Due(place, raw, end, is_place=True))
+        comes = place >= self._start.o2 or self._reads(end)
+        self._await(_Due(place, raw, end, is_place=True), comes=place != GONE and comes)
 
     def end_behind_last(self, raw: RawTxId, end: Marker) -> None:
         """Ends a transaction that the home of another journal places, or marks if that refuses.
@@ -192,17 +186,19 @@ class SerialBuffer(PartitionBuffer):
         of which records it is. So it counts as ended when the last of them is read. What was told
         before changes nothing.
         """
-        sequence, journal = end.commit_sequence, journal_of(raw)
-        if sequence <= self._met_taken.get(journal, -1) or raw in self._held:
-            return
-        last = max(r.last_offset for r in end.branches)
-        if last < self._start.o1:
-            self._not_coming[raw] = sequence
-        else:
-            self._await(_Due(last + 1, raw, end, is_place=False))
+        behind = _last_offset(end) + 1
+        self._await(_Due(behind, raw, end, is_place=False), comes=self._reads(end))
 
-    def _await(self, due: _Due) -> None:
-        if all(due.raw != other.raw for other in self._due):
+    def _reads(self, end: Marker) -> bool:
+        return _last_offset(end) >= self._start.o1
+
+    def _await(self, due: _Due, *, comes: bool) -> None:
+        sequence = due.end.commit_sequence
+        if sequence <= self._met_taken.get(journal_of(due.raw), -1) or due.raw in self._held:
+            return
+        if not comes:
+            self._not_coming[due.raw] = sequence
+        elif all(due.raw != other.raw for other in self._due):
             self._due.append(due)
             self._end_due()
 
@@ -460,6 +456,10 @@ class SerialBuffer(PartitionBuffer):
         self._held.clear()
         self._pending_map.drop(self._parked)
         super().close()
+
+
+def _last_offset(end: Marker) -> int:
+    return max(r.last_offset for r in end.branches)
 
 
 @value(frozen=True, slots=True)

@@ -50,6 +50,17 @@ def serial(make_consumer: MakeConsumer, *places: TopicPartition, **settings: obj
     return consumer
 
 
+def stopping_after_each(make_consumer: MakeConsumer, count: int) -> list[bytes | None]:
+    """Reads so many records, each with a reader that goes on where the one before stopped."""
+    got = []
+    for _ in range(count):
+        consumer = serial(make_consumer, group_id="stops", enable_auto_commit=False)
+        got += read(consumer, 1)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    return got
+
+
 def across(home: Places, name: bytes, *counts: int) -> TxId:
     """Writes `counts` records to partitions 0, 1 and 2, and decides. Places nothing."""
     txid = home.written.begin()
@@ -98,13 +109,8 @@ def test_places_and_markers_come_in_the_order_of_the_decisions(
 def test_a_stop_after_every_record_goes_on_exactly(
     home: Places, make_consumer: MakeConsumer
 ) -> None:
-    wanted, got = some(home), []
-    for _ in wanted:
-        consumer = serial(make_consumer, group_id="stops", enable_auto_commit=False)
-        got += read(consumer, 1)
-        consumer.commit(asynchronous=False)
-        consumer.close()
-    assert got == wanted
+    wanted = some(home)
+    assert stopping_after_each(make_consumer, len(wanted)) == wanted
 
 
 def test_trap_73_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
@@ -114,13 +120,7 @@ def test_trap_73_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
     home.switch(Phase.METADATA)
     across(home, b"a", 3)
     home.place()
-    got = []
-    for _ in range(3):
-        consumer = serial(make_consumer, group_id="stops", enable_auto_commit=False)
-        got += read(consumer, 1)
-        consumer.commit(asynchronous=False)
-        consumer.close()
-    assert got == [b"a00", b"a01", b"a02"]
+    assert stopping_after_each(make_consumer, 3) == [b"a00", b"a01", b"a02"]
 
 
 def test_a_transaction_waits_for_each_of_its_places(

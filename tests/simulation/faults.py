@@ -51,7 +51,12 @@ TRIALS: Final = (
     "little in one turn",
 )
 """Events with a `Random` of their own: histories without them are as they would be without it."""
-KINDS_OF_SWITCHES: Final = (
+KINDS: Final = (
+    *(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds),
+    *EVENTS,
+    *TRIALS,
+    "writes in parts",
+    "former leader answered",
     "topic switched",
     "topic switched without mode records",
     "mode record written twice",
@@ -61,15 +66,6 @@ KINDS_OF_SWITCHES: Final = (
     "gate not told",
     "modes read late",
     "data trimmed",
-)
-"""Of histories in which topics are switched."""
-KINDS: Final = (
-    *(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds),
-    *EVENTS,
-    *TRIALS,
-    "writes in parts",
-    "former leader answered",
-    *KINDS_OF_SWITCHES,
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""

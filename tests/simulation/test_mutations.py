@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
@@ -71,6 +72,15 @@ def _is_of_places(mutation: Mutation) -> bool:
     return mutation.apply.__module__ in of_places
 
 
+def _find(mutation: Mutation, seeds: Iterable[int], *, switches: bool) -> None:
+    for seed in seeds:
+        found = violations(simulate(seed, switches=switches))
+        if mutation.checker in found:
+            print(f"seed {seed}: {found}")
+            return
+    pytest.fail(f"{mutation.checker} found nothing in {SEEDS} histories")
+
+
 @pytest.mark.parametrize("name", SEEN_WITH_SWITCHES_AT)
 def test_mutation_of_places_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)
@@ -90,10 +100,7 @@ def test_rare_mutation_of_places_is_caught(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation.apply(monkeypatch.setattr)
-    for seed in range(SEEDS):
-        if mutation.checker in violations(simulate(seed, switches=True)):
-            return
-    pytest.fail(f"{mutation.checker} found nothing in {SEEDS} histories")
+    _find(mutation, range(SEEDS), switches=True)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +110,7 @@ def test_rare_mutation_of_places_is_caught(
 )
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch.setattr)
-    for seed in (SEEN_AT.get(mutation.name, 0), *range(SEEDS)):
-        found = violations(simulate(seed))
-        if mutation.checker in found:
-            print(f"seed {seed}: {found}")
-            return
-    pytest.fail(f"{mutation.checker} found nothing in {SEEDS} histories")
+    _find(mutation, (SEEN_AT.get(mutation.name, 0), *range(SEEDS)), switches=False)
 
 
 def test_docs_name_every_mutation_and_who_catches_it() -> None:
