@@ -74,6 +74,8 @@ PAUSE_MS: Final = 30
 """Longest pause before the first bid; it doubles with every lost bid."""
 FAILED_PAUSE_MS: Final = 150
 """Time after which a journal that can't be read is tried again."""
+DOUBT_MS: Final = 500
+"""How often an owner that appends nothing asks whether it is still the owner."""
 EXCHANGE_MS: Final = (3, 40)
 """Least and most time between two looks at what other journals hand over or answer."""
 READ_SHARE: Final = 0.7
@@ -217,6 +219,12 @@ class Seat:
         """Why the journal can't be read, until it is tried again."""
         self._bidding = False
         self._pause_ms = PAUSE_MS
+        self._doubt_ms = 0
+        self._looked_at = -1
+        self._doubts = Random(partition)
+        self.draw = coordinator.setting.chance
+        """What says how long a question for the end takes; doubts have their own, for their number
+        changes with any fault."""
 
     # ---- owning ---------------------------------------------------------------------------------
 
@@ -244,8 +252,21 @@ class Seat:
         tenure.tick(self.coordinator.now(), self._facts)
         if self._placing is not None:
             self._placing.soon()
+        self._doubt_if_idle(tenure)
         if tenure.more_due:
             self.coordinator.later(1, lambda: self._tick_tenure(tenure))
+
+    def _doubt_if_idle(self, tenure: Tenure) -> None:
+        # As `Serving.tick` does: one that appends nothing hears of its successor in no other way.
+        if self._setting.now_ms < self._doubt_ms:
+            return
+        self._doubt_ms = self._setting.now_ms + DOUBT_MS
+        is_idle = self._looked_at == tenure.shard.next_offset
+        self._looked_at = tenure.shard.next_offset
+        if is_idle and not (tenure.over or tenure.quiescing):
+            self.draw = self._doubts
+            tenure.doubt()
+            self.draw = self._setting.chance
 
     def _has_failed(self, owner: str | None) -> bool:
         # As a peer tells it that can't read the journal.
@@ -637,7 +658,7 @@ class _Shell:
         seat, setting = self._seat, self._setting
         journal = setting.broker.journal(seat.partition)
         ends: list[int] = []
-        first_ms, second_ms = setting.chance.randint(0, 8), setting.chance.randint(1, 8)
+        first_ms, second_ms = seat.draw.randint(0, 8), seat.draw.randint(1, 8)
         setting.scheduler.after(first_ms, lambda: ends.append(len(journal)))
         seat.coordinator.later(first_ms + second_ms, lambda: self.tenure.end_told(ends[0]))
 

@@ -62,6 +62,8 @@ class Decision:
     writes: dict[TopicPartition, tuple[BranchRange, ...]]
     placed: frozenset[TopicPartition] = frozenset()
     """Data partitions in which it writes no marker."""
+    handed: frozenset[TopicPartition] = frozenset()
+    """Data partitions that it hands over to another home, which may refuse them."""
     reason: AbortReason | None = None
     """Why it is aborted."""
 
@@ -306,7 +308,8 @@ class Journal:
                 found.ids.update({p.key: p.topic_id for p in told.added})
                 found.ids.update({w.partition.key: w.partition.topic_id for w in told.writes})
                 placed = frozenset(told.placed)
-                found.decision = Decision(offset, True, record.at, writes, placed)
+                handed = frozenset(key for key, _ in told.handed)
+                found.decision = Decision(offset, True, record.at, writes, placed, handed)
                 self._commit(record, found)
             case PrepareAbort():
                 if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
@@ -315,7 +318,7 @@ class Journal:
                 placed = frozenset(
                     k for k in found.partitions if self.phase_of(k, found.ids[k]) is Phase.METADATA
                 )
-                found.decision = Decision(offset, False, record.at, {}, placed, told.reason)
+                found.decision = Decision(offset, False, record.at, {}, placed, reason=told.reason)
 
     @staticmethod
     def _register(
@@ -463,7 +466,8 @@ class Partition:
             found = reading.transaction(txid)
             if found is not None and found.decision is not None and found.decision.committed:
                 ranges = found.decision.writes.get(key, ())
-                if key in found.decision.placed:
+                was_in = PartitionId(*key, found.ids[key]) if key in found.ids else None
+                if key in found.decision.placed and found.places.get(was_in) != GONE:
                     continue  # It has a place; `placed-order` says that a marker is too much.
                 accepted = _accepted(by_txid.get(txid, ()), ranges)
                 if len(accepted) < sum(r.count for r in ranges) and key in reading.history.former:

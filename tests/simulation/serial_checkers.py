@@ -75,9 +75,9 @@ def _due(reading: Reading, seen: Serial) -> Due:
             found = reading.transaction(txid)
             assert found is not None
             assert found.decision is not None
-            # What another home places ends behind its last record, for this reader.
-            is_handed = any(p.key == key for p in found.adopted)
-            if (last[txid] if is_handed else place) >= start:
+            # What is handed over ends behind its last record, for this reader, also if the home
+            # refuses it and its marker comes later.
+            if (last[txid] if key in found.decision.handed else place) >= start:
                 due.setdefault(found.decision.sequence, (txid, []))[1].append((key, offset))
     return due
 
