@@ -532,26 +532,22 @@ class Partitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., claims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Writes(_message.Message):
-    __slots__ = ("topic", "partition", "branches")
+    __slots__ = ("topic", "partitions", "counts_of_ranges", "branches", "first_offsets", "last_offsets", "counts")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_OF_RANGES_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    partition: int
-    branches: _containers.RepeatedCompositeFieldContainer[Branch]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ...) -> None: ...
-
-class Branch(_message.Message):
-    __slots__ = ("branch", "first_offset", "last_offset", "count")
-    BRANCH_FIELD_NUMBER: _ClassVar[int]
-    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    branch: int
-    first_offset: int
-    last_offset: int
-    count: int
-    def __init__(self, branch: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    counts_of_ranges: _containers.RepeatedScalarFieldContainer[int]
+    branches: _containers.RepeatedScalarFieldContainer[int]
+    first_offsets: _containers.RepeatedScalarFieldContainer[int]
+    last_offsets: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., counts_of_ranges: _Optional[_Iterable[int]] = ..., branches: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered", "topic_id", "passed")

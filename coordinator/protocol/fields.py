@@ -7,10 +7,11 @@ read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice, repeat, starmap
 from typing import Final
 from unicodedata import category
 
-from ...journal.control import BranchRange, TopicPartition, group_by_topic
+from ...journal.control import OWN_BRANCH, BranchRange, TopicPartition, group_by_topic
 from ...journal.errors import ConfigError, NotSupportedError
 from ...journal.modes import Mode, Phase
 from ...journal.position import Journal, Passed, Place, Position
@@ -121,8 +122,7 @@ def partitions_from_wire(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition,
     Raises:
         ConfigError: a topic's name is too long.
     """
-    named = ((check_topic(w.topic), w.partitions) for w in wire)
-    return tuple((topic, p) for topic, numbers in named for p in numbers)
+    return tuple(chain.from_iterable(zip(repeat(check_topic(w.topic)), w.partitions) for w in wire))
 
 
 def first_offsets_to_wire(
@@ -137,14 +137,17 @@ def first_offsets_to_wire(
 
 
 def first_offsets_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
-    """Decodes the first offsets of the partitions for which they are known."""
-    found = ((w.topic, w.partitions, w.first_offsets) for w in wire)
-    return {
-        (topic, p): offset
-        for topic, numbers, offsets in found
-        for p, offset in zip(numbers, offsets, strict=bool(offsets))
-        if offset >= 0
-    }
+    """Decodes the first offsets of the partitions for which they are known.
+
+    Raises:
+        ValueError: there are offsets of some partitions of a topic, and not of all.
+    """
+    known: dict[TopicPartition, int] = {}
+    for w in wire:
+        if w.first_offsets:
+            pairs = zip(zip(repeat(w.topic), w.partitions), w.first_offsets, strict=True)
+            known.update(pairs if min(w.first_offsets) >= 0 else (p for p in pairs if p[1] >= 0))
+    return known
 
 
 def expected_to_wire(
@@ -173,23 +176,31 @@ def expected_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, in
 def writes_to_wire(
     writes: Mapping[TopicPartition, Sequence[BranchRange]],
 ) -> list[pb.Writes]:
-    """Encodes what each branch wrote, by partition."""
-    return [
-        pb.Writes(
-            topic=topic,
-            partition=partition,
-            branches=[
-                pb.Branch(
-                    branch=b.branch,
-                    first_offset=b.first_offset,
-                    last_offset=b.last_offset,
-                    count=b.count,
-                )
-                for b in branches
-            ],
-        )
-        for (topic, partition), branches in writes.items()
-    ]
+    """Encodes what each branch wrote, by partition, grouped by topic."""
+    grouped: dict[str, tuple[list[int], list[int], list[BranchRange]]] = {}
+    for (topic, partition), ranges in writes.items():
+        numbers, counts, found = grouped.setdefault(topic, ([], [], []))
+        numbers.append(partition)
+        counts.append(len(ranges))
+        found += ranges
+    return [_writes_of_topic(topic, *columns) for topic, columns in grouped.items()]
+
+
+def _writes_of_topic(
+    topic: str, partitions: list[int], counts: list[int], ranges: list[BranchRange]
+) -> pb.Writes:
+    wire = pb.Writes(
+        topic=topic,
+        partitions=partitions,
+        first_offsets=[r.first_offset for r in ranges],
+        last_offsets=[r.last_offset for r in ranges],
+        counts=[r.count for r in ranges],
+    )
+    if counts != [1] * len(partitions):
+        wire.counts_of_ranges.extend(counts)
+    if any(r.branch for r in ranges):
+        wire.branches.extend(r.branch for r in ranges)
+    return wire
 
 
 def writes_from_wire(
@@ -198,21 +209,35 @@ def writes_from_wire(
     """Decodes what each branch wrote, by partition.
 
     Raises:
-        ValueError: a range is impossible, or a partition is named twice.
+        ValueError: a range is impossible, a partition is named twice, or columns are of different
+            lengths.
         ConfigError: a topic's name is too long.
     """
     writes: dict[TopicPartition, tuple[BranchRange, ...]] = {}
-    topic: str | None = None
+    named = 0
     for w in wire:
-        # Runs of one topic share its name's object, whose hash is known then.
-        if topic is None or w.topic != topic:
-            topic = check_topic(w.topic)
-        writes[topic, w.partition] = tuple(
-            [BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches]
-        )
-    if len(writes) < len(wire):
+        partitions, ranges = w.partitions, _ranges_from_wire(w)
+        keys = zip(repeat(check_topic(w.topic)), partitions)
+        if not w.counts_of_ranges:
+            # Columns become objects without a line of Python for each partition.
+            writes.update(zip(keys, zip(ranges), strict=True))
+        else:
+            left = iter(ranges)
+            for key, count in zip(keys, w.counts_of_ranges, strict=True):
+                writes[key] = tuple(islice(left, count))
+            if sum(w.counts_of_ranges) != len(ranges):
+                raise ValueError("there are not as many ranges as partitions have")
+        named += len(partitions)
+    if len(writes) < named:
         raise ValueError("a partition is named twice: its records would be those of one alone")
     return writes
+
+
+def _ranges_from_wire(wire: pb.Writes) -> list[BranchRange]:
+    firsts = wire.first_offsets
+    branches = wire.branches or repeat(OWN_BRANCH, len(firsts))
+    columns = zip(branches, firsts, wire.last_offsets, wire.counts, strict=True)
+    return list(starmap(BranchRange, columns))
 
 
 # ---- positions and steps ------------------------------------------------------------------------

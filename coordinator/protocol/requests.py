@@ -36,7 +36,7 @@ from .fields import (
     writes_to_wire,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Version that `Connect` carries; a coordinator refuses any other."""
 
 _ACTIONS: Final[Mapping[commands.Action, pb.End.Action]] = {

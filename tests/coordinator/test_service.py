@@ -16,6 +16,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.commands import Action, Began, Connected, Done, Outcome
+from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
@@ -303,7 +304,7 @@ def test_malformed_requests_are_answered(memory_log: MemoryLog) -> None:
             pb.Request(request_id=1),
             pb.Request(request_id=1, begin=pb.Begin()),
             pb.Request(request_id=1, get_outcome=pb.GetOutcome(txid=b"short")),
-            pb.Request(request_id=1, connect=pb.Connect(version=1, producer_id="p")),
+            pb.Request(request_id=1, connect=pb.Connect(version=PROTOCOL_VERSION, producer_id="p")),
         ):
             reply = stub.Call(pb.CallRequest(partition=0, request=request), timeout=5)
             assert reply.error.code == NotSupportedError.code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, get_args
 
@@ -361,21 +361,45 @@ def test_a_txid_of_another_length_is_refused(raw: bytes) -> None:
         decode_request(request, None)
 
 
+def _end(*writes: pb.Writes) -> pb.Request:
+    return pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
+
+
+def _writes(**columns: Sequence[int]) -> pb.Writes:
+    one = {"partitions": [0], "first_offsets": [5], "last_offsets": [5], "counts": [1]}
+    return pb.Writes(topic="a", **{**one, **columns})
+
+
 def test_a_range_that_can_not_be_is_refused() -> None:
-    branch = pb.Branch(branch=1, first_offset=5, last_offset=5, count=2)
-    writes = [pb.Writes(topic="a", partition=0, branches=[branch])]
-    request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
     with pytest.raises(ValueError, match="2 records"):
-        decode_request(request, SESSION)
+        decode_request(_end(_writes(counts=[2])), SESSION)
 
 
 def test_a_partition_named_twice_is_refused() -> None:
     # The second would silently take the place of the first, and its records would be lost.
-    branches = [pb.Branch(branch=b, first_offset=5, last_offset=5, count=1) for b in (1, 2)]
-    writes = [pb.Writes(topic="a", partition=0, branches=[branch]) for branch in branches]
-    request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
     with pytest.raises(ValueError, match="twice"):
-        decode_request(request, SESSION)
+        decode_request(_end(_writes(branches=[1]), _writes(branches=[2])), SESSION)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"partitions": []},
+        {"partitions": [0, 1]},
+        {"first_offsets": []},
+        {"last_offsets": [5, 6]},
+        {"counts": []},
+        {"branches": [1, 2]},
+        {"counts_of_ranges": [0]},
+        {"counts_of_ranges": [2]},
+        {"counts_of_ranges": [1, 0]},
+    ],
+    ids=str,
+)
+def test_columns_of_different_lengths_are_refused(columns: Mapping[str, Sequence[int]]) -> None:
+    # A range that has no partition, or a partition that lacks one, would be lost without a word.
+    with pytest.raises(ValueError, match=r"zip|as many ranges"):
+        decode_request(_end(_writes(**columns)), SESSION)
 
 
 BAD_NAMES: Final = ["", " ", "\u3000 ", "a\x1b[2J", "a\nb", "a\0", "a\x7f", "\u202eevil", "a\u200b"]
