@@ -124,7 +124,9 @@ def writes_of(
     handed = handed_of(partitions)
     check_markers_fit(topics, added, named, (*placed, *dict(handed)))
     if not added:  # the usual case, quickly
-        whole = tuple([PartitionWrites(p, named.get(p.key, ())) for p in partitions])
+        whole = tuple(
+            [PartitionWrites(p, named.get((p.topic, p.partition), ())) for p in partitions]
+        )
         return whole, (), placed, handed
     writes = tuple(
         PartitionWrites(p, named.get(p.key, ()))

@@ -285,8 +285,7 @@ class ShardState:
                 last = ranges[0].last_offset
                 if len(ranges) > 1:
                     last = max(r.last_offset for r in ranges)
-                topic, number = key
-                ends[PartitionId(topic, number, partitions[key].topic_id)] = last + 1
+                ends[PartitionId._make((*key, partitions[key].topic_id))] = last + 1
         self.places.replay_commit(begin, offset, ends)
         if ends:
             self.watermark.emit(offset, PlaceWrites(begin, offset, tuple(ends)))
@@ -324,9 +323,15 @@ class ShardState:
         self, transaction: TransactionMetadata, record: AddWrites | PrepareCommit
     ) -> None:
         if isinstance(record, PrepareCommit) and not transaction.parts:
-            partitions = [w.partition for w in record.writes]
-            self.transactions.add_produced_partitions(record.begin, partitions)
-            transaction.branches = {w.partition.key: w.branches for w in record.writes}
+            known, new, branches = transaction.partitions, [], {}
+            for w in record.writes:
+                partition = w.partition
+                key = partition.topic, partition.partition
+                branches[key] = w.branches
+                if known.get(key) is not partition:
+                    new.append(partition)
+            self.transactions.add_produced_partitions(record.begin, new)
+            transaction.branches = branches
         elif transaction.state is State.ABORTING:
             partitions = [w.partition for w in record.writes]
             self.transactions.add_produced_partitions(record.begin, partitions)

@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v6.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v7.avsc``)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..modes import ModeChange
 from ..places import Adoption, Placed
 from ..position import Place, Position
 from ..record_type import RecordType
-from .conversion import FROM_AVRO, TO_AVRO, Avro
+from .conversion import FROM_AVRO, TO_AVRO, Avro, columns_from_avro, columns_to_avro
 from .fast_reader import LAZY_READERS, NEWER_LAZY_READERS, NEWER_READERS, READERS, read_head
-from .fast_writer import PLACED_WRITERS, WRITERS, write_head
+from .fast_writer import COLUMNS_MIN, PLACED_WRITERS, WRITERS, write_head
 from .types import (
     NO_FENCE,
     Aborted,
@@ -39,7 +39,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -62,6 +62,10 @@ wait for markers that nobody writes: it stops, and asks to be upgraded."""
 _WITH_HOMES: Final = 6
 """Version of a decision that is handed over to another home, and of a snapshot's chunk that speaks
 of such. An older program would wait for markers, or write them."""
+_WITH_COLUMNS: Final = 7
+"""Version of a decision that says in columns what was written: one that is placed or handed over,
+and names at least `COLUMNS_MIN` partitions. It takes a quarter of the bytes, and half of the time.
+"""
 
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
     cls.type: cls
@@ -145,6 +149,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _has_columns(record):
+        return _WITH_COLUMNS
     if _speaks_of_homes(record):
         return _WITH_HOMES
     if _speaks_of_places(record):
@@ -160,6 +166,15 @@ def _version(record: JournalRecord) -> int:
         case _:
             needed = False
     return _WITH_PARTS if needed else _VERSIONS[record.type]
+
+
+def _has_columns(record: JournalRecord) -> bool:
+    # All others are written as before: a cluster without places needs no newer program.
+    return (
+        isinstance(record, PrepareCommit)
+        and bool(record.placed or record.handed)
+        and len(record.writes) >= COLUMNS_MIN
+    )
 
 
 def _speaks_of_homes(record: JournalRecord) -> bool:
@@ -213,7 +228,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 def encode_by_schema(entry: Entry) -> bytes:
     """Encodes like `encode_entry`, by the schema: slower, for any type."""
-    record = entry.record
+    record, version = entry.record, _version(entry.record)
     body: Avro = {
         "epoch": entry.epoch,
         "incarnation": entry.incarnation,
@@ -221,9 +236,11 @@ def encode_by_schema(entry: Entry) -> bytes:
     }
     for name, convert in _FIELDS[record.type]:
         value = getattr(record, name)
+        if version == _WITH_COLUMNS and name == "writes":
+            body["writes"], body["columns"] = (), columns_to_avro(value)
+            continue
         body[name] = convert(value) if convert else value
     out = io.BytesIO()
-    version = _version(record)
     out.write(bytes((version, record.type)))
     fastavro.schemaless_writer(out, _SCHEMAS[version][record.type], body)
     return out.getvalue()
@@ -236,6 +253,7 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
         raw: the record's value.
         lazily: leaves the fields of a PREPARE_COMMIT or ADD_WRITES undecoded until they are used,
             but for `begin` and `placed`; their first use may then raise ValueError or IndexError.
+            What is in columns is decoded at once.
             Takes half the time where most of them are never used.
 
     Raises:
@@ -286,8 +304,11 @@ def decode_by_schema(raw: bytes) -> Entry:
         raise CorruptRecordError("the journal record has bytes left over")
     epoch, incarnation = body.pop("epoch"), body.pop("incarnation")
     predicted = body.pop("predicted")
+    columns = body.pop("columns", None)
     for name, convert in _CONVERTED[code]:
         # A field of a newer version that the record was read without has its default.
         if name in body:
             body[name] = convert(body[name])
+    if columns:
+        body["writes"] = columns_from_avro(columns)
     return Entry(epoch, incarnation, _CLASSES[code](**body), predicted)

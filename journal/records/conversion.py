@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, groupby, islice, repeat, starmap
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..control import BranchRange, TopicPartition
+from ..control import OWN_BRANCH, BranchRange, TopicPartition
 from ..modes import Phase
 from ..places import AdoptedWrites, PartitionId
 from ..position import Journal, Passed, Place, Position
@@ -113,6 +113,61 @@ def _writes_from_avro(rows: Sequence[Avro]) -> tuple[PartitionWrites, ...]:
     return tuple(found)
 
 
+def columns_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
+    """Returns writes as columns, in runs of one topic."""
+    return [
+        {"topic": topic, "topic_id": topic_id, **_columns([*found])}
+        for (topic, topic_id), found in groupby(writes, _topic_of)
+    ]
+
+
+def _topic_of(writes: PartitionWrites) -> tuple[str, str]:
+    return writes.partition.topic, writes.partition.topic_id
+
+
+def _columns(writes: Sequence[PartitionWrites]) -> Avro:
+    registered = [w.partition.first_offset for w in writes]
+    of_each = [w.branches for w in writes]
+    range_counts = [*map(len, of_each)]
+    ranges = [*chain.from_iterable(of_each)]
+    branches = [r.branch for r in ranges]
+    return {
+        "partitions": [w.partition.partition for w in writes],
+        "registered": registered if max(registered) != UNKNOWN_OFFSET else [],
+        "range_counts": range_counts if range_counts != [1] * len(writes) else [],
+        "branches": [*map(signed, branches)] if any(branches) else [],
+        "first_offsets": [r.first_offset for r in ranges],
+        "last_offsets": [r.last_offset for r in ranges],
+        "counts": [r.count for r in ranges],
+    }
+
+
+def columns_from_avro(rows: Iterable[Avro]) -> tuple[PartitionWrites, ...]:
+    """Returns the writes of columns.
+
+    Raises:
+        ValueError: they are of different lengths, or a range is impossible.
+    """
+    return tuple(chain.from_iterable(map(_writes_of_columns, rows)))
+
+
+def _writes_of_columns(row: Avro) -> Iterator[PartitionWrites]:
+    numbers, firsts, counts = row["partitions"], row["first_offsets"], row["range_counts"]
+    registered = row["registered"] or [UNKNOWN_OFFSET] * len(numbers)
+    branches = [b % 2**64 for b in row["branches"]] or repeat(OWN_BRANCH, len(firsts))
+    columns = zip(branches, firsts, row["last_offsets"], row["counts"], strict=True)
+    ranges = [*starmap(BranchRange, columns)]
+    of_each: Sequence[tuple[BranchRange, ...]] = [*zip(ranges)]
+    if counts:
+        left = iter(ranges)
+        of_each = [tuple(islice(left, count)) for count in counts]
+    fits = len(numbers) == len(registered) == len(of_each)
+    if not fits or (counts and sum(counts) != len(ranges)):
+        raise ValueError("columns of different lengths")
+    named = zip(repeat(row["topic"]), numbers, repeat(row["topic_id"]), registered)
+    return map(PartitionWrites, starmap(DataPartition, named), of_each)
+
+
 def _placed_to_avro(keys: Iterable[TopicPartition]) -> list[Avro]:
     grouped: dict[str, list[int]] = {}
     for topic, partition in keys:
@@ -121,7 +176,7 @@ def _placed_to_avro(keys: Iterable[TopicPartition]) -> list[Avro]:
 
 
 def _placed_from_avro(rows: Sequence[Avro]) -> tuple[TopicPartition, ...]:
-    return tuple((row["topic"], partition) for row in rows for partition in row["partitions"])
+    return tuple(chain.from_iterable(zip(repeat(row["topic"]), row["partitions"]) for row in rows))
 
 
 def _by_topic(

@@ -47,6 +47,7 @@ from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.fast_writer import COLUMNS_MIN
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
 from logtx.journal.state import State
@@ -74,6 +75,8 @@ STILL = [PartitionId("still", number, "id-still") for number in range(2)]
 OTHER = 5
 """Number of another journal partition."""
 STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
+WIDE = [PartitionId("wide", number, "id-wide") for number in range(COLUMNS_MIN)]
+"""Of a topic in metadata mode: decisions that write to all of them are in columns."""
 LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
@@ -544,7 +547,24 @@ def _placed(w: World, p: commands.SessionId) -> None:
     _commit_in(w, p, 14, STILL[0])
     _adopted(w)
     _handed_over(w, p)
+    _wide(w, p)
     _snapshot_now(w)
+
+
+def _wide(w: World, p: commands.SessionId) -> None:
+    """Decisions over many partitions: finished, half placed."""
+    facts = replace(STILL_FACTS, topic_id="id-wide", partition_count=len(WIDE))
+    w.coordinator.topics["wide"] = facts
+    switch = ModeChange("wide", "id-wide", Phase.TO_METADATA)
+    w.coordinator.apply(Decision(records=(switch,)))
+    w.coordinator.ack()
+    w.coordinator.record_mode("wide", 3)
+    w.coordinator.ack()
+    done = _commit_in(w, p, 4, *WIDE)
+    _place(w, dict.fromkeys(WIDE, 9))
+    w.finish(done)
+    _commit_in(w, p, 9, *WIDE)
+    _place(w, dict.fromkeys(WIDE[1:], 14))
 
 
 def _adopted(w: World) -> None:

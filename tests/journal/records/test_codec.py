@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,9 @@ from logtx.journal.records.codec import (
     encode_by_schema,
     encode_entry,
 )
+from logtx.journal.records.conversion import columns_to_avro
 from logtx.journal.records.fast_reader import NEWER_READERS, READERS
+from logtx.journal.records.fast_writer import COLUMNS_MIN
 from logtx.journal.records.types import (
     NO_PREDICTION,
     Aborted,
@@ -395,6 +398,31 @@ SAMPLES_V6: dict[str, JournalRecord] = {
     ),
 }
 """Records that speak of other homes. All others are written as before."""
+MANY = tuple(
+    PartitionWrites(DataPartition("delays", n, D0.topic_id), (BranchRange(0, n, n + 4, 3),))
+    for n in range(COLUMNS_MIN - 1)
+)
+SAMPLES_V7: dict[str, JournalRecord] = {
+    "prepare_commit_in_columns": PrepareCommit(
+        begin=17042,
+        writes=(*MANY, PartitionWrites(IDS[2], (BranchRange(0, 7, 7, 1),))),
+        decided_ms=1_700_000_000_123,
+        placed=tuple(w.partition.key for w in MANY),
+    ),
+    "prepare_commit_in_columns_of_all_kinds": PrepareCommit(
+        begin=17042,
+        writes=(
+            *(PartitionWrites(each, RANGES) for each in WITH_FIRST_OFFSETS),
+            *(replace(w, branches=()) for w in MANY),
+            PartitionWrites(IDS[2], RANGES[1:]),
+        ),
+        decided_ms=1_700_000_000_123,
+        added=IDS[1:2],
+        placed=(D0.key,),
+        handed=((F1.key, 3),),
+    ),
+}
+"""Decisions with many partitions, of which some are placed or handed over."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -402,6 +430,7 @@ GOLDEN_SAMPLES = {
     4: SAMPLES_V4,
     5: SAMPLES_V5,
     6: SAMPLES_V6,
+    7: SAMPLES_V7,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -587,6 +616,15 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         handed=st.just(()) | HANDED_KEYS,
     ),
     st.builds(
+        PrepareCommit,
+        begin=LONG,
+        writes=st.lists(WRITES, min_size=COLUMNS_MIN - 1, max_size=COLUMNS_MIN + 2).map(tuple),
+        decided_ms=LONG,
+        added=st.just(()) | PARTITIONS,
+        placed=GONE_KEYS,
+        handed=st.just(()) | HANDED_KEYS,
+    ),
+    st.builds(
         Adoption, TXID, LONG, st.booleans(), ADOPTED_WRITES, st.lists(LONG, max_size=3).map(tuple)
     ),
     st.builds(Placed, LONG, OFFSETS.map(dict)),
@@ -632,7 +670,7 @@ def test_golden(version: int, name: str) -> None:
 
 
 def test_every_type_has_a_golden_record() -> None:
-    samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6
+    samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -765,11 +803,24 @@ SAYS_STILL_MORE: list[tuple[int, JournalRecord, JournalRecord]] = [
     ),
 ]
 """The same for version 6."""
+FEW_AND_MANY = [
+    PrepareCommit(begin=1, writes=MANY[:n] + MANY[:1], decided_ms=2, placed=(D0.key,))
+    for n in (COLUMNS_MIN - 2, COLUMNS_MIN - 1)
+]
+IN_COLUMNS: list[tuple[int, JournalRecord, JournalRecord]] = [
+    (5, *FEW_AND_MANY),
+    (2, replace(FEW_AND_MANY[1], placed=()), FEW_AND_MANY[1]),
+]
+"""The same for version 7."""
 
 
 @pytest.mark.parametrize(
     ("needed", "version", "before", "more"),
-    [*((5, *each) for each in SAYS_MORE), *((6, *each) for each in SAYS_STILL_MORE)],
+    [
+        *((5, *each) for each in SAYS_MORE),
+        *((6, *each) for each in SAYS_STILL_MORE),
+        *((7, *each) for each in IN_COLUMNS),
+    ],
 )
 def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
     needed: int, version: int, before: JournalRecord, more: JournalRecord
@@ -822,6 +873,35 @@ def test_a_cut_or_changed_record_never_crashes(entry: Entry, data: st.DataObject
         decode_entry(bytes(raw))
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("partitions", [0]),
+        ("registered", [1]),
+        ("registered", [1] * (COLUMNS_MIN + 1)),
+        ("range_counts", [1] * (COLUMNS_MIN + 1)),
+        ("range_counts", [1] * (COLUMNS_MIN - 1) + [2]),
+        ("range_counts", [1] * (COLUMNS_MIN - 1) + [0]),
+        ("range_counts", [2] + [1] * (COLUMNS_MIN - 1) + [-1]),
+        ("branches", [1]),
+        ("first_offsets", [0]),
+        ("last_offsets", [4]),
+        ("counts", [3] * (COLUMNS_MIN - 1)),
+        ("counts", [9] * COLUMNS_MIN),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_corrupt(column: str, values: list[int]) -> None:
+    # A range that has no partition, or a partition that lacks one, would be lost without a word.
+    writes = (*MANY, replace(MANY[0], partition=DataPartition("delays", 99, D0.topic_id)))
+    record = PrepareCommit(begin=17042, writes=writes, decided_ms=2, placed=(D0.key,))
+    decode_entry(encode_entry(entry_of(record)))
+    wrong = [{**columns_to_avro(writes)[0], column: values}]
+    with patch("logtx.journal.records.codec.columns_to_avro", lambda _: wrong):
+        raw = encode_entry(entry_of(record))
+    with pytest.raises(CorruptRecordError):
+        decode_entry(raw)
+
+
 @pytest.mark.parametrize("raw", [None, b"", b"\x01"])
 def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
     with pytest.raises(CorruptRecordError):
@@ -831,7 +911,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x07\x03",
+        b"\x08\x03",
         b"\x04\x0f",
         b"\x04\x13",
         b"\x03\x12",
