@@ -53,7 +53,7 @@ exist. Brokers learn of new ones one after the other. Shorter than `CONFIRM_MS`:
 AGAIN_MS: Final = 250
 """Shortest time between two look-ups of one topic; a shorter one asks the brokers more."""
 GAP_MAX_MS: Final = 2_000
-"""Look-ups further apart than this do not count as being in a row."""
+"""A look-up that is asked for longer than this after an answer does not follow that in a row."""
 LACKED_MAX: Final = 64
 """Missing partitions of a topic that are remembered. A command that names one more waits longer."""
 IDS_MAX: Final = 4
@@ -143,7 +143,8 @@ class _Topic:
         """Whether look-ups found no such topic for long enough."""
         if self.told_ms is None or self.missed_ms is None:
             return False
-        return self.misses >= LOOKS_MIN and self.told_ms - self.missed_ms >= CONFIRM_MS
+        # Not up to `told_ms`: the latest answer may be as old as its question.
+        return self.misses >= LOOKS_MIN and self.as_of_ms - self.missed_ms >= CONFIRM_MS
 
     def lacks(self, partition: int) -> bool:
         """Returns whether the partition does not exist, as far as is known."""
@@ -179,11 +180,16 @@ class _Topic:
         """Whether look-ups told of the same topic for long enough."""
         if self.told_ms is None or self.tells < LOOKS_MIN:
             return False
-        return self.told_ms - self.held_ms >= CONFIRM_MS
+        return self.as_of_ms - self.held_ms >= CONFIRM_MS
+
+    @property
+    def _is_behind_a_gap(self) -> bool:
+        # Up to the question, not the answer: where look-ups are slow, none would follow another.
+        return self.as_of_ms - (self.told_ms or 0) > GAP_MAX_MS
 
     def note_holder(self, topic_id: str, now_ms: int) -> None:
         """Notes which topic an answer told of. Call it before `note`."""
-        if topic_id != self.holder or now_ms - (self.told_ms or 0) > GAP_MAX_MS:
+        if topic_id != self.holder or self._is_behind_a_gap:
             self.holder, self.held_ms, self.tells = topic_id, now_ms, 0
         self.tells += 1
 
@@ -191,7 +197,7 @@ class _Topic:
         """Notes whether a look-up found the topic."""
         if found:
             self.missed_ms, self.misses = None, 0
-        elif self.missed_ms is None or now_ms - (self.told_ms or 0) > GAP_MAX_MS:
+        elif self.missed_ms is None or self._is_behind_a_gap:
             self.missed_ms, self.misses = now_ms, 1
         else:
             self.misses += 1

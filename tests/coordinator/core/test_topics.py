@@ -415,6 +415,20 @@ def test_a_topic_is_gone_when_look_ups_agree_for_long_enough_that_another_has_it
     assert known.existence("d", later_ms, "old") is Existence.DOUBTFUL, "it was long ago"
 
 
+@pytest.mark.parametrize("name", ["old", ""])
+def test_look_ups_that_take_long_find_out_that_a_topic_is_gone(name: str) -> None:
+    known, took_ms = TopicKnowledge(), 2 * topics.GAP_MAX_MS
+    known.told("d", facts("old"), 1_000)
+    told, ends_ms = facts("new") if name else None, []
+    for asked_ms in range(2_000, 2_000 + 4 * (took_ms + 1_000), took_ms + 1_000):
+        known.began("d", asked_ms)
+        known.told("d", told, asked_ms + took_ms)
+        if known.existence("d", asked_ms + took_ms, name) is Existence.GONE:
+            ends_ms.append(asked_ms)
+    # The third answer may be as old as its question, which came 6 s behind the first answer.
+    assert ends_ms[0] == 2_000 + 2 * (took_ms + 1_000)
+
+
 def test_one_answer_about_a_topic_begins_the_count_against_it_again() -> None:
     known = TopicKnowledge()
     for now_ms in range(1_000, 1_000 + 4 * topics.CONFIRM_MS, 500):
