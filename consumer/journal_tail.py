@@ -36,7 +36,8 @@ from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCo
 from ..journal.txid import TxId
 from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
-from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialBuffer, SerialOrder
+from .core.serial_buffer import SerialBuffer
+from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialOrder
 from .home_starts import HomeStarts
 
 _LOG = logging.getLogger(__name__)

@@ -31,7 +31,8 @@ from .config import ConsumerConfig
 from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
 from .core.looks import LOOK_TIMEOUT_S, OFFSET_TIMEOUT_S
-from .core.serial_order import CommitDecision, SerialBuffer, SerialOrder, Whole
+from .core.serial_buffer import SerialBuffer
+from .core.serial_order import CommitDecision, SerialOrder, Whole
 from .journal_tail import JournalTail
 from .malformed import malformed_event
 from .reading import (

@@ -9,7 +9,8 @@ import pytest
 
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.pending import PendingTransactionMap
-from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.consumer.core.serial_order import SerialOrder
 from logtx.consumer.journal_tail import JournalTail
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import HandedOverError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logtx.consumer.core.home_view import HomeView
 from logtx.consumer.core.pending import RawTxId
-from logtx.consumer.core.serial_order import SerialBuffer
+from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.coordinator.core import snapshot
 from logtx.coordinator.core.handing import Known
 from logtx.journal.control import Marker

@@ -16,7 +16,8 @@ from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.pending import PendingTransaction
 from logtx.consumer.core.ranges import ControlCache, Match
-from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.consumer.core.serial_order import SerialOrder
 from logtx.coordinator.core import shard, snapshot
 from logtx.coordinator.core.ages import Ages
 from logtx.coordinator.core.claims import Claims

@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.pending import Record as CoreRecord
-from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.consumer.core.serial_order import SerialOrder
 from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TopicPartition

@@ -7,7 +7,8 @@ import pytest
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.looks import CONTRADICTED_APART_S, LOOKS_APART_S, Looks
 from logtx.consumer.core.pending import PendingTransactionMap
-from logtx.consumer.core.serial_order import CommitDecision, SerialBuffer, SerialOrder
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.consumer.core.serial_order import CommitDecision, SerialOrder
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 

@@ -12,7 +12,8 @@ from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.looks import CONTRADICTED_APART_S, LOOKS_APART_S
 from logtx.consumer.core.pending import PendingTransactionMap
-from logtx.consumer.core.serial_order import CommitDecision, Floor, SerialBuffer, SerialOrder, Whole
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.consumer.core.serial_order import CommitDecision, Floor, SerialOrder, Whole
 from logtx.journal.control import TopicPartition
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId

@@ -1,0 +1,431 @@
+"""Collects the transactions of one transaction group in one data partition, for serial order.
+
+`serial_order` says whose turn it is. No I/O, clock or randomness.
+
+Positions. In one data partition the markers of one journal partition stand in commit-sequence
+order, so (o2, o3) mean what they mean to every consumer: of this group's transactions, those that
+ended below o2 are delivered, and o3 records of the one that ended at o2. `delivered` is the last
+commit sequence up to which nothing is due in this partition. It says which decisions of the journal
+lie behind the partition, also those without records in it. So each partition has a place of its
+own. In the middle of a transaction, partitions that were delivered have passed it, those that come
+later have not, and one stands within it. `met` is of markers that were read: `delivered` says
+nothing of what lies ahead, for it rises also where a transaction has no marker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final, NamedTuple
+
+from ...journal.control import Marker, ModeRecord, TopicPartition
+from ...journal.errors import MalformedHeaderError
+from ...journal.places import GONE
+from ...journal.position import Journal, Passed, Position
+from .buffer import MalformedFactory, PartitionBuffer, met_before
+from .counters import ConsumerCounters
+from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
+from .headers import txid_error
+from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .placed_buffer import PlacedTransaction
+from .shared import Shared
+
+PARTITION_BYTES: Final = 2
+"""Length of a TxId's first part, which names the journal partition."""
+_READ_KEPT: Final = 1_000
+"""Markers at or below the position that a buffer keeps in mind, about as many as it remembers
+delivered transactions. With fewer, an older position may not say which marker was read."""
+
+
+class _Due(NamedTuple):
+    """A committed transaction that ends without a marker."""
+
+    offset: int
+    """Its place, or the offset behind its last record."""
+    raw: RawTxId
+    end: Marker
+    is_place: bool
+
+
+class HandedTransaction(PlacedTransaction):
+    """A committed transaction that the home of another journal places, or refuses. It ends behind
+    its last record, where a marker of another one may lie."""
+
+    __slots__ = ()
+
+
+class SerialBuffer(PartitionBuffer):
+    """Collects one journal partition's transactions in one data partition, for serial order."""
+
+    delivers_plain = False
+    is_told_places = True
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        start: Position,
+        pending_map: PendingTransactionMap,
+        *,
+        journal_partition: int,
+        malformed: MalformedFactory,
+        counters: ConsumerCounters | None = None,
+        torn_skip_below: int = 0,
+        shared: Shared | None = None,
+    ) -> None:
+        """Begins at a position, with the arguments of `PartitionBuffer`.
+
+        Collects only transactions of `journal_partition`.
+        """
+        own = {j: s for j, s in met_before(start).items() if j[0] == journal_partition}
+        passed = start.passed
+        if passed is not None and passed.home[0] == journal_partition:
+            own[passed.home] = max(passed.sequence, own.get(passed.home, -1))
+        super().__init__(
+            partition,
+            replace(start, met=own, delivered={}),
+            pending_map,
+            malformed=malformed,
+            counters=counters,
+            torn_skip_below=torn_skip_below,
+            shared=shared,
+        )
+        self.journal_partition = journal_partition
+        self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")
+        self._held: dict[RawTxId, EndedTransaction] = {}
+        """Committed transactions that are not let through yet, by marker, so by commit sequence."""
+        self._held_records = 0
+        self._unsettled: dict[RawTxId, EndedTransaction] = {}
+        """Transactions in `_held` that waited for a side read when last looked at."""
+        self._parked = self._pending_map.view()
+        """Records of `_held`, which count against the memory limit and may be spilled."""
+        self._fresh: list[PendingTransaction] = []
+        """What this batch added to `_parked`."""
+        self._read: dict[Journal, list[int]] = {
+            journal: [sequence]
+            for journal, sequence in start.met.items()
+            if journal[0] == journal_partition
+        }
+        """Commit sequences of the markers that were read, which rise, but for the oldest."""
+        self._due: deque[_Due] = deque()
+        """What ends without a marker, and is not read up to; in commit-sequence order."""
+        self.begun_by_home = passed is not None and passed.home[0] != journal_partition
+        """Whether a reader of another order had delivered what another home places."""
+        self._not_coming: dict[RawTxId, int] = {}
+        """Commit sequences of those that are placed nowhere, or below where reading began."""
+        self._half_of: RawTxId | None = None
+        """The placed transaction of which an earlier life delivered some records."""
+        self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
+        """Events for records whose headers did not decode; each is reported once."""
+
+    @property
+    def delivered(self) -> Mapping[Journal, int]:
+        """The last commit sequence, by journal, up to which nothing is due in this partition."""
+        return self._met_taken
+
+    def skip_to(self, journal: Journal, sequence: int) -> None:
+        """Skips what was decided up to this commit sequence. Call it before the first `feed`."""
+        self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
+
+    # ---- in -------------------------------------------------------------------------------------
+
+    @property
+    def _knows_modes(self) -> bool:
+        return True
+
+    def _change_mode(self, raw: RawTxId, record: ModeRecord, offset: int, live: bool) -> None:
+        """Passes over a mode record: the journal says of each transaction whether it is placed."""
+
+    def place(self, raw: RawTxId, end: Marker, place: int) -> None:
+        """Takes a transaction's place, which counts as its marker once it is read up to.
+
+        Must be called in commit-sequence order. What was told before changes nothing.
+        """
+        # Below where an earlier life had read lies also what a broker told too low an end for. That
+        # was pending then, and is read again.
+        comes = place >= self._start.o2 or self._reads(end)
+        self._await(_Due(place, raw, end, is_place=True), comes=place != GONE and comes)
+
+    def end_behind_last(self, raw: RawTxId, end: Marker) -> None:
+        """Ends a transaction that the home of another journal places, or marks if that refuses.
+
+        Its place is not known here, and not needed: the decision says in which order it comes, and
+        of which records it is. So it counts as ended when the last of them is read. What was told
+        before changes nothing.
+        """
+        behind = _last_offset(end) + 1
+        self._await(_Due(behind, raw, end, is_place=False), comes=self._reads(end))
+
+    def _reads(self, end: Marker) -> bool:
+        return _last_offset(end) >= self._start.o1
+
+    def _await(self, due: _Due, *, comes: bool) -> None:
+        sequence = due.end.commit_sequence
+        if sequence <= self._met_taken.get(journal_of(due.raw), -1) or due.raw in self._held:
+            return
+        if not comes:
+            self._not_coming[due.raw] = sequence
+        elif all(due.raw != other.raw for other in self._due):
+            self._due.append(due)
+            self._end_due()
+
+    @property
+    def lacks_place(self) -> bool:
+        """Whether a place is known that reading has not come to."""
+        return bool(self._due)
+
+    def will_not_come(self, raw: RawTxId) -> bool:
+        """Returns whether a placed transaction is placed where this reader will not come to."""
+        return raw in self._not_coming
+
+    def _end_due(self) -> None:
+        while self._due and self._due[0].offset <= self.next_offset:
+            offset, raw, end, is_place = self._due.popleft()
+            journal, pending = journal_of(raw), self._pending.pop(raw, None)
+            self._ended.add(raw, self._shared.ended_max)
+            if not is_place:
+                # Markers of lower sequences may lie behind it: it is not noted as met or read.
+                # If it is held, its home refused it, and its marker was read.
+                if raw not in self._held:
+                    self._commit(HandedTransaction(raw, end, offset), pending)
+                continue
+            known = self._start.passed
+            if known is not None and self._half_of is None and end.commit_sequence > known.sequence:
+                self._half_of = raw
+            self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
+            self._commit(PlacedTransaction(raw, end, offset), pending)
+            self._note_read(journal, end.commit_sequence)
+
+    def _delivered_before(self, entry: EndedTransaction) -> int:
+        if isinstance(entry, HandedTransaction):
+            return self._start.o3 if entry.marker_offset - 1 == self._start.o2 else 0
+        if not isinstance(entry, PlacedTransaction):
+            return super()._delivered_before(entry)
+        known = self._start.passed
+        return known.taken if known is not None and entry.txid == self._half_of else 0
+
+    def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
+        if raw is not None and raw[:PARTITION_BYTES] != self._wanted and len(raw) == 16:
+            self.counters.passed_records += live
+            return None
+        return super()._begin(raw, record, live)
+
+    def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
+        if raw[:PARTITION_BYTES] != self._wanted:
+            return
+        super()._end(raw, marker, offset, live)
+        if marker.committed:
+            self._note_read(journal_of(raw), marker.commit_sequence)
+
+    def _note_read(self, journal: Journal, sequence: int) -> None:
+        read = self._read.setdefault(journal, [])
+        if not read or sequence > read[-1]:
+            read.append(sequence)
+        if len(read) > 2 * _READ_KEPT:
+            passed = bisect_right(read, self._met_taken.get(journal, -1))
+            del read[: max(0, passed - _READ_KEPT)]
+
+    def last_met(self, journal: Journal) -> int | None:
+        """Returns the commit sequence of the last marker of a journal that was read, if any."""
+        read = self._read.get(journal)
+        return read[-1] if read else None
+
+    def _report(
+        self, record: Record, raw: bytes | None, error: MalformedHeaderError | None, live: bool
+    ) -> None:
+        if live:
+            error = error or txid_error(raw)
+            self.counters.malformed_headers += 1
+            topic, partition = self.partition
+            where = f"record at {topic}[{partition}] offset {record.offset()} is not delivered"
+            event = self._malformed(record, error)
+            self.malformed.append((event, MalformedHeaderError(f"{where}: {error}")))
+
+    def _push(self, entry: EndedTransaction) -> None:
+        # An entry without records stands for a duplicate: its end lies before our start.
+        raw = entry.txid
+        passed = entry.marker.commit_sequence <= self._met_taken.get(entry.journal, -1)
+        if passed or raw in self._held:
+            # Not by `_finish`, which would note it as delivered.
+            if entry.pending is not None:
+                self._parked.pop(raw, None)
+                self._pending_map.discard(entry.pending)
+            return
+        last = next(reversed(self._held.values()), None)
+        self._held[raw] = entry
+        if last is not None and last.marker.commit_sequence > entry.marker.commit_sequence:
+            # Its place was told after the marker behind it was read.
+            by_sequence = sorted(self._held.items(), key=lambda i: i[1].marker.commit_sequence)
+            self._held = dict(by_sequence)
+        self._held_records += entry.stated
+        if entry.state is EntryState.WAITING:
+            self._unsettled[raw] = entry
+
+    def _filled(self, entry: EndedTransaction) -> None:
+        # Its turn may come late. It may be spilled until then, so its stream is not opened yet.
+        if entry.pending is not None:
+            self._parked[entry.txid] = entry.pending
+            self._fresh.append(entry.pending)
+
+    def _after_batch(self) -> None:
+        super()._after_batch()
+        self._end_due()
+        if self._fresh:
+            still = {id(p): p for p in self._fresh if self._parked.get(p.txid) is p}
+            self._fresh = []
+            self._pending_map.charge(list(still.values()))
+
+    def _waiting(self) -> Iterator[EndedTransaction]:
+        unsettled = self._unsettled
+        for raw in [r for r, e in unsettled.items() if e.state is not EntryState.WAITING]:
+            del unsettled[raw]
+        return iter(list(unsettled.values()))
+
+    def _undelivered(self) -> Iterator[EndedTransaction]:
+        return chain(super()._undelivered(), self._held.values())
+
+    @property
+    def ready(self) -> bool:
+        """Always False: `SerialOrder` says whose turn it is."""
+        return False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a collected transaction waits for a side read."""
+        return next(self._waiting(), None) is not None
+
+    @property
+    def queued_records(self) -> int:
+        """Number of records of the collected transactions."""
+        return self._held_records
+
+    # ---- out ------------------------------------------------------------------------------------
+
+    def ended(self, raw: RawTxId) -> EndedTransaction | None:
+        """Returns the collected transaction of this TxId, if any."""
+        return self._held.get(raw)
+
+    def first(self, journal: Journal | None = None) -> EndedTransaction | None:
+        """Returns the collected transaction of the lowest commit sequence, of a journal or any."""
+        held = self._held.values()
+        return next((e for e in held if journal in (None, e.journal)), None)
+
+    def release(self, journal: Journal, sequence: int) -> None:
+        """Drops what is collected up to this commit sequence: none of it is due here any more."""
+        passed = []
+        for raw, entry in self._held.items():
+            if entry.journal == journal:
+                if entry.marker.commit_sequence > sequence:
+                    break
+                passed.append(raw)
+        for raw in passed:
+            self._finish(self._unhold(raw))
+        while self._due and self._due[0].end.commit_sequence <= sequence:
+            self._due.popleft()  # It went with a deleted topic.
+        while self._not_coming and next(iter(self._not_coming.values())) <= sequence:
+            del self._not_coming[next(iter(self._not_coming))]
+        self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
+
+    def let_through(self, raw: RawTxId) -> None:
+        """Lets a collected transaction through: from now on `take` returns its records."""
+        entry = self._held[raw]
+        self._open_stream(entry)
+        # It leaves `_held` last: if an exception came while it is in neither, `position` would lie
+        # behind it.
+        self._queue.append(entry)
+        self._unhold(raw)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a marker of the journal partition was read."""
+        return bool(self._read)
+
+    @property
+    def delivering(self) -> bool:
+        """Whether records of a transaction that was let through are left to take."""
+        self._pass_finished()
+        return bool(self._queue)
+
+    def hand_over(self, raw: RawTxId) -> EndedTransaction:
+        """Returns a collected transaction as one, which counts as delivered from now on.
+
+        `stream` returns its records until `finish` drops them. `take_back` takes it back.
+        """
+        entry = self._unhold(raw)
+        advance(self._met_taken, entry)
+        return entry
+
+    def take_back(self, before: Position) -> None:
+        """Works like `put_back`, for a transaction before which `position` was this."""
+        self._put_back = before
+
+    def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
+        """Returns the records of a transaction that was handed over, from `taken` on."""
+        if entry.pending is not None:
+            self._open_stream(entry)
+        stream = entry.stream
+        return stream[entry.taken :] if isinstance(stream, Sequence) else stream
+
+    def finish(self, entry: EndedTransaction) -> None:
+        """Drops the records of a transaction that was handed over. May be called after `close`."""
+        self._finish(entry)
+
+    def _unhold(self, raw: RawTxId) -> EndedTransaction:
+        entry = self._held.pop(raw)
+        self._held_records -= entry.stated
+        self._unsettled.pop(raw, None)
+        self._parked.pop(raw, None)
+        return entry
+
+    # ---- positions ------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """Returns exactly what was delivered: (o1, o2, o3) and `delivered`."""
+        if self._put_back is not None:
+            return self._put_back
+        self._pass_finished()
+        first = self.first()
+        if self._queue or first is None:
+            return super().position()
+        return self._position(first.marker_offset, first.taken, self._met_taken, ())
+
+    def _position(
+        self,
+        o2: int,
+        o3: int,
+        met: Mapping[Journal, int],
+        queue: Iterable[PlainRun | EndedTransaction],
+    ) -> Position:
+        place = super()._position(o2, o3, met, [*queue, *self._held.values()])
+        # Below the start's o2 nothing was let through, but decisions may have been passed over.
+        read = {}
+        for journal, sequences in self._read.items():
+            if below := bisect_right(sequences, met.get(journal, -1)):
+                read[journal] = sequences[below - 1]
+        place = replace(place, met=read, delivered=dict(met))
+        head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
+        if not place.o3 or not isinstance(head, PlacedTransaction):
+            return place
+        if isinstance(head, HandedTransaction):
+            # At its last record no marker lies, that could be half delivered too. And whoever goes
+            # on in the home's order must see that a part was delivered in another one.
+            delivered = {head.journal: 0, **met}
+            return replace(place, o2=place.o2 - 1, delivered=delivered)
+        # Several may be placed at one offset, and a marker lie there: see `Position.passed`.
+        # Its text has no negative sequence; at 0 lies the first OWNER record, and no decision.
+        passed = Passed(head.journal, met.get(head.journal, 0), place.o3)
+        return replace(place, o3=0, passed=passed)
+
+    def close(self) -> None:
+        """Drops everything that is held, in memory and on disk."""
+        for entry in self._held.values():
+            self._finish(entry)
+        self._held.clear()
+        self._pending_map.drop(self._parked)
+        super().close()
+
+
+def _last_offset(end: Marker) -> int:
+    return max(r.last_offset for r in end.branches)
