@@ -246,6 +246,14 @@ class Following:
         again.counted_from = assigned.origin.o2
         return again
 
+    def has_passed_places(self, assigned: Assigned) -> bool:
+        """Returns whether all that a home placed in a partition lies below where it is read on.
+
+        What is pending there and was placed was delivered, or lies below where reading began: it is
+        read again for the sake of another transaction.
+        """
+        return self._registry.modes(assigned.key).is_marked_again(assigned.buffer.position().o2)
+
     def homes_of(self, topics: Collection[str]) -> dict[str, int]:
         """Returns topic → the journal partition of its home, of the topics that were ever switched.
 

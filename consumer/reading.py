@@ -651,8 +651,11 @@ class Reading:
                 answer.tell(assigned.buffer, now)
             elif assigned.buffer.is_told_places:
                 answer.put_off(assigned.buffer)
-            elif not self._follow_found(assigned) and assigned.key in answer.fate.handed:
-                # Nothing is published, for the topic has markers again: the home refused it.
+            elif not self._follow_found(assigned) and (
+                assigned.key in answer.fate.handed or self.following.has_passed_places(assigned)
+            ):
+                # The topic has markers again: a home of another journal refused it, or it is placed
+                # below.
                 answer.tell(assigned.buffer, now)
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []

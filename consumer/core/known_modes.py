@@ -87,6 +87,12 @@ class KnownModes:
         found = self._at(offset)
         return FROM_THE_START if found is None else found.mode_offset
 
+    def is_marked_again(self, offset: int) -> bool:
+        """Returns whether it is known that transactions have markers at an offset of the partition,
+        and were placed below."""
+        found = self._at(offset)
+        return found is not None and not found.places
+
     def follows(self, start: Position) -> Follows | None:
         """Returns the home that a reader must follow from a position on; None: it reads by
         markers, until it comes to a mode record."""

@@ -407,7 +407,7 @@ class SerialBuffer(PartitionBuffer):
         place = replace(place, met=read, delivered=dict(met))
         head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
         if not place.o3 or not isinstance(head, PlacedTransaction):
-            return place
+            return replace(place, passed=self._half_unseen)
         if isinstance(head, HandedTransaction):
             # At its last record no marker lies, that could be half delivered too. And whoever goes
             # on in the home's order must see that a part was delivered in another one.
@@ -417,6 +417,15 @@ class SerialBuffer(PartitionBuffer):
         # Its text has no negative sequence; at 0 lies the first OWNER record, and no decision.
         passed = Passed(head.journal, met.get(head.journal, 0), place.o3)
         return replace(place, o3=0, passed=passed)
+
+    @property
+    def _half_unseen(self) -> Passed | None:
+        # What the start says of a transaction that was delivered in part, until its place is known
+        # and read up to. If a position said less, its first records would come twice (trap 77).
+        known = self._start.passed
+        if known is None or self._half_of is not None or not known.taken:
+            return None
+        return known if known.home[0] == self.journal_partition else None
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""

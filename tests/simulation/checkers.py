@@ -390,11 +390,11 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
     for key, ranges in found.decision.writes.items():
         counts += sum(r.count for r in ranges)
         partition, former = reading.partitions.get(key), reading.former.get(key)
-        if partition is not None and _was_taken_for_former(history, reading, txid, partition):
-            lost.update(r.value() for r in history.data[key])
-        elif former is not None and txid in former.txids.values():
+        if former is not None and txid in former.txids.values():
             # With the topic all that it wrote there is gone, or is torn.
             lost.update(r.value() for r in history.former[key] + history.data.get(key, []))
+        elif partition is not None and _was_taken_for_former(history, reading, txid, partition):
+            lost.update(r.value() for r in history.data[key])
         elif partition is not None:
             # Strays of the TxId are not among what is expected.
             got.update(

@@ -310,6 +310,8 @@ class Consumer(Party):
         if again is not None:
             self._setting.history.counts["homes found by look-ups"] += 1
             self._put(again)
+        elif self.partition in found.fate.handed or self._following.has_passed_places(assigned):
+            found.tell(self.buffer, self._setting.readers_s)
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:

@@ -103,6 +103,8 @@ class Faults:
             counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
+        self.calm = False
+        """Whether none happens for the moment."""
         self.trials = trials
         self._chance = chance
         self._counts = counts
@@ -121,7 +123,7 @@ class Faults:
 
     def of(self, channel: str) -> str:
         """Returns what becomes of a message; "" if it arrives."""
-        if not self.on:
+        if not self.on or self.calm:
             return ""
         drawn = self._chance.random()
         if drawn >= self._totals[channel]:
@@ -135,7 +137,9 @@ class Faults:
 
     def happens(self, event: str, share: float, *, counted: bool = True) -> bool:
         """Returns whether one of `EVENTS` happens now: in `share` of the calls, if enabled."""
-        if not (self.on and self._events[event] and self._chance.random() < share):
+        if not self.on or self.calm:
+            return False
+        if not (self._events[event] and self._chance.random() < share):
             return False
         if counted:
             self._counts[event] += 1
@@ -143,7 +147,9 @@ class Faults:
 
     def tries(self, trial: str, share: float = 1.0) -> bool:
         """Returns whether one of `TRIALS` happens now: in `share` of the calls, if enabled."""
-        if trial not in self._trials or (share < 1 and self.trials.random() >= share):
+        if self.calm or trial not in self._trials:
+            return False
+        if share < 1 and self.trials.random() >= share:
             return False
         self._counts[trial] += 1
         return True

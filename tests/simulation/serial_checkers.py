@@ -61,13 +61,14 @@ def _wrong(history: History, reading: Reading, seen: Serial) -> Iterator[str]:
 
 def _due(reading: Reading, seen: Serial) -> Due:
     due: Due = {}
+    given = {(e.partition, e.offset) for e in seen.events if isinstance(e, Given)}
     for key, start in sorted(seen.starts.items()):
         partition = reading.partitions.get(key)
-        last: dict[TxId, int] = {}
+        records: dict[TxId, list[int]] = {}
         for _, offset in partition.expected if partition else ():
             txid = partition.txids.get(offset) if partition else None
             if txid is not None:
-                last[txid] = max(offset, last.get(txid, -1))
+                records.setdefault(txid, []).append(offset)
         for place, offset in partition.expected if partition else ():
             txid = partition.txids.get(offset) if partition else None
             if txid is None or txid.partition != seen.journal:
@@ -75,9 +76,13 @@ def _due(reading: Reading, seen: Serial) -> Due:
             found = reading.transaction(txid)
             assert found is not None
             assert found.decision is not None
-            # What is handed over ends behind its last record, for this reader, also if the home
-            # refuses it and its marker comes later.
-            if (last[txid] if key in found.decision.handed else place) >= start:
+            is_due = place >= start
+            if key in found.decision.handed:
+                # It ends behind its last record, for this reader, also if the home refuses it and
+                # its marker comes later. Where the decision is trimmed, the marker ends it.
+                by_marker = any((key, each) in given for each in records[txid])
+                is_due = max(records[txid]) >= start or (is_due and by_marker)
+            if is_due:
                 due.setdefault(found.decision.sequence, (txid, []))[1].append((key, offset))
     return due
 

@@ -46,6 +46,8 @@ class Operator:
         self.home = self._draw.randrange(setting.journals)
         """Journal partition of the transaction group that the topics are bound to."""
         setting.places_at = self.home
+        self.has_switched = False
+        """Whether a switch of the output was ever over."""
         self.waits: dict[str, Mode] = {}
         """Topic → the mode that it is being switched to."""
         if self._draw.random() < BLIND_SHARE:
@@ -99,6 +101,7 @@ class Operator:
     def _done(self, topic: str, mode: Mode) -> None:
         self._setting.note("operator", f"has switched {topic} to", mode.value)
         self.waits.pop(topic, None)
+        self.has_switched |= topic == OUTPUT
         self._readers_begin()
         if self._draw.random() < BACK_SHARE:
             other = Mode.MARKERS if mode is Mode.METADATA else Mode.METADATA

@@ -69,6 +69,10 @@ RETENTION_CHANCE: Final = 0.4
 """Share of the histories with switches in which data is deleted that all have read."""
 ADOPTS_CHANCE: Final = 0.7
 """Share of the histories with switches that have a second journal, of which the home adopts."""
+CALM_SHARE: Final = 0.5
+"""Share of the histories with switches whose faults begin when the topic is in metadata mode."""
+SWITCH_MAX_MS: Final = 1_500
+"""Until when they begin in any case."""
 RETENTION_MS: Final = 170
 """Time between two such deletions."""
 HOLD_MS: Final = 200
@@ -112,6 +116,7 @@ class World:
     def __init__(self, seed: int, *, switches: bool = False) -> None:
         """Starts all parties. With `switches` an operator switches topics to places and back."""
         chance = Random(seed)
+        self._seed = seed
         history = self.history = History(seed)
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
@@ -207,7 +212,10 @@ class World:
     def _run(self) -> None:
         setting = self.setting
         scheduler, chance = setting.scheduler, setting.chance
-        until_ms = chance.randint(*FAULTS_MS)
+        lasts_ms = chance.randint(*FAULTS_MS)
+        if self._operator is not None and Random(-self._seed - 9).random() < CALM_SHARE:
+            self._wait_for_switch(self._operator)
+        until_ms = scheduler.now_ms + lasts_ms
         self._latecomer_ms = chance.randint(0, until_ms)
         scheduler.after(MONKEY_MS, self._monkey)
         scheduler.after(self._latecomer_ms, self._latecomers)
@@ -229,6 +237,15 @@ class World:
         self.history.unfinished = unfinished
         for name, count in setting.counters.as_dict().items():
             self.history.counts[f"consumers' {name}"] += count
+
+    def _wait_for_switch(self, operator: Operator) -> None:
+        # A switch takes as long as all faults last. So else little would be placed before they end.
+        scheduler, faults = self.setting.scheduler, self.setting.faults
+        faults.calm = True
+        while not operator.has_switched and scheduler.now_ms < SWITCH_MAX_MS:
+            scheduler.run_until(scheduler.now_ms + 10)
+        faults.calm = False
+        self.setting.note("world", "faults begin")
 
     def _alive(self) -> list[Coordinator]:
         return [c for c in self.coordinators.values() if c.alive and not c.paused]
