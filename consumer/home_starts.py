@@ -342,10 +342,11 @@ class HomeStarts:
 
     def _named_epoch(self, home: Journal, offset: int, journal_start: int) -> int | None:
         """Returns the epoch at a place that lies behind a decision, ADOPT or MODE record that
-        counts, or at a snapshot that does; None if neither is there.
+        counts, or at one, or at a snapshot that does; None if neither is there.
 
-        A reader's sequence names either: see `HomeView.settle_start`. If both seem to be there, one
-        may be void: the one of the lower epoch, for a replaced owner wrote it.
+        A reader's sequence names either, or what lies just below the first that was due to it: see
+        `HomeView`. If both seem to be there, one may be void: the one of the lower epoch, for a
+        replaced owner wrote it.
         """
         start = max(journal_start, offset - 1)
         if start < 0 or offset <= 0:
@@ -357,7 +358,7 @@ class HomeStarts:
             with closing(entries):
                 for at, entry in entries:
                     named = PrepareCommit | ModeChange | Adoption
-                    is_named = at < offset and isinstance(entry.record, named)
+                    is_named = isinstance(entry.record, named)
                     if entry.incarnation == home[1] and (
                         is_named or (at == offset and begins_at(at, entry))
                     ):

@@ -45,10 +45,14 @@ class KnownModes:
     def __init__(self) -> None:
         """Begins without a switch: everything is marked."""
         self._switches: list[_Switch] = []
+        self._met: dict[int, int] = {}
+        """Offset of a MODE record → that of the first of its mode records that was met: owners that
+        follow each other write one each, and publish the last one."""
 
     def forget(self, topic_id: str) -> None:
         """Forgets what was known of a topic that another one has the name of by now."""
         self._switches = [s for s in self._switches if s.topic_id != topic_id]
+        self._met.clear()
 
     def publish(self, partition: int, published: TopicModeRecord) -> None:
         """Takes in what the home publishes of the topic that has the name now."""
@@ -64,12 +68,14 @@ class KnownModes:
             at = 0
         mode_offset = FROM_THE_START if phase is Phase.TO_MARKERS else published.mode_offset
         places = phase is not Phase.MARKERS
+        at = min(at, self._met.get(mode_offset, at))
         self._note(_Switch(at, mode_offset, places, published.home, published.topic_id))
 
     def meet(
         self, offset: int, mode_offset: int, home: Journal, topic_id: str, *, places: bool
     ) -> None:
         """Takes in a mode record that counts."""
+        offset = self._met[mode_offset] = min(offset, self._met.get(mode_offset, offset))
         self._note(_Switch(offset, mode_offset, places, home, topic_id))
 
     def _note(self, switch: _Switch) -> None:

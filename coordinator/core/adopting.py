@@ -72,9 +72,9 @@ class Answer(Enum):
     NONE = auto()
     """Nothing yet, or it is adopted and has no place yet."""
     PLACED = auto()
-    """It has a place, or its topic is gone."""
+    """It has a place."""
     REFUSED = auto()
-    """It is to be marked."""
+    """It is to be marked. So it is, too, if its topic is gone: another may have the name."""
 
 
 @value(frozen=True, slots=True)
@@ -368,6 +368,19 @@ class Adopted:
             self._waiting[offset] = adoption
             self._places.replay_commit(offset, offset, ends)
         return tuple(ends)
+
+    def replay_gone(self, offset: int, keys: Collection[TopicPartition]) -> None:
+        """Leaves to the deciding journal what is placed nowhere, as the topic is gone: its records
+        may be in another topic that has the name, and then a marker must say so (trap 80).
+
+        Args:
+            offset: of the ADOPT record.
+            keys: where its topic is gone.
+        """
+        adoption = self._waiting[offset]
+        refused = self._of[adoption.txid.journal].refused
+        gone = {w.partition for w in adoption.writes if w.placed and w.partition.key in keys}
+        refused[adoption.sequence] = refused.get(adoption.sequence, frozenset()) | gone
 
     def replay_placed(self, whole: Iterable[int]) -> None:
         """Takes what `Places.replay_placed` returned: what is adopted has no COMMITTED here."""

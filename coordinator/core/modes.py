@@ -133,6 +133,10 @@ class TopicModes:
         mode = self._topics.get(topic)
         return None if mode is None else replace(mode)
 
+    def placed_id(self, topic: str) -> str:
+        """Returns the id of a topic of `in_metadata`."""
+        return self._topics[topic].topic_id
+
     def phase(self, topic: str, topic_id: str) -> Phase:
         """Returns the phase of a topic."""
         return self._of(topic, topic_id).phase

@@ -203,6 +203,7 @@ class ShardState:
     def _replay_placed(self, offset: int, record: Placed) -> None:
         for begin, keys in self.places.gone_by(record).items():
             if not self._is_own(begin):
+                self.adopted.replay_gone(begin, keys)
                 continue
             # Before the places are told: that lets markers of later sequences go (R4).
             self.watermark.emit(offset, self._late_markers(begin, keys))

@@ -7,7 +7,12 @@ and one that is marked by old facts is marked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ...journal.control import TopicPartition
+from ...journal.modes import Phase
 from .modes import TopicModes
+from .topics import TopicKnowledge
 
 
 class TopicHomes:
@@ -43,3 +48,37 @@ class TopicHomes:
     def home_of(self, topic: str, topic_id: str) -> int | None:
         """Returns the journal partition that places in a topic; None if it has markers."""
         return self._homes.get((topic, topic_id))
+
+
+def unwritten(
+    partitions: Iterable[TopicPartition],
+    journal: int,
+    modes: TopicModes,
+    homes: TopicHomes,
+    known: TopicKnowledge,
+) -> set[str]:
+    """Returns the topics to which a commit writes no markers, or would not if it was certain which
+    topic has the name.
+
+    Args:
+        partitions: what the commit names.
+        journal: the journal partition that decides it.
+        modes: of the topics whose home that is.
+        homes: of all.
+        known: what is known of topics. It is told which of its topics have a mode.
+    """
+    named = {topic for topic, _ in partitions}
+    for topic in named & modes.in_metadata:
+        known.assume(topic, modes.placed_id(topic))
+
+    def is_unwritten(topic: str) -> bool:
+        if topic in modes.in_metadata and known.is_contested(topic):
+            return True
+        facts = known.facts.get(topic)
+        if facts is None:
+            return False
+        # A topic that was created anew under the name has markers.
+        placed = modes.phase(topic, facts.topic_id) is Phase.METADATA
+        return placed or homes.home_of(topic, facts.topic_id) not in (None, journal)
+
+    return {topic for topic in named if is_unwritten(topic)}

@@ -119,6 +119,13 @@ class _Topic:
     """Since when answers in a row told of it."""
     tells: int = 0
     """Number of those answers."""
+    settled: str = ""
+    """Id of the topic that answers told of for long enough; until then of the first that was told,
+    or of the one that a journal says is in metadata mode."""
+    is_settled: bool = False
+    """Whether answers told of it for long enough."""
+    is_placed: bool = False
+    """Whether a journal says that a topic of this name is in metadata mode."""
 
     @property
     def looking(self) -> bool:
@@ -150,8 +157,19 @@ class _Topic:
         """Returns whether the partition does not exist, as far as is known."""
         return self.facts is None or partition >= self.facts.partition_count
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether the latest answer told of another topic than answers did for long before. Either
+        the topic was created anew, or that broker is behind."""
+        return not may_be_same(self.settled, self.holder)
+
     def note_id(self, topic_id: str, now_ms: int) -> tuple[tuple[int, str], ...]:
         """Notes which topic has the name; returns those that had it, with when each was told."""
+        if self.is_placed and topic_id == self.settled:
+            # What was told meanwhile came from brokers that are behind. A transaction that began
+            # then is placed in this topic all the same.
+            while len(self.ids) > 1 and topic_id in [each for _, each in self.ids[:-1]]:
+                self.ids = self.ids[:-1]
         if topic_id and (not self.ids or self.ids[-1][1] != topic_id):
             self.ids = (*self.ids[-IDS_MAX + 1 :], (now_ms, topic_id))
         return self.ids if len(self.ids) > 1 else ()
@@ -192,6 +210,8 @@ class _Topic:
         if topic_id != self.holder or self._is_behind_a_gap:
             self.holder, self.held_ms, self.tells = topic_id, now_ms, 0
         self.tells += 1
+        if not self.settled:
+            self.settled = topic_id
 
     def note(self, *, found: bool, now_ms: int) -> None:
         """Notes whether a look-up found the topic."""
@@ -240,6 +260,8 @@ class TopicKnowledge:
                 return False
             if topic.is_doubted or topic.unsupported is not None:
                 return False
+            if topic.is_contested and name in unwritten:
+                return False
             if topic.unwritable is not None and name not in unwritten:
                 return False
             if topic.lacks(partition):
@@ -266,7 +288,9 @@ class TopicKnowledge:
             topic = self._topic(name)
             topic.used_ms = now_ms
             refused = topic.refused(unwritten=name in unwritten) is not None
-            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms, refused=refused)
+            waits = self._is_to_be_awaited(
+                topic, partition, now_ms, since_ms, refused=refused, placed=name in unwritten
+            )
             if waits:
                 wait_for.add(name)
             is_old = topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS
@@ -281,11 +305,17 @@ class TopicKnowledge:
 
     @staticmethod
     def _is_to_be_awaited(
-        topic: _Topic, partition: int, now_ms: int, since_ms: int, *, refused: bool
+        topic: _Topic,
+        partition: int,
+        now_ms: int,
+        since_ms: int,
+        *,
+        refused: bool,
+        placed: bool,
     ) -> bool:
         if topic.failed_ms is not None and topic.failed_ms >= since_ms:
             return False  # A look-up was tried, and got no answer.
-        if topic.is_doubted:
+        if topic.is_doubted or (placed and topic.is_contested):
             return True
         told_ms = topic.told_ms
         if refused and (told_ms is None or told_ms < since_ms):
@@ -297,6 +327,13 @@ class TopicKnowledge:
             return not topic.is_confirmed_absent(partition, now_ms)
         is_fresh = topic.agreed_ms is not None and topic.agreed_ms + FRESH_MS > since_ms
         return not is_fresh and (told_ms is None or told_ms < since_ms)
+
+    def assume(self, topic: str, topic_id: str) -> None:
+        """Learns that a topic of this name and id is in metadata mode, as a journal says."""
+        known = self._topic(topic)
+        known.is_placed = True
+        if not known.is_settled:
+            known.settled = topic_id
 
     def began(self, topic: str, now_ms: int) -> None:
         """Notes that a look-up of a topic is under way. `told` or `failed` must follow."""
@@ -345,6 +382,8 @@ class TopicKnowledge:
             known.note_holder(facts.topic_id, now_ms)
         known.note(found=facts is not None, now_ms=now_ms)
         known.is_certain = certain
+        if facts is not None and (certain or known.is_held):
+            known.settled, known.is_settled = facts.topic_id, True
         if facts is not None:
             before = known.facts
             if before is not None and may_be_same(before.topic_id, facts.topic_id):
@@ -388,7 +427,9 @@ class TopicKnowledge:
             refused = topic.refused(unwritten=name in unwritten)
             if refused is not None:
                 return refused
-            if topic.is_doubted:
+            # What is placed is placed under an id. Under that of a former topic it would be marked,
+            # and the marker come in no order with the places of this one (trap 79).
+            if topic.is_doubted or (topic.is_contested and name in unwritten):
                 return CoordinatorBusyError(
                     f"brokers do not agree on topic {name!r}, as when it is deleted or created"
                     " again: nothing was done; ask again when they agree"
@@ -404,6 +445,12 @@ class TopicKnowledge:
                 f"topic {name!r} could not be looked up{why}; nothing was done, so ask again"
             )
         return None
+
+    def is_contested(self, topic: str) -> bool:
+        """Returns whether the latest answer told of another topic of this name than answers did for
+        long before."""
+        known = self._topics.get(topic)
+        return known is not None and known.is_contested
 
     def is_missing(self, topic: str) -> bool:
         """Returns whether the latest look-up found no such topic, and it is not believed to exist.

@@ -30,7 +30,6 @@ from ...journal.errors import (
     LogtxError,
     NotCoordinatorError,
 )
-from ...journal.modes import Phase
 from ...journal.places import PartitionId
 from ...journal.reader import JOURNAL_TOPIC
 from ...journal.records.types import Owner
@@ -40,6 +39,7 @@ from ..core.offsets_lanes import OffsetsKey
 from ..core.replica import Replica
 from ..core.shard import Shard
 from ..core.tenure import Tenure
+from ..core.topic_homes import unwritten
 from ..membership.balance import Member
 from ..protocol import commands
 from ..tasks import essential_task
@@ -168,21 +168,14 @@ class PartitionRuntime:
         return self._services.markers.lanes.backlog(self.partition, partition)
 
     def unwritten(self, partitions: Iterable[TopicPartition]) -> Collection[str]:
-        """Returns the topics among some partitions' to which a commit here writes no markers."""
+        """Returns the topics among some partitions' to which a commit here writes no markers, or
+        would not if it was certain which topic has the name."""
         serving = self._live
-        homes, facts = self._services.handing.homes, self._services.topics
+        homes = self._services.handing.homes
         if serving is None or not (homes or serving.tenure.shard.modes.places_any):
             return ()
-        modes = serving.tenure.shard.modes
-
-        def is_unwritten(topic: str) -> bool:
-            # A topic that was created anew under the name has markers.
-            topic_id = facts[topic].topic_id
-            placed = modes.phase(topic, topic_id) is Phase.METADATA
-            return placed or homes.home_of(topic, topic_id) not in (None, self.partition)
-
-        named = {topic for topic, _ in partitions}
-        return {topic for topic in named if topic in facts and is_unwritten(topic)}
+        modes, known = serving.tenure.shard.modes, self._services.look_ups.known
+        return unwritten(partitions, self.partition, modes, homes, known)
 
     @property
     def placing_count(self) -> int:

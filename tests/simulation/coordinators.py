@@ -31,7 +31,7 @@ from logtx.coordinator.core.handing import Known, exchange
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
-from logtx.coordinator.core.topic_homes import TopicHomes
+from logtx.coordinator.core.topic_homes import TopicHomes, unwritten
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.runtime import loading
@@ -564,7 +564,15 @@ class Seat:
         self.coordinator.markers.learn(
             named,
             lambda doubt: self._drain(named, lambda: self._ask(command, answer, began, doubt)),
+            self._unwritten(named),
         )
+
+    def _unwritten(self, named: Collection[TopicPartition]) -> Collection[str]:
+        # As `PartitionRuntime.unwritten`.
+        if self.tenure is None:
+            return ()
+        modes, known = self.tenure.shard.modes, self.coordinator.markers.known
+        return unwritten(named, self.partition, modes, self.coordinator.homes, known)
 
     def _drain(
         self, named: Collection[TopicPartition], ask: Callable[[], None], waited_ms: int = 0

@@ -251,23 +251,29 @@ class Markers:
     # ---- what commands need ---------------------------------------------------------------------
 
     def learn(
-        self, partitions: Collection[TopicPartition], then: Callable[[LogtxError | None], None]
+        self,
+        partitions: Collection[TopicPartition],
+        then: Callable[[LogtxError | None], None],
+        unwritten: Collection[str] = (),
     ) -> None:
-        """Looks up what a command needs, and calls `then` with what it can't be decided for."""
+        """Looks up what a command needs, and calls `then` with what it can't be decided for.
+
+        In topics of `unwritten` it writes no markers.
+        """
         since_ms = self._now_ms
 
         def look() -> None:
             now_ms = self._now_ms
-            if self.known.are_fresh(partitions, now_ms):
+            if self.known.are_fresh(partitions, now_ms, unwritten):
                 then(None)
                 return
-            needs = self.known.needs(partitions, now_ms, since_ms)
+            needs = self.known.needs(partitions, now_ms, since_ms, unwritten)
             for topic in sorted(needs.look_up):
                 self.look_up(topic)
             if needs.wait_for and now_ms - since_ms < LEARN_MAX_MS:
                 self._coordinator.later(4, look)
             else:
-                then(self.known.refusal(partitions, now_ms))
+                then(self.known.refusal(partitions, now_ms, unwritten))
 
         look()
 

@@ -231,6 +231,8 @@ class World:
         while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
             scheduler.run_until(scheduler.now_ms + step_ms)
         if not unfinished:
+            # What a home placed or refused is doubted by a reader for a minute of its clock.
+            deadline_ms = scheduler.now_ms + SETTLE_MAX_MS
             self._audit()
             while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
                 scheduler.run_until(scheduler.now_ms + step_ms)

@@ -369,13 +369,22 @@ def test_an_adoption_that_is_too_large_is_refused(
     assert journals.state(txid) is State.COMMITTED
 
 
-def test_a_topic_that_is_gone_holds_nothing_up(journals: Journals) -> None:
-    txid = journals.commit(("b", 0))
+@pytest.mark.parametrize("gone", [True, False])
+def test_trap_80_what_is_placed_nowhere_gets_a_late_marker(journals: Journals, gone: bool) -> None:
+    txid = journals.commit(("b", 0), ("b", 1))
     journals.settle()
-    journals.place(b0=GONE)
+    journals.place(b0=GONE, b1=5)
+    journals.home.ack()
+    journals.home.take_over()
+    journals.settle()
+    assert journals.state(txid) is State.COMMITTING, "another topic may have its name"
+    assert journals.home.late_markers == {}
+    [late] = journals.other.late_markers.values()
+    assert late.partitions == (("b", 0),)
+    journals.other.finish_late(txid.offset, gone=gone)
     journals.settle()
     assert journals.state(txid) is State.COMMITTED
-    assert journals.home.late_markers == {}
+    assert len(journals.adoptions()) == 1
 
 
 def snapshot(coordinator: Coordinator) -> Shard:
