@@ -60,13 +60,15 @@ class KnownModes:
         phase, at = published.phase, published.since.get(partition, 0)
         if phase in (Phase.TO_METADATA, Phase.TO_MARKERS):
             # Mode records are being written, or were and that is not published yet. To follow the
-            # home where everything is still marked is right, and costs its gates.
+            # home where everything is still marked is right, and costs its gates. It is followed as
+            # of any earlier switch: a reader may begin in a stretch of that (trap 83).
             at = 0
         elif phase is Phase.METADATA and not published.with_records:
             # No mode record tells a reader where it begins. It follows the home from its start on,
             # so that it places in the same order as all that begin above.
             at = 0
-        mode_offset = FROM_THE_START if phase is Phase.TO_MARKERS else published.mode_offset
+        is_over = phase in (Phase.METADATA, Phase.MARKERS)
+        mode_offset = published.mode_offset if is_over else FROM_THE_START
         places = phase is not Phase.MARKERS
         at = min(at, self._met.get(mode_offset, at))
         self._note(_Switch(at, mode_offset, places, published.home, published.topic_id))

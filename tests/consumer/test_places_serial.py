@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.serial_buffer import SerialBuffer
+from logtx.journal.control import BranchRange, Marker
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.places import GONE
+from logtx.journal.position import Passed, Position
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import (
     DataPartition,
@@ -25,6 +30,7 @@ from logtx.journal.txid import TxId
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
 from .places import Places, snapshot
+from .records import DATA, INCARNATION, data, malformed, plain, txid
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 ALL = [TopicPartition("t", number) for number in range(3)]
@@ -121,6 +127,25 @@ def test_trap_73_a_stop_within_the_first_transaction_of_all_goes_on_exactly(
     across(home, b"a", 3)
     home.place()
     assert stopping_after_each(make_consumer, 3) == [b"a00", b"a01", b"a02"]
+
+
+def test_trap_77_a_position_says_what_came_of_a_part_until_its_place_is_read_again() -> None:
+    journal, owner = (0, INCARNATION), txid(20)
+    start = Position(o1=4, o2=9, passed=Passed(journal, 12, 2), met={journal: 12})
+    pending = PendingTransactionMap(2**20)
+    buffer = SerialBuffer(DATA, start, pending, journal_partition=0, malformed=malformed)
+    assert buffer.position() == replace(start, delivered={journal: 12})
+    buffer.feed([data(at, owner) for at in (4, 5, 6)])
+    buffer.feed([plain(7), plain(8), plain(9)])
+    assert buffer.position().passed == start.passed
+    end = Marker(
+        committed=True, commit_sequence=21, hw=0, epoch=0, branches=(BranchRange(0, 4, 6, 3),)
+    )
+    buffer.place(owner.to_bytes(), end, 9)
+    assert buffer.position().passed == start.passed
+    buffer.let_through(owner.to_bytes())
+    assert [record.offset() for record in buffer.take(9)] == [6]
+    assert buffer.position().passed is None
 
 
 def test_a_transaction_waits_for_each_of_its_places(

@@ -395,6 +395,52 @@ def test_brokers_that_are_behind_for_less_than_the_time_confirmed_are_never_beli
         stage.tell(facts(), every_ms=chance.randint(1, 400))
 
 
+# ---- topics in metadata mode --------------------------------------------------------------------
+
+
+def test_trap_79_a_broker_that_is_behind_makes_nothing_marked_where_it_is_placed() -> None:
+    stage = Stage()
+    partitions, placed = [("t", 0)], {"t"}
+    stage.known.assume("t", "new")
+    assert not stage.known.is_contested("t")
+    began_ms = stage.now_ms + 400
+    stage.tell(facts("old"), every_ms=400)
+    assert stage.known.is_contested("t")
+    assert not stage.known.are_fresh(partitions, stage.now_ms, placed)
+    needs = stage.known.needs(partitions, stage.now_ms + AGAIN_MS, stage.now_ms, placed)
+    assert (needs.look_up, needs.wait_for) == ({"t"}, {"t"})
+    refusal = stage.known.refusal(partitions, stage.now_ms, placed)
+    assert isinstance(refusal, CoordinatorBusyError)
+    assert stage.known.refusal(partitions, stage.now_ms) is None, "where it has markers"
+    stage.tell(facts("new"), every_ms=400)
+    assert stage.known.refusal(partitions, stage.now_ms, placed) is None
+    assert stage.known.facts["t"].id_at(began_ms) == "new", "of what began meanwhile, too"
+
+
+def test_another_topic_that_answers_tell_of_for_long_enough_is_not_contested() -> None:
+    stage = Stage()
+    stage.known.assume("t", "new")
+    until_ms = stage.now_ms + CONFIRM_MS
+    while stage.now_ms < until_ms:
+        stage.tell(facts("newer"), every_ms=400)
+        assert stage.known.is_contested("t")
+    stage.tell(facts("newer"), every_ms=400)
+    assert not stage.known.is_contested("t")
+    stage.known.assume("t", "new")
+    stage.now_ms += 100 * CONFIRM_MS
+    stage.tell(facts("newer"), every_ms=400)
+    assert not stage.known.is_contested("t"), "once and for all"
+
+
+def test_what_a_journal_says_counts_for_more_than_the_first_answer() -> None:
+    stage = Stage(known=False)
+    stage.tell(facts("old"))
+    stage.known.assume("t", "new")
+    assert stage.known.is_contested("t")
+    stage.tell(facts("new"))
+    assert not stage.known.is_contested("t")
+
+
 # ---- topics of other ids ------------------------------------------------------------------------
 
 
