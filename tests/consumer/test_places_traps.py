@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import cast
 
@@ -220,3 +221,78 @@ def test_trap_69_a_gate_of_the_past_turns_no_reader_to_markers() -> None:
     assert not followed.is_over
     view.placed(Placed(25, {partition: 5}))
     assert followed.is_over
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_trap_78_what_was_placed_is_not_held_behind_the_stretch(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    waits, placed = places.written.begin(), places.written.begin()
+    for number in range(2):
+        places.written.write(placed, "t", [b"a%d" % number])
+        places.written.write(waits, "t", [b"w%d" % number])
+    places.written.write(placed, "t", [b"a2"])
+    places.decide(placed)
+    places.place()
+    places.switch(Phase.MARKERS)
+    places.written.finish(places.written.transaction("t", [b"m"]))
+    first = make_consumer(enable_auto_commit=False)
+    first.assign([TopicPartition("t", 0, 0)])
+    wanted = [b"a0", b"a1", b"a2", b"m"]
+    assert read_upto(first, wanted) == wanted
+    first.commit(asynchronous=False)
+    first.close()
+    # It begins at the first record that waits, and so in the middle of what was placed.
+    consumer = make_consumer(
+        group_id=first.group_id, enable_auto_commit=False, pending_lookup_age_ms=1
+    )
+    consumer.assign(T)
+    places.written.mark(waits, "t")
+    places.written.finish(waits)
+    assert read_upto(consumer, [b"w0", b"w1"]) == [b"w0", b"w1"]
+    until_s, committed = time.monotonic() + 10, -1
+    while committed < places.end() and time.monotonic() < until_s:
+        assert nothing_more(consumer, 0.1)
+        consumer.commit(asynchronous=False)
+        committed = consumer.committed(T)[0].offset
+    assert committed == places.end()
+
+
+def test_trap_81_a_reader_goes_on_just_below_the_first_that_was_due_to_it(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    written = places.written
+    snapshot(places)
+    written.append("t", [b"p0", b"p1", b"p2"])
+    txid = written.begin()
+    written.write(txid, "t", [b"a"])
+    begun = written.begin()
+    assert places.decide(txid) == begun.offset + 1
+    places.place()
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition("t", 0, 2)])
+    assert read_upto(consumer, [b"p1"]) == [b"p1"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    snapshot(places, last_places=((places.partition(), 5),))
+    log.delete_records(JOURNAL_TOPIC, 0, begun.offset)
+    again = make_consumer(group_id=consumer.group_id)
+    again.assign(T)
+    assert read_upto(again, [b"p2", b"a"]) == [b"p2", b"a"]
+
+
+def test_trap_83_a_stretch_before_another_switch_is_read(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    start = places.end()
+    places.transaction([b"a"])
+    places.switch(Phase.MARKERS)
+    places.written.finish(places.written.transaction("t", [b"m"]))
+    places.begin_switch(Phase.TO_METADATA)
+    places.publish(Phase.TO_METADATA, {})
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, start)])
+    assert read_upto(consumer, [b"a", b"m"]) == [b"a", b"m"]

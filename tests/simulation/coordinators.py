@@ -218,6 +218,8 @@ class Seat:
         self.failure: LogtxError | None = None
         """Why the journal can't be read, until it is tried again."""
         self._bidding = False
+        self._is_promised = False
+        """Whether another coordinator is about to give it the partition."""
         self._pause_ms = PAUSE_MS
         self._doubt_ms = 0
         self._looked_at = -1
@@ -471,7 +473,9 @@ class Seat:
         self._setting.note(self.name, f"gives journal {self.partition} to", receiver.name)
         self._setting.history.counts["partitions given"] += 1
         tenure.quiesce()
-        receiver._bidding = True
+        receiver._bidding = receiver._is_promised = True
+        # The giver may die before it gives.
+        receiver.coordinator.later(3 * GIVE_MS, receiver._forget_promise)
         self._wait_settled(tenure, receiver, self._setting.now_ms + GIVE_MS)
 
     def _wait_settled(self, tenure: Tenure, receiver: Seat, until_ms: int) -> None:
@@ -491,7 +495,12 @@ class Seat:
             receiver._bidding = False
             self.surprised(tenure, "nothing was acknowledged")
 
+    def _forget_promise(self) -> None:
+        if self._is_promised:
+            self._bidding = self._is_promised = False
+
     def _receive(self, epoch: int, end: int, given: Callable[[bool], None]) -> None:
+        self._is_promised = False
         replica = self._try_to_follow()
         if replica is not None and (replica.shard.epoch, replica.next_offset) == (epoch, end):
             self._bid(given)
