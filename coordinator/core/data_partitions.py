@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
-from ...journal.errors import RequestTooLargeError, UnknownTopicError
+from ...journal.errors import CoordinatorBusyError, RequestTooLargeError, UnknownTopicError
 from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
 from .decision import TopicFacts
@@ -33,6 +33,7 @@ HandedTo: TypeAlias = tuple[tuple[TopicPartition, int], ...]
 
 def resolve(
     topics: Topics,
+    modes: TopicModes,
     partitions: Iterable[TopicPartition],
     began_ms: int,
     first_offsets: Mapping[TopicPartition, int] = _NOT_KNOWN,
@@ -44,12 +45,14 @@ def resolve(
 
     Args:
         topics: what is known of them.
+        modes: tell which topics place what is decided.
         partitions: the data partitions that a request names.
         began_ms: when the transaction began, in monotonic ms.
         first_offsets: partition → first offset written there, as far as it is known.
 
     Raises:
         UnknownTopicError: there is no such partition.
+        CoordinatorBusyError: it is not certain which topic has the name, and one of them places.
     """
     resolved = []
     known: dict[str, tuple[int, str]] = {}
@@ -58,7 +61,7 @@ def resolve(
         if topic not in known:
             facts = topics.get(topic)
             known[topic] = (
-                (0, "") if facts is None else (facts.partition_count, facts.id_at(began_ms))
+                (0, "") if facts is None else _count_and_id(topic, facts, modes, began_ms)
             )
         count, topic_id = known[topic]
         if not 0 <= partition < count:
@@ -66,6 +69,25 @@ def resolve(
         first_offset = first_offsets.get(key, UNKNOWN_OFFSET)
         resolved.append(DataPartition(topic, partition, topic_id, first_offset))
     return tuple(resolved)
+
+
+def _count_and_id(
+    topic: str, facts: TopicFacts, modes: TopicModes, began_ms: int
+) -> tuple[int, str]:
+    if topic not in modes.in_metadata:
+        return facts.partition_count, facts.id_at(began_ms)
+    placed_id = modes.placed_id(topic)
+    if facts.topic_id == placed_id:
+        # Also for what began while a broker told of another one: it is switched since long.
+        return facts.partition_count, placed_id
+    if not facts.is_settled:
+        # Under another topic's id it would be marked, and the marker come in no order with the
+        # places of this one (trap 79).
+        raise CoordinatorBusyError(
+            f"brokers do not agree on topic {topic!r}, as when it is deleted or created again:"
+            " nothing was done; ask again when they agree"
+        )
+    return facts.partition_count, facts.id_at(began_ms)
 
 
 def exists(topics: Topics, partition: TopicPartition) -> bool:
@@ -76,6 +98,7 @@ def exists(topics: Topics, partition: TopicPartition) -> bool:
 
 def added_to(
     topics: Topics,
+    modes: TopicModes,
     transaction: TransactionMetadata,
     named: Iterable[TopicPartition],
     first_offsets: Mapping[TopicPartition, int] = _NOT_KNOWN,
@@ -87,7 +110,7 @@ def added_to(
     """
     registered = transaction.partitions
     new = [p for p in named if p not in registered]
-    return resolve(topics, new, transaction.began_ms, first_offsets)
+    return resolve(topics, modes, new, transaction.began_ms, first_offsets)
 
 
 def writes_of(
@@ -119,7 +142,7 @@ def writes_of(
         UnknownTopicError: there is no such partition.
     """
     registered, added = transaction.partitions, transaction.branches
-    partitions = (*registered.values(), *added_to(topics, transaction, named))
+    partitions = (*registered.values(), *added_to(topics, modes, transaction, named))
     placed = placed_of(partitions, modes)
     handed = handed_of(partitions)
     check_markers_fit(topics, added, named, (*placed, *dict(handed)))
@@ -158,7 +181,7 @@ def part_of(
     """
     registered, added = transaction.partitions, transaction.branches
     written = {key: branches for key, branches in named.items() if branches}
-    new = {p.key: p for p in added_to(topics, transaction, written)}
+    new = {p.key: p for p in added_to(topics, modes, transaction, written)}
     partitions = {key: registered.get(key) or new[key] for key in written}
     placed = placed_of(partitions.values(), modes)
     check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written, placed)

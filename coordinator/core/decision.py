@@ -3,7 +3,7 @@ Values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...journal.control import TopicPartition
@@ -69,6 +69,9 @@ class TopicFacts:
     told: tuple[tuple[int, str], ...] = ()
     """(when it was told first in monotonic ms, id) of the topics that had the name, in this order;
     empty if only this one is known."""
+    is_settled: bool = field(default=True, compare=False)
+    """Whether answers told of this topic for long enough. Else it may be a former one of the name,
+    of which a broker tells that is behind."""
 
     def id_at(self, at_ms: int) -> str:
         """Returns the id of the topic that had the name at a time, as far as was known then.

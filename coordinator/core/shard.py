@@ -229,7 +229,7 @@ class Shard(ShardState):
             answered_below=command.answered_below,
             timeout_ms=command.timeout_ms,
             started_ms=now.wall_ms,
-            partitions=resolve(topics, command.partitions, now.monotonic_ms),
+            partitions=resolve(topics, self.modes, command.partitions, now.monotonic_ms),
         )
         txid = TxId(self.partition, self.incarnation, self.next_offset)
         return Decision(records=(record,), replies=((ref, commands.Began(txid)),))
@@ -257,7 +257,7 @@ class Shard(ShardState):
         _check_certain(doubt)
         known, told = transaction.partitions, command.first_offsets
         new = (
-            *added_to(topics, transaction, command.partitions, told),
+            *added_to(topics, self.modes, transaction, command.partitions, told),
             *earlier_starts(known, told),
         )
         records = (AddPartitions(begin=transaction.begin, partitions=new),) if new else ()
@@ -357,6 +357,7 @@ class Shard(ShardState):
             return self._commit(transaction, command, now, topics, asked_by=(ref,))
         added = added_to(
             topics,
+            self.modes,
             transaction,
             (p for p in command.writes if exists(topics, p)),
         )

@@ -124,8 +124,6 @@ class _Topic:
     or of the one that a journal says is in metadata mode."""
     is_settled: bool = False
     """Whether answers told of it for long enough."""
-    is_placed: bool = False
-    """Whether a journal says that a topic of this name is in metadata mode."""
 
     @property
     def looking(self) -> bool:
@@ -165,11 +163,6 @@ class _Topic:
 
     def note_id(self, topic_id: str, now_ms: int) -> tuple[tuple[int, str], ...]:
         """Notes which topic has the name; returns those that had it, with when each was told."""
-        if self.is_placed and topic_id == self.settled:
-            # What was told meanwhile came from brokers that are behind. A transaction that began
-            # then is placed in this topic all the same.
-            while len(self.ids) > 1 and topic_id in [each for _, each in self.ids[:-1]]:
-                self.ids = self.ids[:-1]
         if topic_id and (not self.ids or self.ids[-1][1] != topic_id):
             self.ids = (*self.ids[-IDS_MAX + 1 :], (now_ms, topic_id))
         return self.ids if len(self.ids) > 1 else ()
@@ -331,7 +324,6 @@ class TopicKnowledge:
     def assume(self, topic: str, topic_id: str) -> None:
         """Learns that a topic of this name and id is in metadata mode, as a journal says."""
         known = self._topic(topic)
-        known.is_placed = True
         if not known.is_settled:
             known.settled = topic_id
 
@@ -388,7 +380,9 @@ class TopicKnowledge:
             before = known.facts
             if before is not None and may_be_same(before.topic_id, facts.topic_id):
                 facts = _joined(before, facts)
-            facts = replace(facts, told=known.note_id(facts.topic_id, now_ms))
+            told = known.note_id(facts.topic_id, now_ms)
+            is_settled = known.is_settled and not known.is_contested
+            facts = replace(facts, told=told, is_settled=is_settled)
             known.facts = self.facts[topic] = facts
             known.agreed_ms = now_ms
         elif certain or known.is_gone:

@@ -302,7 +302,7 @@ def test_a_decision_too_large_for_its_places_is_refused(monkeypatch: pytest.Monk
     stage = Stage(partitions=64)
     txid = stage.begin()
     end = stage.coordinator.journal.end
-    monkeypatch.setattr(tenures, "RECORD_MAX_BYTES", 600)
+    monkeypatch.setattr(tenures, "RECORD_MAX_BYTES", 300)
     writes: dict[TopicPartition, tuple[BranchRange, ...]] = {
         ("b", n): (BranchRange(0, 0, 4, 5),) for n in range(64)
     }
