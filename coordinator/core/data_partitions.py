@@ -35,6 +35,7 @@ def resolve(
     topics: Topics,
     modes: TopicModes,
     partitions: Iterable[TopicPartition],
+    begin: int,
     began_ms: int,
     first_offsets: Mapping[TopicPartition, int] = _NOT_KNOWN,
 ) -> tuple[DataPartition, ...]:
@@ -47,7 +48,8 @@ def resolve(
         topics: what is known of them.
         modes: tell which topics place what is decided.
         partitions: the data partitions that a request names.
-        began_ms: when the transaction began, in monotonic ms.
+        begin: offset of the transaction's BEGIN.
+        began_ms: when it began, in monotonic ms.
         first_offsets: partition → first offset written there, as far as it is known.
 
     Raises:
@@ -61,7 +63,7 @@ def resolve(
         if topic not in known:
             facts = topics.get(topic)
             known[topic] = (
-                (0, "") if facts is None else _count_and_id(topic, facts, modes, began_ms)
+                (0, "") if facts is None else _count_and_id(topic, facts, modes, begin, began_ms)
             )
         count, topic_id = known[topic]
         if not 0 <= partition < count:
@@ -72,15 +74,16 @@ def resolve(
 
 
 def _count_and_id(
-    topic: str, facts: TopicFacts, modes: TopicModes, began_ms: int
+    topic: str, facts: TopicFacts, modes: TopicModes, begin: int, began_ms: int
 ) -> tuple[int, str]:
-    if topic not in modes.in_metadata:
+    placing = modes.placing(topic)
+    if placing is None:
         return facts.partition_count, facts.id_at(began_ms)
-    placed_id = modes.placed_id(topic)
-    if facts.topic_id == placed_id:
-        # Also for what began while a broker told of another one: it is switched since long.
-        return facts.partition_count, placed_id
-    if not facts.is_settled:
+    topic_id, since = placing
+    if facts.topic_id == topic_id and begin > since:
+        # Also for what began while a broker told of another one: this one was there before.
+        return facts.partition_count, topic_id
+    if facts.topic_id != topic_id and not facts.is_settled:
         # Under another topic's id it would be marked, and the marker come in no order with the
         # places of this one (trap 79).
         raise CoordinatorBusyError(
@@ -110,7 +113,8 @@ def added_to(
     """
     registered = transaction.partitions
     new = [p for p in named if p not in registered]
-    return resolve(topics, modes, new, transaction.began_ms, first_offsets)
+    began_ms = transaction.began_ms
+    return resolve(topics, modes, new, transaction.begin, began_ms, first_offsets)
 
 
 def writes_of(

@@ -133,9 +133,13 @@ class TopicModes:
         mode = self._topics.get(topic)
         return None if mode is None else replace(mode)
 
-    def placed_id(self, topic: str) -> str:
-        """Returns the id of a topic of `in_metadata`."""
-        return self._topics[topic].topic_id
+    def placing(self, topic: str) -> tuple[str, int] | None:
+        """Returns the id of a topic in metadata mode, and the offset of the MODE record with which
+        the switch to it began; None if there is none of this name."""
+        if topic not in self._in_metadata:
+            return None
+        mode = self._topics[topic]
+        return mode.topic_id, mode.offset
 
     def phase(self, topic: str, topic_id: str) -> Phase:
         """Returns the phase of a topic."""

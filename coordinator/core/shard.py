@@ -229,7 +229,9 @@ class Shard(ShardState):
             answered_below=command.answered_below,
             timeout_ms=command.timeout_ms,
             started_ms=now.wall_ms,
-            partitions=resolve(topics, self.modes, command.partitions, now.monotonic_ms),
+            partitions=resolve(
+                topics, self.modes, command.partitions, self.next_offset, now.monotonic_ms
+            ),
         )
         txid = TxId(self.partition, self.incarnation, self.next_offset)
         return Decision(records=(record,), replies=((ref, commands.Began(txid)),))

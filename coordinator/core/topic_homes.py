@@ -68,8 +68,9 @@ def unwritten(
         known: what is known of topics. It is told which of its topics have a mode.
     """
     named = {topic for topic, _ in partitions}
-    for topic in named & modes.in_metadata:
-        known.assume(topic, modes.placed_id(topic))
+    for topic in named:
+        if (placing := modes.placing(topic)) is not None:
+            known.assume(topic, placing[0])
 
     def is_unwritten(topic: str) -> bool:
         if topic in modes.in_metadata and known.is_contested(topic):

@@ -59,7 +59,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "gate_asked_before_the_fetch": 34,
     "home_without_the_topics_id": 11,
     "last_records_count_as_markers": 19,
-    "marker_overtakes_a_place": 35,
+    "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
     "no_gate": 1,
     "readers_pass_over_what_is_adopted": 0,
