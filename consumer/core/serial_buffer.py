@@ -406,16 +406,17 @@ class SerialBuffer(PartitionBuffer):
                 read[journal] = sequences[below - 1]
         place = replace(place, met=read, delivered=dict(met))
         head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
-        if not place.o3 or not isinstance(head, PlacedTransaction):
+        if not isinstance(head, PlacedTransaction) or not head.taken:
             return replace(place, passed=self._half_unseen)
+        # Its end may lie below the start's o2: an earlier life read on before it was told (trap 84).
         if isinstance(head, HandedTransaction):
             # At its last record no marker lies, that could be half delivered too. And whoever goes
             # on in the home's order must see that a part was delivered in another one.
             delivered = {head.journal: 0, **met}
-            return replace(place, o2=place.o2 - 1, delivered=delivered)
+            return replace(place, o2=head.marker_offset - 1, o3=head.taken, delivered=delivered)
         # Several may be placed at one offset, and a marker lie there: see `Position.passed`.
         # Its text has no negative sequence; at 0 lies the first OWNER record, and no decision.
-        passed = Passed(head.journal, met.get(head.journal, 0), place.o3)
+        passed = Passed(head.journal, met.get(head.journal, 0), head.taken)
         return replace(place, o3=0, passed=passed)
 
     @property

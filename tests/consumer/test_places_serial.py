@@ -148,6 +148,31 @@ def test_trap_77_a_position_says_what_came_of_a_part_until_its_place_is_read_aga
     assert buffer.position().passed is None
 
 
+@pytest.mark.parametrize("is_handed", [False, True])
+def test_trap_84_a_part_is_told_of_what_ends_below_where_an_earlier_life_had_read(
+    is_handed: bool,
+) -> None:
+    journal, owner = (0, INCARNATION), txid(20)
+    position = Position(o1=4, o2=9, delivered={journal: 12})
+    end = Marker(
+        committed=True, commit_sequence=21, hw=0, epoch=0, branches=(BranchRange(0, 4, 6, 3),)
+    )
+    got = []
+    for _ in range(3):
+        pending = PendingTransactionMap(2**20)
+        buffer = SerialBuffer(DATA, position, pending, journal_partition=0, malformed=malformed)
+        buffer.feed([data(4, owner), data(5, owner), data(6, owner), plain(7), plain(8), plain(9)])
+        if is_handed:
+            buffer.end_behind_last(owner.to_bytes(), end)
+        else:
+            buffer.place(owner.to_bytes(), end, 7)
+        buffer.let_through(owner.to_bytes())
+        got += [record.offset() for record in buffer.take(1)]
+        position = buffer.position()
+    assert got == [4, 5, 6]
+    assert (position.o1, position.o3, position.passed) == (10, 0, None)
+
+
 def test_a_transaction_waits_for_each_of_its_places(
     home: Places, make_consumer: MakeConsumer
 ) -> None:
