@@ -11,6 +11,7 @@ from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
 from .decision import TopicFacts
 from .modes import TopicModes
+from .topics import may_be_same
 from .transactions import TransactionMetadata
 
 BRANCH_MARKER_BYTES: Final = 40
@@ -80,10 +81,11 @@ def _count_and_id(
     if placing is None:
         return facts.partition_count, facts.id_at(began_ms)
     topic_id, since = placing
-    if facts.topic_id == topic_id and begin > since:
+    is_it = may_be_same(facts.topic_id, topic_id)
+    if is_it and begin > since:
         # Also for what began while a broker told of another one: this one was there before.
         return facts.partition_count, topic_id
-    if facts.topic_id != topic_id and not facts.is_settled:
+    if not is_it and not facts.is_settled:
         # Under another topic's id it would be marked, and the marker come in no order with the
         # places of this one (trap 79).
         raise CoordinatorBusyError(

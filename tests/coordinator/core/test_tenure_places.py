@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.coordinator.core import tenure as tenures
@@ -12,13 +14,18 @@ from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.switching import PARTITIONS_MAX
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
-from logtx.journal.errors import NotCoordinatorError, RequestTooLargeError
+from logtx.journal.errors import (
+    CoordinatorBusyError,
+    NotCoordinatorError,
+    RequestTooLargeError,
+)
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import (
     AbortReason,
     Committed,
+    PrepareCommit,
     Snapshot,
 )
 from logtx.journal.state import State
@@ -311,6 +318,37 @@ def test_a_decision_too_large_for_its_places_is_refused(monkeypatch: pytest.Monk
     )
     assert type(reply).__name__ == "RequestTooLargeError"
     assert (stage.coordinator.journal.end, stage.state(txid.offset)) == (end, State.OPEN)
+
+
+def test_trap_79_nothing_is_marked_under_the_id_of_a_former_topic() -> None:
+    stage = Stage()
+    topics = stage.coordinator.topics
+    placing, txid = topics["b"], stage.begin()
+    writes: dict[TopicPartition, tuple[BranchRange, ...]] = {("b", 0): (BranchRange(0, 0, 4, 5),)}
+    commit = commands.End(
+        session=stage.session, txid=txid, action=commands.Action.COMMIT, writes=writes
+    )
+    topics["b"] = replace(placing, topic_id="id-former", is_settled=False)
+    assert isinstance(stage.ask(commit), CoordinatorBusyError), "one broker may be behind"
+    assert stage.state(txid.offset) is State.OPEN
+    # It began while that broker told of the former topic.
+    told = ((0, "id-former"), (10**9, "id-b"))
+    topics["b"] = replace(placing, told=told)
+    stage.ask(commit)
+    [decision] = stage.records(PrepareCommit)
+    assert isinstance(decision, PrepareCommit)
+    assert decision.placed == (("b", 0),)
+    assert decision.writes[0].partition.topic_id == "id-b"
+
+
+def test_a_topic_that_was_created_anew_has_markers_when_that_is_certain() -> None:
+    stage = Stage()
+    stage.coordinator.topics["b"] = replace(stage.coordinator.topics["b"], topic_id="id-newer")
+    stage.commit(("b", 0))
+    [decision] = stage.records(PrepareCommit)
+    assert isinstance(decision, PrepareCommit)
+    assert decision.placed == ()
+    assert decision.writes[0].partition.topic_id == "id-newer"
 
 
 def test_a_topic_whose_mode_would_not_fit_a_record_is_not_switched() -> None:
