@@ -408,7 +408,7 @@ class SerialBuffer(PartitionBuffer):
         head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
         if not isinstance(head, PlacedTransaction) or not head.taken:
             return replace(place, passed=self._half_unseen)
-        # Its end may lie below the start's o2: an earlier life read on before it was told (trap 84).
+        # It may end below the start's o2: an earlier life read on before it was told (trap 84).
         if isinstance(head, HandedTransaction):
             # At its last record no marker lies, that could be half delivered too. And whoever goes
             # on in the home's order must see that a part was delivered in another one.
