@@ -29,7 +29,6 @@ SEEN_AT: Final = {
     "forgotten_generations_come_back": 27,
     "full_queue_is_passed_over": 240,
     "gone_at_once": 28,
-    "gone_long_ago_is_gone": 704,
     "later_effects_overtake": 28,
     "latest_topic_is_stated": 255,
     "looks_counted_from_a_journal_of_the_past": 1918,
