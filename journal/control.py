@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from itertools import chain, islice, repeat, starmap
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -61,6 +62,49 @@ class BranchRange:
         """
         if not 0 < self.count <= self.last_offset - self.first_offset + 1:
             raise ValueError(f"{self.count} records can't lie within this range: {self}")
+
+
+class RangeColumns(NamedTuple):
+    """Ranges of several partitions in columns, of which most have one range per partition."""
+
+    range_counts: Sequence[int]
+    """How many of the ranges are of each partition; empty where it is one of each."""
+    branches: Sequence[int]
+    """The branch of each range; empty where all are `OWN_BRANCH`."""
+    first_offsets: Sequence[int]
+    last_offsets: Sequence[int]
+    counts: Sequence[int]
+
+    @classmethod
+    def of(cls, ranges: Sequence[Sequence[BranchRange]]) -> RangeColumns:
+        """Returns the ranges of each partition as columns."""
+        found = [*chain.from_iterable(ranges)]
+        numbers, branches = [*map(len, ranges)], [r.branch for r in found]
+        return cls(
+            numbers if numbers != [1] * len(numbers) else [],
+            branches if any(branches) else [],
+            [r.first_offset for r in found],
+            [r.last_offset for r in found],
+            [r.count for r in found],
+        )
+
+    def by_partition(self, partition_count: int) -> list[tuple[BranchRange, ...]]:
+        """Returns the ranges of each of so many partitions.
+
+        Raises:
+            ValueError: columns are of different lengths, or a range is impossible.
+        """
+        # Columns become objects without a line of Python for each range.
+        branches = self.branches or repeat(OWN_BRANCH, len(self.first_offsets))
+        columns = zip(branches, self.first_offsets, self.last_offsets, self.counts, strict=True)
+        ranges = [*starmap(BranchRange, columns)]
+        found: list[tuple[BranchRange, ...]] = [*zip(ranges)]
+        if self.range_counts:
+            left = iter(ranges)
+            found = [tuple(islice(left, count)) for count in self.range_counts]
+        if len(found) != partition_count or sum(self.range_counts or [len(ranges)]) != len(ranges):
+            raise ValueError("there are not as many ranges as partitions have")
+        return found
 
 
 @value(frozen=True, slots=True, kw_only=True)

@@ -532,22 +532,22 @@ class Partitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., claims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Writes(_message.Message):
-    __slots__ = ("topic", "partitions", "counts_of_ranges", "branches", "first_offsets", "last_offsets", "counts")
+    __slots__ = ("topic", "partitions", "range_counts", "branches", "first_offsets", "last_offsets", "counts")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_OF_RANGES_FIELD_NUMBER: _ClassVar[int]
+    RANGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LAST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    counts_of_ranges: _containers.RepeatedScalarFieldContainer[int]
+    range_counts: _containers.RepeatedScalarFieldContainer[int]
     branches: _containers.RepeatedScalarFieldContainer[int]
     first_offsets: _containers.RepeatedScalarFieldContainer[int]
     last_offsets: _containers.RepeatedScalarFieldContainer[int]
     counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., counts_of_ranges: _Optional[_Iterable[int]] = ..., branches: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., range_counts: _Optional[_Iterable[int]] = ..., branches: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered", "topic_id", "passed")

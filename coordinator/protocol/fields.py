@@ -7,11 +7,11 @@ read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice, repeat, starmap
+from itertools import chain, repeat
 from typing import Final
 from unicodedata import category
 
-from ...journal.control import OWN_BRANCH, BranchRange, TopicPartition, group_by_topic
+from ...journal.control import BranchRange, RangeColumns, TopicPartition, group_by_topic
 from ...journal.errors import ConfigError, NotSupportedError
 from ...journal.modes import Mode, Phase
 from ...journal.position import Journal, Passed, Place, Position
@@ -177,30 +177,15 @@ def writes_to_wire(
     writes: Mapping[TopicPartition, Sequence[BranchRange]],
 ) -> list[pb.Writes]:
     """Encodes what each branch wrote, by partition, grouped by topic."""
-    grouped: dict[str, tuple[list[int], list[int], list[BranchRange]]] = {}
+    grouped: dict[str, tuple[list[int], list[Sequence[BranchRange]]]] = {}
     for (topic, partition), ranges in writes.items():
-        numbers, counts, found = grouped.setdefault(topic, ([], [], []))
-        numbers.append(partition)
-        counts.append(len(ranges))
-        found += ranges
-    return [_writes_of_topic(topic, *columns) for topic, columns in grouped.items()]
-
-
-def _writes_of_topic(
-    topic: str, partitions: list[int], counts: list[int], ranges: list[BranchRange]
-) -> pb.Writes:
-    wire = pb.Writes(
-        topic=topic,
-        partitions=partitions,
-        first_offsets=[r.first_offset for r in ranges],
-        last_offsets=[r.last_offset for r in ranges],
-        counts=[r.count for r in ranges],
-    )
-    if counts != [1] * len(partitions):
-        wire.counts_of_ranges.extend(counts)
-    if any(r.branch for r in ranges):
-        wire.branches.extend(r.branch for r in ranges)
-    return wire
+        partitions, found = grouped.setdefault(topic, ([], []))
+        partitions.append(partition)
+        found.append(ranges)
+    return [
+        pb.Writes(topic=topic, partitions=partitions, **RangeColumns.of(found)._asdict())
+        for topic, (partitions, found) in grouped.items()
+    ]
 
 
 def writes_from_wire(
@@ -216,28 +201,15 @@ def writes_from_wire(
     writes: dict[TopicPartition, tuple[BranchRange, ...]] = {}
     named = 0
     for w in wire:
-        partitions, ranges = w.partitions, _ranges_from_wire(w)
-        keys = zip(repeat(check_topic(w.topic)), partitions)
-        if not w.counts_of_ranges:
-            # Columns become objects without a line of Python for each partition.
-            writes.update(zip(keys, zip(ranges), strict=True))
-        else:
-            left = iter(ranges)
-            for key, count in zip(keys, w.counts_of_ranges, strict=True):
-                writes[key] = tuple(islice(left, count))
-            if sum(w.counts_of_ranges) != len(ranges):
-                raise ValueError("there are not as many ranges as partitions have")
-        named += len(partitions)
+        columns = RangeColumns(
+            w.range_counts, w.branches, w.first_offsets, w.last_offsets, w.counts
+        )
+        ranges = columns.by_partition(len(w.partitions))
+        writes.update(zip(zip(repeat(check_topic(w.topic)), w.partitions), ranges, strict=True))
+        named += len(ranges)
     if len(writes) < named:
         raise ValueError("a partition is named twice: its records would be those of one alone")
     return writes
-
-
-def _ranges_from_wire(wire: pb.Writes) -> list[BranchRange]:
-    firsts = wire.first_offsets
-    branches = wire.branches or repeat(OWN_BRANCH, len(firsts))
-    columns = zip(branches, firsts, wire.last_offsets, wire.counts, strict=True)
-    return list(starmap(BranchRange, columns))
 
 
 # ---- positions and steps ------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice, repeat, starmap
+from itertools import chain, groupby, repeat
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..control import OWN_BRANCH, BranchRange, TopicPartition
+from ..control import BranchRange, RangeColumns, TopicPartition
 from ..modes import Phase
 from ..places import AdoptedWrites, PartitionId
 from ..position import Journal, Passed, Place, Position
@@ -127,18 +127,12 @@ def _topic_of(writes: PartitionWrites) -> tuple[str, str]:
 
 def _columns(writes: Sequence[PartitionWrites]) -> Avro:
     registered = [w.partition.first_offset for w in writes]
-    of_each = [w.branches for w in writes]
-    range_counts = [*map(len, of_each)]
-    ranges = [*chain.from_iterable(of_each)]
-    branches = [r.branch for r in ranges]
+    columns = RangeColumns.of([w.branches for w in writes])
     return {
+        **columns._asdict(),
         "partitions": [w.partition.partition for w in writes],
         "registered": registered if max(registered) != UNKNOWN_OFFSET else [],
-        "range_counts": range_counts if range_counts != [1] * len(writes) else [],
-        "branches": [*map(signed, branches)] if any(branches) else [],
-        "first_offsets": [r.first_offset for r in ranges],
-        "last_offsets": [r.last_offset for r in ranges],
-        "counts": [r.count for r in ranges],
+        "branches": [*map(signed, columns.branches)],
     }
 
 
@@ -152,20 +146,19 @@ def columns_from_avro(rows: Iterable[Avro]) -> tuple[PartitionWrites, ...]:
 
 
 def _writes_of_columns(row: Avro) -> Iterator[PartitionWrites]:
-    numbers, firsts, counts = row["partitions"], row["first_offsets"], row["range_counts"]
-    registered = row["registered"] or [UNKNOWN_OFFSET] * len(numbers)
-    branches = [b % 2**64 for b in row["branches"]] or repeat(OWN_BRANCH, len(firsts))
-    columns = zip(branches, firsts, row["last_offsets"], row["counts"], strict=True)
-    ranges = [*starmap(BranchRange, columns)]
-    of_each: Sequence[tuple[BranchRange, ...]] = [*zip(ranges)]
-    if counts:
-        left = iter(ranges)
-        of_each = [tuple(islice(left, count)) for count in counts]
-    fits = len(numbers) == len(registered) == len(of_each)
-    if not fits or (counts and sum(counts) != len(ranges)):
-        raise ValueError("columns of different lengths")
-    named = zip(repeat(row["topic"]), numbers, repeat(row["topic_id"]), registered)
-    return map(PartitionWrites, starmap(DataPartition, named), of_each)
+    numbers = row["partitions"]
+    registered = row["registered"] or repeat(UNKNOWN_OFFSET, len(numbers))
+    columns = RangeColumns(
+        row["range_counts"],
+        [b % 2**64 for b in row["branches"]],
+        *(row["first_offsets"], row["last_offsets"], row["counts"]),
+    )
+    ranges = columns.by_partition(len(numbers))
+    named = [
+        DataPartition(row["topic"], number, row["topic_id"], first_offset)
+        for number, first_offset in zip(numbers, registered, strict=True)
+    ]
+    return map(PartitionWrites, named, ranges)
 
 
 def _placed_to_avro(keys: Iterable[TopicPartition]) -> list[Avro]:

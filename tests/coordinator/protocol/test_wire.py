@@ -390,9 +390,9 @@ def test_a_partition_named_twice_is_refused() -> None:
         {"last_offsets": [5, 6]},
         {"counts": []},
         {"branches": [1, 2]},
-        {"counts_of_ranges": [0]},
-        {"counts_of_ranges": [2]},
-        {"counts_of_ranges": [1, 0]},
+        {"range_counts": [0]},
+        {"range_counts": [2]},
+        {"range_counts": [1, 0]},
     ],
     ids=str,
 )
