@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
-from ...journal.errors import CoordinatorBusyError, RequestTooLargeError, UnknownTopicError
+from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
 from .decision import TopicFacts
 from .modes import TopicModes
-from .topics import may_be_same
+from .topics import disagreement, may_be_same
 from .transactions import TransactionMetadata
 
 BRANCH_MARKER_BYTES: Final = 40
@@ -88,10 +88,7 @@ def _count_and_id(
     if not is_it and not facts.is_settled:
         # Under another topic's id it would be marked, and the marker come in no order with the
         # places of this one (trap 79).
-        raise CoordinatorBusyError(
-            f"brokers do not agree on topic {topic!r}, as when it is deleted or created again:"
-            " nothing was done; ask again when they agree"
-        )
+        raise disagreement(topic)
     return facts.partition_count, facts.id_at(began_ms)
 
 

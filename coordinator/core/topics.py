@@ -424,10 +424,7 @@ class TopicKnowledge:
             # What is placed is placed under an id. Under that of a former topic it would be marked,
             # and the marker come in no order with the places of this one (trap 79).
             if topic.is_doubted or (topic.is_contested and name in unwritten):
-                return CoordinatorBusyError(
-                    f"brokers do not agree on topic {name!r}, as when it is deleted or created"
-                    " again: nothing was done; ask again when they agree"
-                )
+                return disagreement(name)
             if not topic.lacks(partition):
                 continue
             if topic.is_confirmed_absent(partition, now_ms):
@@ -514,6 +511,14 @@ def _highest(partitions: Iterable[TopicPartition]) -> dict[str, int]:
         if partition >= highest.get(name, 0):
             highest[name] = partition
     return highest
+
+
+def disagreement(topic: str) -> CoordinatorBusyError:
+    """Returns why nothing can be decided about a topic for now."""
+    return CoordinatorBusyError(
+        f"brokers do not agree on topic {topic!r}, as when it is deleted or created"
+        " again: nothing was done; ask again when they agree"
+    )
 
 
 def may_be_same(one: str, other: str) -> bool:
