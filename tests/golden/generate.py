@@ -534,11 +534,7 @@ def _modes(w: World, p: commands.SessionId) -> None:
 
 def _placed(w: World, p: commands.SessionId) -> None:
     """Decisions that are placed: finished, half placed, waiting; and a snapshot that says so."""
-    switch = ModeChange("still", "id-still", Phase.TO_METADATA)
-    w.coordinator.apply(Decision(records=(switch,)))
-    w.coordinator.ack()
-    w.coordinator.record_mode("still", 3)
-    w.coordinator.ack()
+    _switch(w, "still")
     done = _commit_in(w, p, 4, *STILL)
     _place(w, dict.fromkeys(STILL, 9))
     w.finish(done)
@@ -551,15 +547,20 @@ def _placed(w: World, p: commands.SessionId) -> None:
     _snapshot_now(w)
 
 
+def _switch(w: World, topic: str) -> None:
+    """A topic is switched to places."""
+    switch = ModeChange(topic, f"id-{topic}", Phase.TO_METADATA)
+    w.coordinator.apply(Decision(records=(switch,)))
+    w.coordinator.ack()
+    w.coordinator.record_mode(topic, 3)
+    w.coordinator.ack()
+
+
 def _wide(w: World, p: commands.SessionId) -> None:
     """Decisions over many partitions: finished, half placed."""
     facts = replace(STILL_FACTS, topic_id="id-wide", partition_count=len(WIDE))
     w.coordinator.topics["wide"] = facts
-    switch = ModeChange("wide", "id-wide", Phase.TO_METADATA)
-    w.coordinator.apply(Decision(records=(switch,)))
-    w.coordinator.ack()
-    w.coordinator.record_mode("wide", 3)
-    w.coordinator.ack()
+    _switch(w, "wide")
     done = _commit_in(w, p, 4, *WIDE)
     _place(w, dict.fromkeys(WIDE, 9))
     w.finish(done)
