@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import intern
 from typing import NamedTuple
 
+from .core.adopting import join_homes
 from .core.avro import read_entry
 from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import History
@@ -54,6 +55,7 @@ def assemble(
     journals = {j.number: j for j in _journals(journal)} if settings.system == LOGTX else {}
     if settings.system == LOGTX and not journals:
         raise BrokenLogError("there is no journal: the run was not dumped")
+    join_homes(journals)
     views = dict(_views(history, data, committed, settings.system, journals))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input, stores)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from .core.adopting import check_adoptions
 from .core.cycles import check_cycles
 from .core.facts import KAFKA, Facts
 from .core.fencing import check_fencing
@@ -36,6 +37,7 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
     check_inputs,
     check_markers,
     check_places,
+    check_adoptions,
     check_stores,
     check_fencing,
 )
@@ -82,6 +84,7 @@ def _stats(facts: Facts) -> dict[str, int]:
         "log records": sum(len(view.records) for view in facts.views.values()),
         "markers": sum(len(view.first_markers) for view in facts.views.values()),
         "places": sum(len(view.placed) for view in facts.views.values()),
+        "adoptions": sum(len(journal.adopted) for journal in facts.journals.values()),
         "mode records": sum(
             standing is Standing.MODE
             for view in facts.views.values()

@@ -3,7 +3,8 @@
 Interleaved transactions of two journals, markers late but in their lanes' order and written again,
 records that come behind their marker, coordinators replaced, processes that die, readers that
 restart and go on from an earlier place, a worker that processes each input once. Topics are
-switched between markers and places, which come late, several at one offset, and again.
+switched between markers and places, which come late, several at one offset, and again. What the
+other journal decides is handed over to the home, which adopts it or refuses.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class Simulation:
         self.lanes: dict[tuple[int, Partition], deque[tuple[Txn, bool]]] = defaultdict(deque)
         self.unplaced: dict[Partition, deque[Txn]] = defaultdict(deque)
         self.placed: dict[Partition, list[Txn]] = defaultdict(list)
+        self.handed: dict[tuple[int, int], deque[tuple[Txn, bool, list[Partition]]]] = defaultdict(
+            deque
+        )
+        """(journal, home) → what the home has not adopted."""
         self.marked: list[tuple[Txn, Partition, bool]] = []
         self.processed: dict[int, int] = defaultdict(int)
         """By input partition, how many inputs are processed."""
@@ -80,6 +85,7 @@ class Simulation:
             (self._process, 3),
             (self._own, 1),
             (self._place, 8 if self.switches else 0),
+            (self._adopt, 4 if self.switches else 0),
             (self._switch, 1 if self.switches else 0),
         )
         self.random.choices([s for s, _ in steps], [weight for _, weight in steps])[0]()
@@ -102,9 +108,14 @@ class Simulation:
             self._decide(txn, commit=commit)
 
     def _decide(self, txn: Txn, *, commit: bool) -> None:
-        txn.decide(commit=commit)
+        handed = [p for p in txn.offsets if self._may_hand(txn, p)]
+        txn.decide(commit=commit, hand=handed)
         self.decided.append((txn, commit))
+        if handed:
+            self.handed[txn.journal, 1 - txn.journal].append((txn, commit, handed))
         for partition in txn.offsets:
+            if partition in handed:
+                continue
             if not self.world.places_in(partition, txn.journal):
                 self.lanes[txn.journal, partition].append((txn, commit))
             elif commit:
@@ -122,6 +133,9 @@ class Simulation:
 
     def _mark_next(self, lane: tuple[int, Partition]) -> None:
         txn, commit = self.lanes[lane].popleft()
+        # Markers wait for places of what was handed over earlier.
+        if any(t.journal == lane[0] != HOMES[lane[1][0]] for t in self.unplaced[lane[1]]):
+            self._place_in(lane[1])
         txn.mark(lane[1], commit=commit)
         self.marked.append((txn, lane[1], commit))
 
@@ -143,30 +157,68 @@ class Simulation:
     def _own(self) -> None:
         self.world.own(self.random.randrange(JOURNALS))
 
+    # ---- what another journal decides -----------------------------------------------------------
+
+    def _may_hand(self, txn: Txn, partition: Partition) -> bool:
+        is_foreign = self.world.homes.get(partition[0]) not in {None, txn.journal}
+        if is_foreign and not self.lanes[txn.journal, partition]:
+            return True
+        self._adopt_all(txn.journal)  # Markers wait for what was handed over earlier.
+        return False
+
+    def _adopt(self) -> None:
+        if found := [key for key, waiting in self.handed.items() if waiting]:
+            self._adopt_next(self.random.choice(found))
+
+    def _adopt_all(self, journal: int) -> None:
+        while self.handed[journal, 1 - journal]:
+            self._adopt_next((journal, 1 - journal))
+
+    def _adopt_next(self, key: tuple[int, int]) -> None:
+        txn, commit, partitions = self.handed[key].popleft()
+        refuses = [p for p in partitions if self._refuses(key, p)]
+        txn.adopt(*partitions, refuses=refuses, commit=commit)
+        for partition in partitions:
+            if partition in refuses:
+                self.lanes[txn.journal, partition].append((txn, commit))
+            elif commit:
+                self.unplaced[partition].append(txn)
+                self.placed[partition].append(txn)
+
+    def _refuses(self, key: tuple[int, int], partition: Partition) -> bool:
+        locked = bool(self.lanes[key[0], partition])
+        return locked or partition[0] not in self.world.homes or self.random.random() < 0.1
+
     # ---- places ---------------------------------------------------------------------------------
 
     def _place(self) -> None:
         waiting = [(p, txn) for p, found in self.unplaced.items() for txn in found]
         if waiting:
-            upto = self.random.choice(waiting)[1]
-            named = [p for p, _ in waiting if HOMES[p[0]] == upto.journal]
-            named += [p for p in self.world.logs if self.world.places_in(p, upto.journal)]
-            self._place_up_to(upto, self.random.sample(named, self.random.randint(1, len(named))))
+            (topic, _), upto = self.random.choice(waiting)
+            home = HOMES[topic]
+            named = [p for p, _ in waiting if HOMES[p[0]] == home]
+            named += [p for p in self.world.logs if self.world.places_in(p, home)]
+            named = self.random.sample(named, self.random.randint(1, len(named)))
+            self._place_up_to(home, upto.sequence_in(home), named)
 
-    def _place_up_to(self, upto: Txn, named: list[Partition]) -> None:
+    def _place_up_to(self, home: int, upto: int, named: list[Partition]) -> None:
         ends = {PartitionId(*partition): len(self.world.logs[partition]) for partition in named}
-        self.world.journal_append(upto.journal, Placed(upto.sequence, ends))
+        self.world.journal_append(home, Placed(upto, ends))
         for partition in dict.fromkeys(named):
             waiting = self.unplaced[partition]
-            while waiting and waiting[0].sequence <= upto.sequence:
+            while waiting and waiting[0].sequence_in(home) <= upto:
                 self.world.deliver_placed(
                     partition, waiting.popleft(), len(self.world.logs[partition])
                 )
 
+    def _place_in(self, partition: Partition) -> None:
+        home = HOMES[partition[0]]
+        self._place_up_to(home, self.unplaced[partition][-1].sequence_in(home), [partition])
+
     def _place_all(self, topic: str) -> None:
-        for partition, waiting in self.unplaced.items():
+        for partition, waiting in list(self.unplaced.items()):
             if waiting and partition[0] == topic:
-                self._place_up_to(waiting[-1], [partition])
+                self._place_in(partition)
 
     def _switch(self) -> None:
         topic = self.random.choice([IN, OUT])
@@ -234,6 +286,8 @@ class Simulation:
         self.read_serially("final-1.0", 1)
 
     def _end_all(self) -> None:
+        for journal in range(JOURNALS):
+            self._adopt_all(journal)
         for topic in HOMES:
             self._place_all(topic)
         for lane, waiting in list(self.lanes.items()):

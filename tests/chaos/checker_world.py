@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from logtx.journal.control import (
     encode_mode_record,
 )
 from logtx.journal.modes import ModeChange, Phase
-from logtx.journal.places import PartitionId, Placed
+from logtx.journal.places import AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import (
@@ -70,6 +70,17 @@ class Txn:
     offsets: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
     values: list[str] = field(default_factory=list)
     sequence: int = 0
+    adopted_at: dict[int, int] = field(default_factory=dict)
+    """Home → offset of its ADOPT record."""
+
+    def sequence_in(self, home: int) -> int:
+        """Its commit sequence in a journal that places it."""
+        return self.sequence if home == self.journal else self.adopted_at[home]
+
+    def ranges(self, partition: Partition) -> tuple[BranchRange, ...]:
+        """What it wrote in a partition."""
+        offsets = self.offsets[partition]
+        return (BranchRange(0, offsets[0], offsets[-1], len(offsets)),)
 
     def append(
         self,
@@ -118,28 +129,44 @@ class Txn:
         self.world.say(self.process, "commit", op=self.name, **({"iov": iov} if iov else {}))
         return self
 
-    def decide(self, *, commit: bool = True) -> Txn:
-        """The decision's record in the journal."""
+    def decide(self, *, commit: bool = True, hand: Sequence[Partition] = ()) -> Txn:
+        """The decision's record in the journal, which hands some partitions over to their homes."""
         record: JournalRecord
+        handed = tuple((p, self.world.homes.get(p[0], 1 - self.journal)) for p in hand)
         if commit:
-            writes = [
-                PartitionWrites(
-                    DataPartition(topic, number),
-                    (BranchRange(0, offsets[0], offsets[-1], len(offsets)),),
-                )
-                for (topic, number), offsets in self.offsets.items()
-            ]
+            writes = [PartitionWrites(DataPartition(*p), self.ranges(p)) for p in self.offsets]
             record = PrepareCommit(
                 begin=self.txid.offset,
                 writes=tuple(writes),
                 decided_ms=0,
                 placed=tuple(p for p in self.offsets if self.world.places_in(p, self.journal)),
+                handed=handed,
             )
         else:
             record = PrepareAbort(
-                begin=self.txid.offset, reason=AbortReason.REQUESTED, decided_ms=0
+                begin=self.txid.offset,
+                reason=AbortReason.REQUESTED,
+                decided_ms=0,
+                handed=handed,
             )
         self.sequence = self.world.journal_append(self.journal, record)
+        return self
+
+    def adopt(
+        self,
+        *partitions: Partition,
+        refuses: Sequence[Partition] = (),
+        commit: bool = True,
+        **how: Any,
+    ) -> Txn:
+        """The ADOPT record of the home of these partitions; `how` are fields of it."""
+        home = self.world.homes.get(partitions[0][0], 1 - self.journal)
+        writes = tuple(
+            AdoptedWrites(PartitionId(*p), self.ranges(p) if commit else (), p not in refuses)
+            for p in partitions
+        )
+        record = Adoption(self.txid, self.sequence, commit, writes)
+        self.adopted_at[home] = self.world.journal_append(home, replace(record, **how))
         return self
 
     def place(self, *partitions: Partition, **how: Any) -> Txn:
@@ -150,9 +177,12 @@ class Txn:
     def mark(self, partition: Partition, *, commit: bool = True, hw: int = 0) -> int:
         """A marker; the first one delivers."""
         offsets = self.offsets[partition]
-        ranges = (BranchRange(0, offsets[0], offsets[-1], len(offsets)),) if commit else ()
         marker = Marker(
-            committed=commit, commit_sequence=self.sequence, hw=hw, epoch=0, branches=ranges
+            committed=commit,
+            commit_sequence=self.sequence,
+            hw=hw,
+            epoch=0,
+            branches=self.ranges(partition) if commit else (),
         )
         headers = [("TxId", self.txid.to_bytes()), ("TxCtl", encode_marker(marker))]
         return self.world.mark(partition, headers, self.name, offsets if commit else [])
@@ -379,20 +409,25 @@ class World:
         *,
         epoch: int | None = None,
         at: int | None = None,
+        home: int | None = None,
         delivers: bool = True,
     ) -> int:
         """A PLACED record up to a transaction, which delivers it if it is the first that counts.
 
         Args:
             txn: the last transaction that it covers; the only one that is delivered.
-            partitions: which it names.
+            partitions: which it names, all of one home.
             epoch: of its writer, if it is not the owner's.
             at: the place in all of them; None: their ends.
+            home: which places, if it is not the home of now.
             delivers: whether readers are to be given the transaction there.
         """
         places = {p: len(self.logs[p]) if at is None else at for p in partitions}
         ends = {PartitionId(*partition): place for partition, place in places.items()}
-        offset = self.journal_append(txn.journal, Placed(txn.sequence, ends), epoch=epoch)
+        if home is None:
+            home = self.homes.get(partitions[0][0], txn.journal)
+        placed = Placed(txn.sequence_in(home), ends)
+        offset = self.journal_append(home, placed, epoch=epoch)
         for partition in places if delivers else ():
             self.deliver_placed(partition, txn, places[partition])
         return offset
@@ -403,7 +438,7 @@ class World:
         self.order[partition] += offsets
         for taken, offset in enumerate(offsets[:-1], 1):
             self.places[partition][offset] = self._where(partition, place, 0, taken)
-        self.passed[partition] = txn.sequence
+        self.passed[partition] = txn.sequence_in(self.homes[partition[0]])
         if offsets:
             self.places[partition][offsets[-1]] = self._where(partition, place)
 

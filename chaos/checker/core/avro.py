@@ -4,13 +4,14 @@ A value is a version byte, a type byte and an Avro body. Every body begins with 
 the incarnation and the predicted offset. If a record says nothing about a transaction's fate, only
 that head is read.
 
-Source: the journal's schema, version 2.
+Source: the journal's schemas, versions 2 to 7, and docs/protocol.md, "Places".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import accumulate
 from sys import intern
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +42,7 @@ class Kind(IntEnum):
     FORGET = 17
     ADD_WRITES = 18
     MODE = 19
+    ADOPT = 20
 
 
 class Entry(NamedTuple):
@@ -64,6 +66,13 @@ def _text(raw: bytes, at: int) -> tuple[str, int]:
     if length < 0 or at + length > len(raw):
         raise ValueError("a text that is cut short")
     return intern(raw[at : at + length].decode()), at + length
+
+
+def _bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+    length, at = _long(raw, at)
+    if length < 0 or at + length > len(raw):
+        raise ValueError("bytes that are cut short")
+    return raw[at : at + length], at + length
 
 
 def _flag(raw: bytes, at: int) -> tuple[bool, int]:
@@ -115,15 +124,51 @@ _SEQUENCES: Final = _array(_record(partition=_long, incarnation=_long, sequence=
 _PARTITIONS: Final = _array(
     _record(topic=_text, topic_id=_text, partitions=_array(_long), first_offsets=_array(_long))
 )
+_BRANCHES: Final = _array(_record(branch=_long, first_offset=_long, last_offset=_long, count=_long))
 _WRITES: Final = _array(
+    _record(topic=_text, topic_id=_text, partition=_long, branches=_BRANCHES, first_offset=_long)
+)
+_RANGE: Final = ("branch", "first_offset", "last_offset", "count")
+_TOPIC_COLUMNS: Final = _array(
     _record(
         topic=_text,
         topic_id=_text,
-        partition=_long,
-        branches=_array(_record(branch=_long, first_offset=_long, last_offset=_long, count=_long)),
-        first_offset=_long,
+        partitions=_array(_long),
+        registered=_array(_long),
+        range_counts=_array(_long),
+        branches=_array(_long),
+        first_offsets=_array(_long),
+        last_offsets=_array(_long),
+        counts=_array(_long),
     )
 )
+
+
+def _columns(raw: bytes, at: int) -> tuple[list[dict[str, Any]], int]:
+    """Reads the columns of topics as the rows that `_WRITES` reads, but for `first_offset`."""
+    topics, at = _TOPIC_COLUMNS(raw, at)
+    return [row for columns in topics for row in _rows(columns)], at
+
+
+def _rows(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    numbers, firsts = columns["partitions"], columns["first_offsets"]
+    branches = columns["branches"] or [0] * len(firsts)
+    told = zip(branches, firsts, columns["last_offsets"], columns["counts"], strict=True)
+    ranges = [dict(zip(_RANGE, row, strict=True)) for row in told]
+    counts = columns["range_counts"] or [1] * len(numbers)
+    if sum(counts) != len(ranges):
+        raise ValueError("columns with ranges of no partition")
+    for number, end, count in zip(numbers, accumulate(counts), counts, strict=True):
+        yield {
+            "topic": columns["topic"],
+            "topic_id": columns["topic_id"],
+            "partition": number,
+            "branches": ranges[end - count : end],
+        }
+
+
+_PLACED_IN: Final = _array(_record(topic=_text, partitions=_array(_long)))
+_HANDED: Final = _array(_record(home=_long, topic=_text, partitions=_array(_long)))
 _STEP: Final = {
     "topic": _text,
     "partition": _long,
@@ -137,13 +182,15 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5),
+    Kind.SNAPSHOT: (3, 4, 5, 6),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
-    Kind.PREPARE_COMMIT: (4, 5),
+    Kind.PREPARE_COMMIT: (4, 5, 6, 7),
+    Kind.PREPARE_ABORT: (6,),
     Kind.ADD_OFFSETS: (4, 5),
     Kind.PLACED: (5,),
     Kind.MODE: (5,),
+    Kind.ADOPT: (6,),
 }
 """Versions of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
@@ -188,10 +235,37 @@ _NEWER: Final[dict[tuple[int, Kind], Read]] = {
     ),
     (5, Kind.PREPARE_COMMIT): _record(
         begin=_long,
-        placed=_array(_record(topic=_text, partitions=_array(_long))),
+        placed=_PLACED_IN,
         writes=_WRITES,
         decided_ms=_long,
         added=_PARTITIONS,
+    ),
+    (6, Kind.PREPARE_COMMIT): _record(
+        begin=_long,
+        placed=_PLACED_IN,
+        handed=_HANDED,
+        writes=_WRITES,
+        decided_ms=_long,
+        added=_PARTITIONS,
+    ),
+    (7, Kind.PREPARE_COMMIT): _record(
+        begin=_long,
+        placed=_PLACED_IN,
+        handed=_HANDED,
+        writes=_WRITES,
+        columns=_columns,
+        decided_ms=_long,
+        added=_PARTITIONS,
+    ),
+    (6, Kind.PREPARE_ABORT): _record(begin=_long, reason=_text, decided_ms=_long, handed=_HANDED),
+    (6, Kind.ADOPT): _record(
+        txid=_bytes,
+        sequence=_long,
+        committed=_flag,
+        writes=_array(
+            _record(topic=_text, topic_id=_text, partition=_long, branches=_BRANCHES, placed=_flag)
+        ),
+        settled=_array(_long),
     ),
     (5, Kind.ADD_OFFSETS): _record(
         begin=_long,

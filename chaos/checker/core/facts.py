@@ -147,10 +147,14 @@ class Facts:
         fate = journal.fate(txid)
         if fate is not None and fate.decided is not None:
             return Truth.COMMITTED if fate.committed else Truth.ABORTED
-        return self._by_markers(txid) if txid.begin < journal.start else Truth.UNDECIDED
+        return self._by_others(txid) if txid.begin < journal.start else Truth.UNDECIDED
 
-    def _by_markers(self, txid: TxId) -> Truth:
+    def _by_others(self, txid: TxId) -> Truth:
         """Returns the truth of a transaction whose decision was trimmed from the journal."""
+        for journal in self.journals.values():
+            adoption = journal.adopted.get(txid)
+            if adoption is not None:
+                return Truth.COMMITTED if adoption.committed else Truth.ABORTED
         for view in self.views.values():
             marker = view.first_markers.get(txid)
             if marker is not None:

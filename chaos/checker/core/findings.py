@@ -45,6 +45,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "misplaced": "a transaction's place lies where it can't: below its own records, or below what"
     " was there when it was decided, or behind the log's end",
     "mode-mismatch": "a decision, a place or a mode record that does not fit the topic's mode",
+    "adoption-mismatch": "a home takes a transaction over that was not handed over to it like that",
     "store-mismatch": "the metadata store says otherwise than the journal",
 }
 """Anomaly → what it is. docs/chaos-checker.md says how each is found."""
@@ -187,7 +188,7 @@ def ends_at(facts: Facts, view: View, end: End) -> Evidence:
         return lies(facts, view.partition, end.offset)
     what = f"PLACED: {end.txid} ends before {at(view.partition, end.offset)}"
     what += f", commit sequence {end.commit_sequence}"
-    return Evidence(f"journal[{end.txid.partition}]@{end.placed.offset}", what)
+    return Evidence(f"journal[{end.placed.home}]@{end.placed.offset}", what)
 
 
 def decided(fate: Fate) -> Evidence:

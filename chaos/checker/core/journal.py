@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from .avro import Entry, Kind
-from .wire import Range, TxId
+from .wire import Range, TxId, read_txid
 
 Partition = tuple[str, int]
 MARKERS, TO_METADATA, METADATA, TO_MARKERS = "markers", "to-metadata", "metadata", "to-markers"
@@ -96,6 +96,10 @@ class Fate:
     """Partitions that get no marker: a commit is placed there, an abort is not told there."""
     places: dict[Partition, int] = field(default_factory=dict)
     """Partition → its place, or `GONE`: the first that a valid record gave."""
+    handed: dict[Partition, int] = field(default_factory=dict)
+    """Partition → the home to which the decision hands it over."""
+    answers: dict[Partition, Adoption] = field(default_factory=dict)
+    """Partition that is handed over → what its home said of it: see `adopting`."""
 
 
 class Generation(NamedTuple):
@@ -130,12 +134,59 @@ class PlacedEnd(NamedTuple):
 
     place: int
     sequence: int
-    """Commit sequence."""
+    """Commit sequence in the home. Of what that adopted, the offset of its ADOPT record."""
     txid: TxId
     ranges: tuple[Range, ...]
     offset: int
     """Of the PLACED record."""
     topic_id: str
+    home: int
+    """The journal partition that places it."""
+    commit_sequence: int
+    """In the journal that decided it."""
+
+
+class AdoptedWrites(NamedTuple):
+    """What an ADOPT record says of one partition."""
+
+    topic_id: str
+    ranges: tuple[Range, ...]
+    is_placed: bool
+    """False: the home refuses it, and the journal that decided it writes a marker."""
+
+
+class Adoption(NamedTuple):
+    """An ADOPT record: the home takes a transaction of another journal over."""
+
+    offset: int
+    """Its commit sequence in the home."""
+    txid: TxId
+    commit_sequence: int
+    """In the journal that decided it."""
+    committed: bool
+    writes: Mapping[Partition, AdoptedWrites]
+    places: dict[Partition, int]
+    """As those of `Fate`."""
+
+    def is_unmarked(self, partition: Partition) -> bool:
+        """Returns whether it gets no marker in a partition."""
+        writes = self.writes.get(partition)
+        # What was to be placed in a topic that is gone by then is left to the deciding journal.
+        gone = self.places.get(partition) == GONE
+        return writes is not None and writes.is_placed and not gone
+
+
+class Waiting(NamedTuple):
+    """What is to be placed in a partition."""
+
+    sequence: int
+    """Commit sequence in the home."""
+    txid: TxId
+    commit_sequence: int
+    """In the journal that decided it."""
+    ranges: tuple[Range, ...]
+    places: dict[Partition, int]
+    """Takes its place."""
 
 
 @dataclass(slots=True)
@@ -160,8 +211,11 @@ class Journal:
     """Topic → the steps of its switches."""
     placed: dict[Partition, list[PlacedEnd]] = field(default_factory=dict)
     """What is placed in each partition, in the order of the journal."""
-    waiting: dict[tuple[Partition, str], deque[Fate]] = field(default_factory=dict)
-    """(partition, topic id) → what is decided and not placed there."""
+    waiting: dict[tuple[Partition, str], deque[Waiting]] = field(default_factory=dict)
+    """(partition, topic id) → what is decided or adopted, and not placed there."""
+    adopted: dict[TxId, Adoption] = field(default_factory=dict)
+    """What it took over of other journals, in the order of its ADOPT records."""
+    adopted_again: list[Adoption] = field(default_factory=list)
 
     def placed_in(self, partition: Partition) -> list[PlacedEnd]:
         """Returns what is placed in a partition, in the order of the journal."""
@@ -259,6 +313,8 @@ def _apply(journal: Journal, offset: int, entry: Entry) -> None:
             since = {row["partition"]: row["offset"] for row in body["since"]}
             step = ModeStep(offset, body["topic_id"], body["phase"], since, body["with_records"])
             journal.modes.setdefault(body["topic"], []).append(step)
+        case Kind.ADOPT:
+            _adopt(journal, offset, body)
         case Kind.PLACED:
             _place(journal, offset, body)
         case _:
@@ -295,6 +351,9 @@ def _apply_to(
             if not fate.committed:
                 fate.writes.clear()
             _add_writes(fate, body.get("writes", ()))
+            _add_writes(fate, body.get("columns", ()))
+            for row in body.get("handed", ()):
+                fate.handed |= dict.fromkeys(_partitions([row]), row["home"])
             journal.decisions.append(fate)
             _wait_for_places(journal, fate, body)
 
@@ -310,10 +369,33 @@ def _wait_for_places(journal: Journal, fate: Fate, body: Mapping[str, Any]) -> N
         return
     fate.unmarked = set(_partitions(body.get("placed", ())))
     for partition in fate.unmarked:
-        # A partition without accepted records needs no place.
-        if any(stated.records for stated in fate.writes.get(partition, ())):
-            key = partition, fate.topic_ids.get(partition, "")
-            journal.waiting.setdefault(key, deque()).append(fate)
+        topic_id, ranges = fate.topic_ids.get(partition, ""), fate.writes.get(partition, ())
+        waiting = Waiting(fate.decided, fate.txid, fate.decided, ranges, fate.places)
+        _wait(journal, partition, topic_id, waiting)
+
+
+def _wait(journal: Journal, partition: Partition, topic_id: str, waiting: Waiting) -> None:
+    # A partition without accepted records needs no place.
+    if any(stated.records for stated in waiting.ranges):
+        journal.waiting.setdefault((partition, topic_id), deque()).append(waiting)
+
+
+def _adopt(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
+    writes = {
+        (row["topic"], row["partition"]): AdoptedWrites(
+            row["topic_id"], _ranges(row["branches"]), row["placed"]
+        )
+        for row in body["writes"]
+    }
+    txid, sequence = read_txid(body["txid"]), body["sequence"]
+    adoption = Adoption(offset, txid, sequence, body["committed"], writes, {})
+    if journal.adopted.setdefault(txid, adoption) is not adoption:
+        journal.adopted_again.append(adoption)
+        return
+    for partition, each in writes.items():
+        if each.is_placed:
+            waiting = Waiting(offset, txid, sequence, each.ranges, adoption.places)
+            _wait(journal, partition, each.topic_id, waiting)
 
 
 def _place(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
@@ -322,16 +404,18 @@ def _place(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
         for number, place in zip(row["partitions"], row["offsets"], strict=True):
             partition = row["topic"], number
             waiting = journal.waiting.get((partition, row["topic_id"]))
-            while waiting and (waiting[0].decided or 0) <= body["upto"]:
-                fate = waiting.popleft()
-                fate.places[partition] = place
+            while waiting and waiting[0].sequence <= body["upto"]:
+                each = waiting.popleft()
+                each.places[partition] = place
                 end = PlacedEnd(
                     place,
-                    fate.decided or 0,
-                    fate.txid,
-                    fate.writes.get(partition, ()),
+                    each.sequence,
+                    each.txid,
+                    each.ranges,
                     offset,
                     row["topic_id"],
+                    journal.number,
+                    each.commit_sequence,
                 )
                 journal.placed.setdefault(partition, []).append(end)
 
@@ -341,13 +425,13 @@ def _add_writes(fate: Fate, rows: Iterable[Mapping[str, Any]]) -> None:
         partition = row["topic"], row["partition"]
         fate.partitions.add(partition)
         fate.topic_ids.setdefault(partition, row["topic_id"])
-        fate.writes[partition] = (
-            *fate.writes.get(partition, ()),
-            *(
-                Range(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
-                for b in row["branches"]
-            ),
-        )
+        fate.writes[partition] = (*fate.writes.get(partition, ()), *_ranges(row["branches"]))
+
+
+def _ranges(rows: Iterable[Mapping[str, Any]]) -> tuple[Range, ...]:
+    return tuple(
+        Range(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"]) for b in rows
+    )
 
 
 def _add_step(fate: Fate, offset: int, group: str, row: Mapping[str, Any]) -> None:

@@ -63,6 +63,7 @@ class End(NamedTuple):
     offset: int
     """Of the marker, or the place."""
     commit_sequence: int
+    """In its own journal."""
     committed: bool
     ranges: tuple[Range, ...]
     placed: PlacedEnd | None = None
@@ -72,6 +73,11 @@ class End(NamedTuple):
     def is_place(self) -> bool:
         """Whether it is a place, and no record lies there that says so."""
         return self.placed is not None
+
+    @property
+    def sequence(self) -> int:
+        """Commit sequence in the journal that ends it here: the home of its place, or its own."""
+        return self.commit_sequence if self.placed is None else self.placed.sequence
 
 
 class Broken(NamedTuple):
@@ -90,7 +96,7 @@ class Due(NamedTuple):
     number: int = 0
     """Its number within its transaction."""
     sequence: int | None = None
-    """Commit sequence of its transaction, if that is placed."""
+    """Commit sequence of its transaction in the home, if that is placed."""
     home: int = -1
     """The journal partition that places it."""
     before: int = -1
@@ -261,7 +267,9 @@ class _Reading:
             placed = self._placed.popleft()
             if self._view.end_of(placed.txid) is not None:
                 continue  # a marker stands before its place: told by the check of markers
-            end = End(placed.txid, placed.place, placed.sequence, True, placed.ranges, placed)
+            end = End(
+                placed.txid, placed.place, placed.commit_sequence, True, placed.ranges, placed
+            )
             self._view.placed[placed.txid] = end
             self._end(end)
 
@@ -297,10 +305,10 @@ class _Reading:
             return
         ranges = {stated.branch: stated for stated in end.ranges}
         accepted = _accepted(view, ranges, records)
-        home = end.txid.partition
+        home = end.txid.partition if end.placed is None else end.placed.home
         before = self._last_placed.get(home, -1)
         if end.is_place:
-            self._last_placed[home] = end.commit_sequence
+            self._last_placed[home] = end.sequence
         if any(stated.first < view.start for stated in ranges.values()):
             view.standing.update((record.offset, Standing.TORN) for record in accepted)
             return
@@ -310,7 +318,7 @@ class _Reading:
         for index, record in enumerate(accepted):
             due = Due(end.offset, index)
             if end.is_place:
-                due = Due(end.offset, index, end.commit_sequence, home, before)
+                due = Due(end.offset, index, end.sequence, home, before)
             view.deliver(record.offset, due)
 
 

@@ -107,7 +107,8 @@ def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
         if fate.finished is None or fate.finished >= journal.end_before_data:
             facts.unverifiable["decision whose markers may still be on their way"] += 1
             continue
-        for partition in sorted(fate.partitions - fate.gone - fate.unmarked):
+        unknown = fate.handed.keys() - fate.answers.keys()  # told by the check of adoptions
+        for partition in sorted(fate.partitions - fate.gone - fate.unmarked - unknown):
             view = facts.views.get(partition)
             if view is None or fate.txid in view.first_markers:
                 continue

@@ -1,7 +1,7 @@
 """Checks places and modes: what is placed where, in which order, and whether it may be.
 
-A topic's home, the one journal that switches it, places what it decides while the topic is in
-metadata mode. Nothing else may be placed there, and nothing that is may be marked.
+A topic's home, the one journal that switches it, places what it decides or adopts while the topic
+is in metadata mode. Nothing else may be placed there, and nothing that is may be marked.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_places(facts: Facts, found: Findings) -> None:
 def _check_decision(facts: Facts, journal: Journal, fate: Fate, found: Findings) -> None:
     if not fate.committed:
         return
-    for partition in sorted(fate.unmarked | fate.writes.keys()):
+    for partition in sorted((fate.unmarked | fate.writes.keys()) - fate.handed.keys()):
         view = facts.views.get(partition)
         if view is None or not view.judges(fate.txid):
             continue
@@ -254,7 +254,7 @@ def _ends(view: View) -> list[End]:
             marked.append(end)
     return sorted(
         (*marked, *view.placed.values()),
-        key=lambda end: (end.offset, not end.is_place, end.commit_sequence),
+        key=lambda end: (end.offset, not end.is_place, end.sequence),
     )
 
 
@@ -277,10 +277,10 @@ def _wrong_place(facts: Facts, view: View, end: End) -> tuple[str, str] | None:
         return "misplaced", "lies below its own records"
     assert end.placed is not None
     topic, number = view.partition
-    switches = facts.journals[end.txid.partition].modes.get(topic, [])
+    switches = facts.journals[end.placed.home].modes.get(topic, [])
     steps = [step for step in switches if step.topic_id == end.placed.topic_id]
-    began = [s for s in steps if s.offset < end.commit_sequence and s.phase == METADATA]
-    over = [s for s in steps if s.offset > end.commit_sequence and s.phase == MARKERS]
+    began = [s for s in steps if s.offset < end.sequence and s.phase == METADATA]
+    over = [s for s in steps if s.offset > end.sequence and s.phase == MARKERS]
     if began and end.offset <= began[-1].since.get(number, -1) and began[-1].with_records:
         return "mode-mismatch", "does not lie behind the mode record that says that it is placed"
     if over and end.offset > over[0].since.get(number, end.offset) and over[0].with_records:

@@ -66,7 +66,9 @@ def _wrong(facts: Facts, journal: Journal, fate: Fate, told: Told) -> Iterator[s
 
 def _placed(fate: Fate) -> Iterator[_Write]:
     for partition, place in fate.places.items():
-        for stated in fate.writes.get(partition, ()) if place != GONE else ():
+        if place == GONE or partition in fate.handed:  # a store follows one journal
+            continue
+        for stated in fate.writes.get(partition, ()):
             yield _Write(*partition, stated, place)
 
 
