@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import fastavro
 
 from .errors import UnknownRecordError
-from .modes import Phase
+from .modes import EndedSwitch, Phase
 from .position import Journal
 from .versioned import Versioned
 
@@ -26,8 +26,13 @@ MODES_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
 EVERY: Final = "*"
 """Ends the name of a rule: see `mode_rules`."""
 VERSION: Final = 1
-"""Version byte; readers refuse any other, for to go on without a topic's mode loses order."""
-_CODEC: Final = Versioned(VERSION, "a record of a topic's mode")
+"""Version byte; readers refuse any they don't know, for to go on without a topic's mode loses
+order."""
+WITH_EARLIER: Final = 2
+"""Version byte of values that tell of switches before the latest one."""
+_WHAT: Final = "a record of a topic's mode"
+_CODEC: Final = Versioned(VERSION, _WHAT)
+_CODEC_WITH_EARLIER: Final = Versioned(WITH_EARLIER, _WHAT)
 
 _KEY: Final = fastavro.parse_schema(
     {
@@ -41,26 +46,52 @@ _KEY: Final = fastavro.parse_schema(
         ],
     }
 )
+_SINCE: Final = {
+    "name": "since",
+    "type": {
+        "type": "array",
+        "items": {
+            "type": "record",
+            "name": "logtx.modes.Since",
+            "fields": [
+                {"name": "partition", "type": "int"},
+                {"name": "offset", "type": "long"},
+            ],
+        },
+    },
+}
+_FIELDS: Final = [
+    {"name": "topic_id", "type": "string"},
+    {"name": "phase", "type": "string"},
+    {"name": "mode_offset", "type": "long"},
+    {"name": "offset", "type": "long"},
+    {"name": "with_records", "type": "boolean"},
+    _SINCE,
+]
 _VALUE: Final = fastavro.parse_schema(
+    {"type": "record", "name": "logtx.modes.Value", "fields": _FIELDS}
+)
+_VALUE_WITH_EARLIER: Final = fastavro.parse_schema(
     {
         "type": "record",
-        "name": "logtx.modes.Value",
+        "name": "logtx.modes.ValueWithEarlier",
         "fields": [
-            {"name": "topic_id", "type": "string"},
-            {"name": "phase", "type": "string"},
-            {"name": "mode_offset", "type": "long"},
-            {"name": "offset", "type": "long"},
-            {"name": "with_records", "type": "boolean"},
+            *_FIELDS,
             {
-                "name": "since",
+                "name": "earlier",
                 "type": {
                     "type": "array",
                     "items": {
                         "type": "record",
-                        "name": "logtx.modes.Since",
+                        "name": "logtx.modes.EndedSwitch",
                         "fields": [
-                            {"name": "partition", "type": "int"},
+                            {"name": "phase", "type": "string"},
                             {"name": "offset", "type": "long"},
+                            {"name": "with_records", "type": "boolean"},
+                            {
+                                "name": "since",
+                                "type": {"type": "array", "items": "logtx.modes.Since"},
+                            },
                         ],
                     },
                 },
@@ -105,6 +136,8 @@ class TopicModeRecord:
     """See `ModeChange.since`."""
     with_records: bool = True
     """See `ModeChange.with_records`."""
+    earlier: tuple[EndedSwitch, ...] = ()
+    """The switches before the latest one, in their order: see `journal.modes.remembered`."""
 
 
 class Published(NamedTuple):
@@ -125,17 +158,34 @@ def encode_key(key: ModeKey) -> bytes:
 
 def encode_value(mode: TopicModeRecord) -> bytes:
     """Returns the value of a record; topic and home stand in its key."""
-    return _CODEC.encode(
-        _VALUE,
+    body: dict[str, Any] = {
+        "topic_id": mode.topic_id,
+        "phase": mode.phase.value,
+        "mode_offset": mode.mode_offset,
+        "offset": mode.offset,
+        "with_records": mode.with_records,
+        "since": _since_to_avro(mode.since),
+    }
+    if not mode.earlier:
+        return _CODEC.encode(_VALUE, body)
+    body["earlier"] = [
         {
-            "topic_id": mode.topic_id,
-            "phase": mode.phase.value,
-            "mode_offset": mode.mode_offset,
-            "offset": mode.offset,
-            "with_records": mode.with_records,
-            "since": [{"partition": p, "offset": o} for p, o in sorted(mode.since.items())],
-        },
-    )
+            "phase": each.phase.value,
+            "offset": each.offset,
+            "with_records": each.with_records,
+            "since": _since_to_avro(each.since),
+        }
+        for each in mode.earlier
+    ]
+    return _CODEC_WITH_EARLIER.encode(_VALUE_WITH_EARLIER, body)
+
+
+def _since_to_avro(since: Mapping[int, int]) -> list[dict[str, int]]:
+    return [{"partition": p, "offset": o} for p, o in sorted(since.items())]
+
+
+def _since_from_avro(rows: Iterable[Mapping[str, int]]) -> dict[int, int]:
+    return {row["partition"]: row["offset"] for row in rows}
 
 
 def decode_key(raw: bytes | None) -> ModeKey:
@@ -155,23 +205,39 @@ def decode_value(key: ModeKey, raw: bytes | None) -> TopicModeRecord:
         UnknownRecordError: it is of a newer version, or says a phase of one.
         CorruptRecordError: it does not decode.
     """
-    body = _CODEC.decode(_VALUE, raw)
-    try:
-        phase = Phase(body["phase"])
-    except ValueError:
-        raise UnknownRecordError(
-            f"topic {key.topic} is in the phase {body['phase']!r}; upgrade this program"
-        ) from None
+    with_earlier = raw is not None and raw[:1] == bytes((WITH_EARLIER,))
+    codec, schema = _CODEC, _VALUE
+    if with_earlier:
+        codec, schema = _CODEC_WITH_EARLIER, _VALUE_WITH_EARLIER
+    body = codec.decode(schema, raw)
     return TopicModeRecord(
         topic=key.topic,
         topic_id=body["topic_id"],
-        phase=phase,
+        phase=_phase(key.topic, body["phase"]),
         home=key.home,
         mode_offset=body["mode_offset"],
         offset=body["offset"],
-        since={row["partition"]: row["offset"] for row in body["since"]},
+        since=_since_from_avro(body["since"]),
         with_records=body["with_records"],
+        earlier=tuple(
+            EndedSwitch(
+                row["offset"],
+                _phase(key.topic, row["phase"]),
+                _since_from_avro(row["since"]),
+                row["with_records"],
+            )
+            for row in body.get("earlier", ())
+        ),
     )
+
+
+def _phase(topic: str, told: str) -> Phase:
+    try:
+        return Phase(told)
+    except ValueError:
+        raise UnknownRecordError(
+            f"topic {topic} is in the phase {told!r}; upgrade this program"
+        ) from None
 
 
 def latest(records: Iterable[Published]) -> dict[str, TopicModeRecord]:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from itertools import accumulate
 from typing import ClassVar, Final
 
 from .record_type import RecordType
@@ -55,6 +56,41 @@ class Phase(StrEnum):
     TO_METADATA = "to-metadata"
     METADATA = "metadata"
     TO_MARKERS = "to-markers"
+
+
+EARLIER_MAX: Final = 16
+"""Switches of a topic that are remembered before its latest one. A reader that begins below all of
+them follows the home in marker mode, too, and keeps in memory what it does not meet. More make
+snapshots larger."""
+EARLIER_OFFSETS_MAX: Final = 5_000
+"""Offsets of mode records that are remembered of these switches together: 65 kB. They share a
+record with those of the latest switch."""
+
+
+@value(frozen=True, slots=True)
+class EndedSwitch:
+    """A switch of a topic that is over, before its latest one."""
+
+    offset: int
+    """Journal offset of the MODE record with which it began."""
+    phase: Phase
+    """METADATA or MARKERS: what it led to."""
+    since: Mapping[int, int]
+    """See `ModeChange.since`."""
+    with_records: bool
+
+
+def remembered(switches: Sequence[EndedSwitch]) -> tuple[EndedSwitch, ...]:
+    """Returns those of a topic's switches, in their order, that are to be remembered.
+
+    If some are left out, the first that is left leads to markers: a reader that begins below it
+    knows that there may have been places.
+    """
+    sizes = accumulate(len(each.since) for each in reversed(switches[-EARLIER_MAX:]))
+    count = sum(size <= EARLIER_OFFSETS_MAX for size in sizes)
+    kept = tuple(switches[len(switches) - count :])
+    is_cut = 0 < count < len(switches) and kept[0].phase is Phase.METADATA
+    return kept[1:] if is_cut else kept
 
 
 @value(frozen=True, slots=True)

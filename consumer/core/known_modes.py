@@ -1,23 +1,25 @@
 """What a consumer knows of where in a partition transactions are placed, and where they are marked.
 
-It knows the topic's latest switch, from what the home publishes, and the mode records that it met.
-Offsets between two of them are in one mode. Below the lowest one, the partition was in the other
-mode than from there on; if the topic was switched several times before, that may be wrong. Then
-look-ups tell.
+It knows the topic's latest switches, from what the home publishes, and the mode records that it
+met. Offsets between two of them are in one mode. Below the lowest one, the partition was in the
+other mode than from there on.
 
 Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ...journal.mode_registry import TopicModeRecord
-from ...journal.modes import Phase
+from ...journal.modes import EndedSwitch, Phase
 from ...journal.position import Journal, Passed, Position
 
 FROM_THE_START: Final = -1
 """Stands for the MODE record of a stretch that is not known: nothing was read of it."""
+BEFORE_THE_START: Final = -1
+"""Stands for the mode record of a partition that had markers from its start on."""
 
 
 class Follows(NamedTuple):
@@ -44,45 +46,61 @@ class KnownModes:
 
     def __init__(self) -> None:
         """Begins without a switch: everything is marked."""
+        self._published: list[_Switch] = []
+        """The switches that are over, but for the last one if it is under way."""
+        self._met: dict[int, _Switch] = {}
+        """Offset of a MODE record → the first of its mode records that was met: owners that follow
+        each other write one each, and publish the last one."""
         self._switches: list[_Switch] = []
-        self._met: dict[int, int] = {}
-        """Offset of a MODE record → that of the first of its mode records that was met: owners that
-        follow each other write one each, and publish the last one."""
+        """What both say, by offset."""
 
     def forget(self, topic_id: str) -> None:
         """Forgets what was known of a topic that another one has the name of by now."""
-        self._switches = [s for s in self._switches if s.topic_id != topic_id]
-        self._met.clear()
+        self._published = [s for s in self._published if s.topic_id != topic_id]
+        self._met = {m: s for m, s in self._met.items() if s.topic_id != topic_id}
+        self._join()
 
     def publish(self, partition: int, published: TopicModeRecord) -> None:
         """Takes in what the home publishes of the topic that has the name now."""
-        self._switches = [s for s in self._switches if s.topic_id in ("", published.topic_id)]
-        phase, at = published.phase, published.since.get(partition, 0)
-        if phase in (Phase.TO_METADATA, Phase.TO_MARKERS):
+        home, topic_id = published.home, published.topic_id
+        self._met = {m: s for m, s in self._met.items() if s.topic_id in ("", topic_id)}
+        self._published, behind = [], 0
+        for each in _ended(published):
+            places = each.phase is Phase.METADATA
+            at = each.since.get(partition)
+            if at is None:
+                # The partition came later, and was in this mode from its start on.
+                self._published, at = [], 0 if places else BEFORE_THE_START
+            elif places and not each.with_records:
+                # No mode record tells a reader where it begins. It follows the home from the
+                # stretch before on, so that it places in the same order as all that begin above.
+                at = behind
+            behind = at + 1
+            self._published.append(_Switch(at, each.offset, places, home, topic_id))
+        is_unknown = published.phase is Phase.TO_MARKERS and not self._published
+        if published.phase is Phase.TO_METADATA or is_unknown:
             # Mode records are being written, or were and that is not published yet. To follow the
             # home where everything is still marked is right, and costs its gates. It is followed as
-            # of any earlier switch: a reader may begin in a stretch of that (trap 83).
-            at = 0
-        elif phase is Phase.METADATA and not published.with_records:
-            # No mode record tells a reader where it begins. It follows the home from its start on,
-            # so that it places in the same order as all that begin above.
-            at = 0
-        is_over = phase in (Phase.METADATA, Phase.MARKERS)
-        mode_offset = published.mode_offset if is_over else FROM_THE_START
-        places = phase is not Phase.MARKERS
-        at = min(at, self._met.get(mode_offset, at))
-        self._note(_Switch(at, mode_offset, places, published.home, published.topic_id))
+            # of any earlier switch: a reader may begin in a stretch of that (trap 83). Behind the
+            # one before, that one's mode record is no news.
+            last = self._published[-1].mode_offset if self._published else FROM_THE_START
+            self._published.append(_Switch(behind, last, True, home, topic_id))
+        self._join()
 
     def meet(
         self, offset: int, mode_offset: int, home: Journal, topic_id: str, *, places: bool
     ) -> None:
         """Takes in a mode record that counts."""
-        offset = self._met[mode_offset] = min(offset, self._met.get(mode_offset, offset))
-        self._note(_Switch(offset, mode_offset, places, home, topic_id))
+        met = _Switch(offset, mode_offset, places, home, topic_id)
+        self._met[mode_offset] = min(met, self._met.get(mode_offset, met))
+        self._join()
 
-    def _note(self, switch: _Switch) -> None:
-        kept = [s for s in self._switches if s.mode_offset != switch.mode_offset]
-        self._switches = sorted([*kept, switch])
+    def _join(self) -> None:
+        told = {(s.mode_offset, s.places): s for s in self._published}
+        for met in self._met.values():
+            key = met.mode_offset, met.places
+            told[key] = min(met, told.get(key, met))
+        self._switches = sorted(told.values())
 
     def _at(self, offset: int) -> _Switch | None:
         # What is placed exactly where markers begin again comes before that mode record.
@@ -121,3 +139,11 @@ class KnownModes:
         if first is not None and not first.places:
             return Follows(first.home, first.topic_id, FROM_THE_START, None)
         return None
+
+
+def _ended(published: TopicModeRecord) -> Iterator[EndedSwitch]:
+    """Yields the switches that are over, in their order."""
+    yield from published.earlier
+    if published.phase in (Phase.METADATA, Phase.MARKERS):
+        latest = published.mode_offset, published.phase, published.since
+        yield EndedSwitch(*latest, published.with_records)

@@ -28,13 +28,15 @@ Pure. `replay` alone changes what comes from the journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...journal.errors import CorruptRecordError
-from ...journal.modes import ModeChange, Phase
+from ...journal.mode_registry import TopicModeRecord
+from ...journal.modes import EndedSwitch, ModeChange, Phase, remembered
 from ...journal.places import PartitionId
+from ...journal.position import Journal
 
 VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.MARKERS: frozenset({Phase.TO_MARKERS}),
@@ -65,9 +67,33 @@ class TopicMode:
     """Partition → offset of its mode record, of the latest switch that was ended."""
     with_records: bool = True
     """Whether the latest switch wrote mode records to the partitions."""
+    earlier: tuple[EndedSwitch, ...] = ()
+    """The switches before the latest one, in their order: see `remembered`."""
     recorded: dict[int, int] = field(default_factory=dict)
     """Partition → offset of the mode record that this owner wrote for the switch under way.
     Volatile."""
+
+    @property
+    def ended(self) -> EndedSwitch | None:
+        """The latest switch, if it is over."""
+        if self.offset < 0 or self.phase in SWITCHING:
+            return None
+        return EndedSwitch(self.offset, self.phase, self.since, self.with_records)
+
+    def published(self, topic: str, home: Journal) -> TopicModeRecord:
+        """Returns what the home publishes of a topic."""
+        return TopicModeRecord(
+            topic=topic,
+            topic_id=self.topic_id,
+            phase=self.phase,
+            home=home,
+            mode_offset=self.offset,
+            # Between two switches lie two MODE records at least.
+            offset=self.offset + (self.phase not in SWITCHING),
+            since=self.since,
+            with_records=self.with_records,
+            earlier=self.earlier,
+        )
 
 
 class TopicModes:
@@ -104,6 +130,8 @@ class TopicModes:
                 f"the MODE record at {offset} says that topic {change.topic} is {change.phase}, and"
                 f" it was {mode.phase}"
             )
+        if mode.ended is not None:
+            mode.earlier = remembered((*mode.earlier, mode.ended))
         mode.phase, mode.recorded = change.phase, {}
         if change.phase in SWITCHING:
             mode.offset, mode.with_records = offset, change.with_records
@@ -240,7 +268,7 @@ class TopicModes:
         return [(topic, replace(mode, recorded={})) for topic, mode in topics]
 
     @classmethod
-    def restore(cls, rows: Collection[tuple[str, TopicMode]]) -> TopicModes:
+    def restore(cls, rows: Iterable[tuple[str, TopicMode]]) -> TopicModes:
         """Returns the modes as they were when `rows` gave them."""
         modes = cls()
         for topic, mode in rows:

@@ -28,11 +28,12 @@ PIP-31, "TC Startup".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Final, TypeAlias, TypeVar
 
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
+from ...journal.modes import EndedSwitch
 from ...journal.places import GONE, AdoptedWrites, Adoption, PartitionId
 from ...journal.position import Journal, Position
 from ...journal.records.fate import EpochFilter
@@ -212,10 +213,7 @@ def _rows(shard: Shard) -> _Rows:
         groups.append(SnapshotGroup(group, iov.last_commit.offset, iov.commit_sequence, offsets))
     bindings, claims = list(shard.bindings.items()), list(shard.claims.rows())
     uses = list(shard.ages.groups.items())
-    modes = [
-        SnapshotMode(t, m.topic_id, m.phase, m.offset, tuple(m.since.items()), m.with_records)
-        for t, m in shard.modes.rows()
-    ]
+    modes = [row for topic, mode in shard.modes.rows() for row in _mode_rows(topic, mode)]
     places = [
         _places_row(t, shard.places.of(t.begin))
         for t in shard.transactions
@@ -548,16 +546,31 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
 
 
+def _mode_rows(topic: str, mode: TopicMode) -> Iterator[SnapshotMode]:
+    """Yields a topic's switches. The latest comes last: programs that know of no earlier one take
+    that."""
+    for each in mode.earlier:
+        since = tuple(each.since.items())
+        yield SnapshotMode(topic, mode.topic_id, each.phase, each.offset, since, each.with_records)
+    since = tuple(mode.since.items())
+    yield SnapshotMode(topic, mode.topic_id, mode.phase, mode.offset, since, mode.with_records)
+
+
+def _modes(rows: Iterable[SnapshotMode]) -> Iterator[tuple[str, TopicMode]]:
+    for topic, switches in groupby(rows, key=lambda row: row.topic):
+        *earlier, m = switches
+        mode = TopicMode(m.topic_id, m.phase, m.offset, dict(m.since), m.with_records)
+        mode.earlier = tuple(
+            EndedSwitch(e.offset, e.phase, dict(e.since), e.with_records) for e in earlier
+        )
+        yield topic, mode
+
+
 def _restore_places(
     shard: Shard, chunks: Sequence[Snapshot], transactions: dict[int, TransactionMetadata]
 ) -> None:
     # What the fence is, the shard reads from the chunks when they are replayed.
-    shard.modes = TopicModes.restore(
-        [
-            (m.topic, TopicMode(m.topic_id, m.phase, m.offset, dict(m.since), m.with_records))
-            for m in chain.from_iterable(c.modes for c in chunks)
-        ]
-    )
+    shard.modes = TopicModes.restore(_modes(chain.from_iterable(c.modes for c in chunks)))
     unplaced: dict[int, SnapshotAdoption] = {}
     for row in chain.from_iterable(c.unplaced for c in chunks):
         known = unplaced.setdefault(row.offset, row._replace(writes=()))

@@ -412,17 +412,7 @@ class Serving:
         mode = shard.modes.get(topic)
         assert mode is not None, "a mode that is published was replayed"
         key = ModeKey(topic, self._partition, shard.incarnation, shard.epoch)
-        record = TopicModeRecord(
-            topic=topic,
-            topic_id=mode.topic_id,
-            phase=mode.phase,
-            home=key.home,
-            mode_offset=mode.offset,
-            # Between two switches lie two MODE records at least.
-            offset=mode.offset + (mode.phase not in SWITCHING),
-            since=mode.since,
-            with_records=mode.with_records,
-        )
+        record = mode.published(topic, key.home)
         modes.write(key, record, partial(self._mode_published, key, record))
 
     def _mode_published(self, key: ModeKey, record: TopicModeRecord) -> None:

@@ -29,7 +29,7 @@ from logtx.journal.mode_registry import (
     encode_key,
     encode_value,
 )
-from logtx.journal.modes import MODES_TOPIC, ModeChange, Phase
+from logtx.journal.modes import MODES_TOPIC, EndedSwitch, ModeChange, Phase
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_entries, read_records
 from logtx.journal.records.types import (
@@ -54,6 +54,9 @@ class Places:
         self.log: Log = written.log
         self.topic_id = self.log.topic_ids([topic]).get(topic, "")
         self.mode_offset = -1
+        self.earlier: list[EndedSwitch] = []
+        """The switches that are over, but for the latest."""
+        self._latest: EndedSwitch | None = None
 
     def partition(self, number: int = 0) -> PartitionId:
         return PartitionId(self.topic, number, self.topic_id)
@@ -72,11 +75,14 @@ class Places:
                 else self.end(number)
             )
         self.written.journal(ModeChange(self.topic, self.topic_id, to, since, records))
+        self._latest = EndedSwitch(self.mode_offset, to, since, records)
         if publish:
             self.publish(to, since)
         return since
 
     def begin_switch(self, phase: Phase) -> None:
+        if self._latest is not None:
+            self.earlier.append(self._latest)
         self.mode_offset = self.written.journal(ModeChange(self.topic, self.topic_id, phase))
 
     def mode_record(self, number: int = 0, *, places: bool, mode_offset: int | None = None) -> int:
@@ -97,6 +103,7 @@ class Places:
             mode_offset=self.mode_offset,
             offset=self.log.end_offset(JOURNAL_TOPIC, 0),
             since=since,
+            earlier=tuple(self.earlier),
         )
         key = encode_key(ModeKey(self.topic, *HOME, self.written.epoch))
         self.written.append(MODES_TOPIC, [encode_value(told)], key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from logtx.consumer.home_starts import HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
-from logtx.journal.modes import MODES_TOPIC, Phase
+from logtx.journal.modes import MODES_TOPIC, EndedSwitch, Phase
 from logtx.journal.position import Passed, Position
 from logtx.journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
 from logtx.journal.records.types import (
@@ -54,7 +55,9 @@ def home(log: MemoryLog) -> Places:
 # ---- modes that are known -----------------------------------------------------------------------
 
 
-def published(phase: Phase, mode_offset: int, since: dict[int, int]) -> TopicModeRecord:
+def published(
+    phase: Phase, mode_offset: int, since: dict[int, int], *earlier: EndedSwitch
+) -> TopicModeRecord:
     return TopicModeRecord(
         topic="t",
         topic_id="id",
@@ -63,6 +66,7 @@ def published(phase: Phase, mode_offset: int, since: dict[int, int]) -> TopicMod
         mode_offset=mode_offset,
         offset=mode_offset,
         since=since,
+        earlier=earlier,
     )
 
 
@@ -115,6 +119,44 @@ def test_a_topic_that_is_being_switched_is_followed(phase: Phase) -> None:
     # A reader may begin in a stretch of an earlier switch (trap 83).
     assert followed(modes, [4]) == [(-1, None)]
     assert modes.latest(4) == -1
+
+
+TO_PLACES = EndedSwitch(7, Phase.METADATA, {0: 5}, with_records=True)
+BACK = EndedSwitch(9, Phase.MARKERS, {0: 8, 1: 3}, with_records=True)
+
+
+def test_each_stretch_is_known_by_the_switches_before_the_latest() -> None:
+    modes = KnownModes()
+    modes.publish(0, published(Phase.METADATA, 11, {0: 12}, TO_PLACES, BACK))
+    assert followed(modes, [4, 5, 8]) == [None, (7, 7), (7, None)]
+    assert followed(modes, [9, 11, 12, 20]) == [None, None, (11, 11), (11, None)]
+
+
+def test_a_partition_that_came_between_two_switches_was_in_that_mode_from_its_start() -> None:
+    modes = KnownModes()
+    modes.publish(1, published(Phase.METADATA, 11, {0: 12, 1: 6}, TO_PLACES, BACK))
+    assert followed(modes, [0, 3, 4, 6]) == [(7, 7), (7, None), None, (11, 11)]
+    modes.publish(2, published(Phase.METADATA, 11, {0: 12}, TO_PLACES, BACK))
+    assert followed(modes, [0, 9]) == [(11, 11), (11, None)]
+    later = KnownModes()
+    later.publish(2, published(Phase.MARKERS, 13, {0: 14}, TO_PLACES, BACK, TO_PLACES))
+    assert followed(later, [0, 9]) == [None, None]
+
+
+def test_while_a_topic_is_being_switched_its_earlier_stretches_are_known() -> None:
+    modes = KnownModes()
+    modes.publish(0, published(Phase.TO_METADATA, 11, {0: 8}, TO_PLACES, BACK))
+    assert followed(modes, [4, 5, 8, 9]) == [None, (7, 7), (7, None), (9, 9)]
+    assert modes.latest(9) == 9  # so that its mode record, met again, is no news
+    modes.publish(0, published(Phase.TO_MARKERS, 9, {0: 5}, TO_PLACES))
+    assert followed(modes, [4, 5, 9]) == [None, (7, 7), (7, None)]
+
+
+def test_without_mode_records_a_topic_is_followed_from_the_stretch_before() -> None:
+    modes = KnownModes()
+    told = published(Phase.METADATA, 11, {0: 12}, TO_PLACES, BACK)
+    modes.publish(0, replace(told, with_records=False))
+    assert followed(modes, [4, 8, 9, 20]) == [None, (7, None), (11, 11), (11, None)]
 
 
 def test_a_position_that_passed_something_is_followed_where_nothing_is_published() -> None:

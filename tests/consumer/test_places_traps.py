@@ -293,3 +293,22 @@ def test_trap_83_a_stretch_before_another_switch_is_read(
     consumer = make_consumer()
     consumer.assign([TopicPartition("t", 0, start)])
     assert read_upto(consumer, [b"a", b"m"]) == [b"a", b"m"]
+
+
+def test_trap_85_a_reader_begins_in_a_stretch_before_the_latest_switches(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    places.switch(Phase.METADATA)
+    start = places.end()
+    places.transaction([b"a"])
+    places.written.append("t", [b"p"])
+    places.switch(Phase.MARKERS)
+    places.written.append("t", [b"q"])
+    places.switch(Phase.METADATA)
+    places.transaction([b"b"])
+    places.written.append("t", [b"r"])
+    wanted = [b"a", b"p", b"q", b"b", b"r"]
+    assert wanted == expected(places.log, "t", start=start)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, start)])
+    assert read_upto(consumer, wanted) == wanted

@@ -22,7 +22,7 @@ from logtx.journal.mode_registry import (
     encode_value,
     latest,
 )
-from logtx.journal.modes import Phase
+from logtx.journal.modes import EARLIER_MAX, EARLIER_OFFSETS_MAX, EndedSwitch, Phase, remembered
 
 LONG: Final = st.integers(0, 2**63 - 1)
 INT: Final = st.integers(0, 2**31 - 1)
@@ -38,6 +38,12 @@ MODE: Final = st.builds(
     offset=LONG,
     since=st.dictionaries(INT, LONG, max_size=3),
     with_records=st.booleans(),
+    earlier=st.lists(
+        st.builds(
+            EndedSwitch, LONG, st.sampled_from(Phase), st.dictionaries(INT, LONG), st.booleans()
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 HOME: Final = (3, 0x9F3AC1D2E4B7)
 ORDERS: Final = TopicModeRecord(
@@ -71,6 +77,10 @@ KEY_BYTES: Final = "010c6f726465727306ee92979dd8ce4f80fa01"
 VALUE_BYTES: Final = (
     "012c573269664a447150517371534c4a4872476a59654551106d65746164617461880e8c0e010400d00f060000"
 )
+VALUE_BYTES_2: Final = (
+    "022c573269664a447150517371534c4a4872476a59654551106d65746164617461960e9a0e010400d00f060000"
+    "04106d65746164617461880e010400d00f0600000e6d61726b657273920e000000"
+)
 SWITCHING_BYTES: Final = (
     "012c573269664a447150517371534c4a4872476a5965455114746f2d6d61726b657273880e8c0e0000"
 )
@@ -94,10 +104,41 @@ def test_what_does_not_decode_is_corrupt(decode: Callable[[Any], Any], raw: byte
         decode(raw)
 
 
-@pytest.mark.parametrize("decode", [decode_key, decode_orders])
-def test_a_newer_version_asks_for_an_upgrade(decode: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(("decode", "version"), [(decode_key, 2), (decode_orders, 3)])
+def test_a_newer_version_asks_for_an_upgrade(decode: Callable[[Any], Any], version: int) -> None:
     with pytest.raises(UnknownRecordError, match="upgrade"):
-        decode(b"\x02anything")
+        decode(bytes((version,)) + b"anything")
+
+
+def test_the_bytes_of_version_2_stay() -> None:
+    switches = (
+        EndedSwitch(900, Phase.METADATA, {0: 1000, 3: 0}, with_records=True),
+        EndedSwitch(905, Phase.MARKERS, {}, with_records=False),
+    )
+    told = replace(ORDERS, mode_offset=907, offset=909, earlier=switches)
+    assert encode_value(told).hex() == VALUE_BYTES_2
+    assert decode_orders(bytes.fromhex(VALUE_BYTES_2)) == told
+
+
+def test_of_many_switches_the_latest_are_remembered_from_one_to_markers_on() -> None:
+    def turn(number: int) -> EndedSwitch:
+        phase = Phase.MARKERS if number % 2 else Phase.METADATA
+        return EndedSwitch(number, phase, {}, with_records=True)
+
+    wide = replace(turn(1), since=dict.fromkeys(range(EARLIER_OFFSETS_MAX), 7))
+    assert remembered([replace(turn(0), since={0: 7}), wide]) == (wide,)
+    assert remembered([turn(0), wide, wide]) == (wide,)
+    wider = replace(wide, since=dict.fromkeys(range(EARLIER_OFFSETS_MAX + 1), 7))
+    assert remembered([turn(0), wider]) == ()
+    for count in range(EARLIER_MAX + 1):
+        switches = [turn(number) for number in range(count)]
+        assert remembered(switches) == tuple(switches)
+    for count in (EARLIER_MAX + 1, EARLIER_MAX + 2):
+        switches = [turn(number) for number in range(count)]
+        kept = remembered(switches)
+        assert kept == tuple(switches[-len(kept) :])
+        assert kept[0].phase is Phase.MARKERS
+        assert len(kept) >= EARLIER_MAX - 1
 
 
 def test_a_newer_phase_asks_for_an_upgrade() -> None:

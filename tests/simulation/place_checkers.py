@@ -23,7 +23,7 @@ def may_come_late(
     if any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
         # It heard too late that the topic was switched.
         return frozenset(end.txid for end in partition.ends)
-    found = set(_of_earlier_stretches(history, reading, partition, reader))
+    found = set()
     for txid, home, sequence, place in partition.ends:
         transaction = reading.transaction(txid)
         decision = transaction.decision if transaction is not None else None
@@ -37,27 +37,6 @@ def may_come_late(
             if is_its_place or is_its_gate:
                 found.add(txid)
     return frozenset(found)
-
-
-def _of_earlier_stretches(
-    history: History, reading: Reading, partition: Partition, reader: str
-) -> Iterator[TxId]:
-    """Yields what is placed below the latest switch of a topic that was switched before.
-
-    Homes publish the latest switch alone. A reader that begins below it, and below a mode record
-    of an earlier one, learns of places there when it comes to the next one (docs/topics.md).
-    """
-    topic, number = partition.key
-    switches = [
-        told
-        for journal in reading.journals
-        for _, told in journal.modes
-        if (told.topic, told.topic_id) == (topic, partition.topic_id) and told.since
-    ]
-    if len(switches) > 1 and history.consumed[reader].start < switches[-1].since.get(number, 0):
-        for end in partition.ends:
-            if end.place <= switches[-1].since[number]:
-                yield end.txid
 
 
 def placed_order(history: History, reading: Reading) -> Iterator[str]:

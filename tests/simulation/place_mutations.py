@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from logtx.consumer import home_starts, homes
@@ -13,8 +14,10 @@ from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeRecords, ModeWrite
+from logtx.coordinator.core.modes import TopicMode
 from logtx.coordinator.core.placing import Placer, Question
 from logtx.journal.control import ModeRecord
+from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.places import PartitionId
 
 from .registry import Patch, caught_by
@@ -171,3 +174,14 @@ def stretch_that_was_missed(patch: Patch) -> None:
             change(self, raw, record, *rest)
 
     patch(PartitionBuffer, "_change_mode", mutant)
+
+
+@caught_by("commit-order", of="coordinator")
+def only_the_latest_switch_is_told(patch: Patch) -> None:
+    """A home publishes nothing of the switches before the latest (trap 85)."""
+    original = TopicMode.published
+
+    def mutant(self: TopicMode, *args: Any) -> TopicModeRecord:
+        return replace(original(self, *args), earlier=())
+
+    patch(TopicMode, "published", mutant)

@@ -160,16 +160,7 @@ class Modes:
         mode = shard.modes.get(topic)
         assert mode is not None, "a mode that is published was replayed"
         key = ModeKey(topic, shard.partition, shard.incarnation, shard.epoch)
-        record = TopicModeRecord(
-            topic=topic,
-            topic_id=mode.topic_id,
-            phase=mode.phase,
-            home=key.home,
-            mode_offset=mode.offset,
-            offset=mode.offset + (mode.phase not in SWITCHING),
-            since=mode.since,
-            with_records=mode.with_records,
-        )
+        record = mode.published(topic, key.home)
 
         def written() -> None:
             now = shard.modes.get(topic)
