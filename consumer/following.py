@@ -17,6 +17,7 @@ from ..journal.errors import BrokerError, HandedOverError
 from ..journal.logs.interface import Log
 from ..journal.position import Passed, Position
 from ..journal.reader import RecordsTrimmedError
+from ..journal.state import State
 from .assigned import Assigned
 from .config import ConsumerConfig, IsolationLevel
 from .core.buffer import PartitionBuffer
@@ -28,6 +29,7 @@ from .core.placed_buffer import PlacedBuffer
 from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
 from .homes import Followed, Homes
+from .lookup import LookedUp
 from .malformed import malformed_event
 from .registry import Registry
 from .topic_ids import TopicIds
@@ -138,6 +140,7 @@ class Following:
             None if passed is None else passed.sequence,
             start.o1,
             mode_offset=follows.mode_offset,
+            floor=follows.floor,
         )
         return Followed(assigned.key, follows, where)
 
@@ -219,6 +222,44 @@ class Following:
             # begin at the mode record would deliver again what lies between.
             return _anew(assigned, replace(position, passed=None))
         return _anew(assigned, _behind(position, offset))
+
+    def looked_up(self, assigned: Assigned, answer: LookedUp, now_s: float) -> Assigned | None:
+        """Takes the answer to a look-up of a pending transaction.
+
+        Args:
+            assigned: its partition.
+            answer: what the journal says of it.
+            now_s: the clock by which look-ups are timed.
+
+        Returns:
+            The partition as it begins anew, if it is to follow its home.
+
+        Raises:
+            BrokerError: no answer in time; it is to be looked up again.
+        """
+        # What the journal has no more may have been placed: its owner trims by what those need who
+        # heard of the switch (trap 87).
+        is_told = assigned.buffer.is_told_places
+        is_lost = answer.fate.state is State.UNKNOWN and not is_told
+        may_be_placed = answer.is_placed or is_lost
+        if assigned.home is not None or not may_be_placed:
+            answer.tell(assigned.buffer, now_s)
+            return None
+        if is_told:
+            answer.put_off(assigned.buffer)
+            return None
+        again = self.found_placed(assigned)
+        if again is not None:
+            return again
+        if (
+            not answer.is_placed
+            or assigned.key in answer.fate.handed
+            or self.has_passed_places(assigned)
+        ):
+            # The topic has markers, or has them again: a home of another journal refused it, or it
+            # is placed below.
+            answer.tell(assigned.buffer, now_s)
+        return None
 
     def found_placed(self, assigned: Assigned) -> Assigned | None:
         """Makes a partition follow its home, of which a look-up says that it places there.

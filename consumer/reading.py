@@ -647,16 +647,13 @@ class Reading:
             assigned = self.assigned.get(answer.partition)
             if assigned is None:
                 continue
-            if assigned.home is not None or not answer.is_placed:
-                answer.tell(assigned.buffer, now)
-            elif assigned.buffer.is_told_places:
-                answer.put_off(assigned.buffer)
-            elif not self._follow_found(assigned) and (
-                assigned.key in answer.fate.handed or self.following.has_passed_places(assigned)
-            ):
-                # The topic has markers again: a home of another journal refused it, or it is placed
-                # below.
-                answer.tell(assigned.buffer, now)
+            try:
+                again = self.following.looked_up(assigned, answer, now)
+            except LogtxError as error:
+                _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
+                continue
+            if again is not None:
+                self._begin_anew([again])
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
         for assigned in self.assigned.values():
@@ -670,17 +667,6 @@ class Reading:
                 elif now - pending.since >= age_s and pending.txid not in settled:
                     due.append((assigned.key, pending.txid))
         self.counters.look_ups += self._look_ups.ask(due)
-
-    def _follow_found(self, assigned: Assigned) -> bool:
-        """Follows a partition's home. Returns False if nothing is published of it."""
-        try:
-            again = self.following.found_placed(assigned)
-        except LogtxError as error:
-            _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
-            return True
-        if again is not None:
-            self._begin_anew([again])
-        return again is not None
 
     def spilled_bytes(self) -> int:
         """Returns the bytes of pending records written to disk so far."""

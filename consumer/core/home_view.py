@@ -21,6 +21,11 @@ has delivered, too. To tell them from those of open transactions, it begins at a
 place is at or below that, if there is one: then it reads of all these decisions. Else look-ups
 tell.
 
+A reader that was told late of the topic's switch has delivered plain records, and its x lies above
+places that are still to come. It goes on behind its own sequence. If that was trimmed, it begins at
+a fence before which nothing was placed since the switch, if there is one: its sequence says that it
+was given nothing of that.
+
 What a new reader counts as delivered (R11): everything that is placed below *x*, but for what was
 pending there. It may not know yet which that is. So `passed` is None until the first transaction
 with a place at or above *x* is known, or one that was pending, or until a gate proves that all that
@@ -139,6 +144,8 @@ class Start:
     """First offset of the partition's log."""
     mode_offset: int = -1
     """Journal offset of the MODE record from which on the home places there; -1: from its start."""
+    floor: int = -1
+    """Offset of the partition below which nothing is placed since that MODE record; -1: unknown."""
 
 
 def where_to_begin(
@@ -164,7 +171,7 @@ def where_to_begin(
     if start.passed is None and start.o1 < start.x:
         x = max(start.o1 + 1, start.log_start)  # What was pending has its place behind its records.
     fit = [
-        c.offset
+        c
         for c in candidates
         if c.offset >= max(journal_start, start.mode_offset)
         and (c.last.get(partition, -1) < x or c.last[partition] <= start.log_start)
@@ -173,10 +180,15 @@ def where_to_begin(
     if fit and is_known:
         # What was decided behind the reader's sequence may be placed below `x`, if a broker told
         # too low an end. It is still to come, and a later fence may not list it.
-        early = [offset for offset in fit if offset <= behind]
+        early = [c.offset for c in fit if c.offset <= behind]
         return (max(early), True) if early else (behind, False)
+    if fit and start.passed is not None:
+        # It was told late, and has delivered what lies above places that are still to come
+        # (trap 88). Its sequence is that of the MODE record then, which is trimmed soon.
+        untouched = [c for c in fit if c.last.get(partition, -1) <= start.floor]
+        fit = untouched or fit
     if fit:
-        return max(fit), True
+        return max(c.offset for c in fit), True
     if start.mode_offset + 1 >= journal_start:
         return start.mode_offset + 1, False
     return (behind, False) if is_known else None

@@ -64,13 +64,22 @@ def begin(
 
     Raises:
         UnknownTopicError: there is no such topic.
-        TopicModeError: the opposite switch is under way.
+        TopicModeError: the opposite switch is under way, or it is to have markers again without
+            mode records.
         RequestTooLargeError: it has too many partitions.
     """
     topic, to = command.topic, _FINAL[command.mode]
     facts = topics.get(topic)
     if facts is None:
         raise UnknownTopicError(f"there is no topic {topic!r}")
+    if command.without_records and to is Phase.MARKERS:
+        # A reader that heard of no switch would take the first marker for the end of all that was
+        # placed before, and drop what is pending (trap 86).
+        raise TopicModeError(
+            f"topic {topic!r} goes back to markers with mode records only: a partition that takes"
+            " no writes takes no markers either. Make its partitions writable, and ask without"
+            " --without-records; or leave it in metadata mode"
+        )
     if modes.is_opposed(topic, facts.topic_id, to):
         raise TopicModeError(
             f"topic {topic!r} is being switched ({modes.phase(topic, facts.topic_id)}): ask again"

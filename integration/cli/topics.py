@@ -63,8 +63,8 @@ _WithoutRecords = Annotated[
     bool,
     typer.Option(
         "--without-records",
-        help="Write no mode records to its partitions: it takes no writes any more, or nobody "
-        "reads it. A switch that waits for them goes on without them.",
+        help="With --mode metadata: write no mode records to its partitions, as it takes no writes "
+        "any more, or nobody reads it. A switch that waits for them goes on without them.",
     ),
 ]
 _Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until a topic is switched.")]

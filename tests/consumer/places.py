@@ -77,7 +77,7 @@ class Places:
         self.written.journal(ModeChange(self.topic, self.topic_id, to, since, records))
         self._latest = EndedSwitch(self.mode_offset, to, since, records)
         if publish:
-            self.publish(to, since)
+            self.publish(to, since, with_records=records)
         return since
 
     def begin_switch(self, phase: Phase) -> None:
@@ -91,7 +91,7 @@ class Places:
         headers = [(TXID_HEADER, TxId(*HOME, at).to_bytes()), (TXCTL_HEADER, control)]
         return self.written.append(self.topic, [None], headers, number)[0]
 
-    def publish(self, phase: Phase, since: Mapping[int, int]) -> None:
+    def publish(self, phase: Phase, since: Mapping[int, int], *, with_records: bool = True) -> None:
         """Says the topic's mode in `__transaction_topics`."""
         self.log.create_topic(MODES_TOPIC, partitions=1, settings=MODES_TOPIC_SETTINGS)
         assert self.written.epoch is not None
@@ -103,6 +103,7 @@ class Places:
             mode_offset=self.mode_offset,
             offset=self.log.end_offset(JOURNAL_TOPIC, 0),
             since=since,
+            with_records=with_records,
             earlier=tuple(self.earlier),
         )
         key = encode_key(ModeKey(self.topic, *HOME, self.written.epoch))

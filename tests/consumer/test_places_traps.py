@@ -26,6 +26,7 @@ from logtx.journal.records.types import (
     DataPartition,
     PartitionWrites,
     PrepareCommit,
+    SnapshotMode,
     SnapshotTransaction,
 )
 from logtx.journal.state import State
@@ -312,3 +313,24 @@ def test_trap_85_a_reader_begins_in_a_stretch_before_the_latest_switches(
     consumer = make_consumer()
     consumer.assign([TopicPartition("t", 0, start)])
     assert read_upto(consumer, wanted) == wanted
+
+
+def test_trap_87_the_journal_has_no_more_what_a_reader_that_heard_of_no_switch_holds(
+    places: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.consumer.lookup.LOOKS_APART_S", 0.2)
+    log, written = places.log, places.written
+    begun = written.begin()
+    written.write(begun, "t", [b"a"])
+    consumer = make_consumer(pending_lookup_age_ms=300)
+    consumer.assign(T)
+    assert nothing_more(consumer, 0.1)
+    places.switch(Phase.METADATA, records=False)
+    held = SnapshotTransaction(begun.offset, "p", 0, 1, 1, State.OPEN, None, None)
+    modes = (SnapshotMode("t", places.topic_id, Phase.METADATA, places.mode_offset),)
+    fence = snapshot(places, transactions=(held,), modes=modes)
+    places.decide(begun)
+    places.place()
+    written.finish(begun)
+    log.delete_records(JOURNAL_TOPIC, 0, fence)
+    assert read_upto(consumer, [b"a"]) == [b"a"]

@@ -303,15 +303,10 @@ class Consumer(Party):
     def _told(self, found: lookup.LookedUp) -> None:
         assigned = self._assigned
         assert assigned is not None
-        if assigned.home is not None or not found.is_placed:
-            found.tell(self.buffer, self._setting.readers_s)
-            return
-        again = self._following.found_placed(assigned)
+        again = self._following.looked_up(assigned, found, self._setting.readers_s)
         if again is not None:
             self._setting.history.counts["homes found by look-ups"] += 1
             self._put(again)
-        elif self.partition in found.fate.handed or self._following.has_passed_places(assigned):
-            found.tell(self.buffer, self._setting.readers_s)
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:

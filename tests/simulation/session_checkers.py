@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from logtx.coordinator.core.topics import CONFIRM_MS
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import (
     CoordinatorBusyError,
@@ -64,7 +65,10 @@ def refused(history: History, reading: Reading) -> Iterator[str]:
         if any(_could_be_missing(told, absence) for absence in history.absent):
             continue
         if isinstance(told.reply, CoordinatorBusyError):
-            if settled_ms is not None and told.asked_ms >= settled_ms:
+            # Which topic has the name is believed slowly, after a broker told of another one.
+            disagree = str(told.reply).startswith("brokers do not agree")
+            grace_ms = CONFIRM_MS + SLOW_MS if disagree else 0
+            if settled_ms is not None and told.asked_ms >= settled_ms + grace_ms:
                 yield f"{told.coordinator} put {told.command} off: {told.reply!r}"
         elif isinstance(told.reply, UnknownTopicError) and not any(
             name == told.coordinator and 0 <= told.asked_ms - at_ms <= MISLED_MS

@@ -23,6 +23,8 @@ FIRST_MS: Final = ((0, 1), (0, 1), (100, 500), (300, 900))
 """Least and most time until a topic is switched first: some are in metadata mode from the start."""
 BLIND_SHARE: Final = 0.15
 """Share of the histories whose topic is switched without mode records, before anybody reads it."""
+ONE_BLIND_OF: Final = 5
+"""One of so many later switches to metadata mode writes no mode records."""
 STAYS_MS: Final = (80, 700)
 """Least and most time until it is switched again."""
 BACK_SHARE: Final = 0.6
@@ -60,7 +62,10 @@ class Operator:
 
     def _plan(self, topic: str) -> None:
         first_ms = self._draw.randint(*self._draw.choice(FIRST_MS))
-        self._party.later(first_ms, lambda: self._switch(topic, Mode.METADATA))
+        blind = first_ms % ONE_BLIND_OF == 1
+        self._party.later(
+            first_ms, lambda: self._switch(topic, Mode.METADATA, without_records=blind)
+        )
 
     @property
     def is_before_readers(self) -> bool:
@@ -77,6 +82,8 @@ class Operator:
         if not setting.faults.on:
             return
         setting.faults.count("topic switched without mode records" if without else "topic switched")
+        if without and not self.is_before_readers:
+            setting.history.counts["topic switched without mode records while it is read"] += 1
         setting.note("operator", f"switches {topic} to", mode.value)
         self.waits[topic] = mode
         self._ask(commands.SetTopicMode(topic=topic, mode=mode, without_records=without))
@@ -106,4 +113,5 @@ class Operator:
         if self._draw.random() < BACK_SHARE:
             other = Mode.MARKERS if mode is Mode.METADATA else Mode.METADATA
             stays_ms = self._draw.randint(*STAYS_MS)
-            self._party.later(stays_ms, lambda: self._switch(topic, other))
+            blind = other is Mode.METADATA and stays_ms % ONE_BLIND_OF == 1
+            self._party.later(stays_ms, lambda: self._switch(topic, other, without_records=blind))

@@ -60,7 +60,7 @@ class SwitchingWorld(World):
 
     def _switch(self, mode: Mode) -> None:
         without = self._modes.random() < 0.2
-        command = commands.SetTopicMode(topic=OUTPUT, mode=mode, without_records=without)
+        command = commands.SetTopicMode(topic=OUTPUT, mode=mode)
 
         patience = self._modes.randint(0, 10) if self._modes.random() < 0.3 else None
         asked = 0
@@ -71,7 +71,8 @@ class SwitchingWorld(World):
                 asked += 1
                 # Mode records may be written, in flight or waiting by then.
                 impatient = patience is not None and asked > patience
-                self._ask(HOME, replace(command, without_records=without or impatient))
+                bare = mode is Mode.METADATA and (without or impatient)
+                self._ask(HOME, replace(command, without_records=bare))
                 self.setting.scheduler.after(ASK_MS, ask)
             elif self.setting.scheduler.now_ms < SWITCHES_UNTIL_MS:
                 other = Mode.MARKERS if mode is Mode.METADATA else Mode.METADATA

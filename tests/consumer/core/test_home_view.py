@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.consumer.core.home_view import (
@@ -224,6 +226,16 @@ def test_where_reading_begins(
 ) -> None:
     fences = [fence(40, 20), fence(60, 40)]
     assert where_to_begin(A, start, journal_start, fences) == found
+
+
+def test_trap_88_a_reader_that_was_told_late_begins_before_all_places_of_the_stretch() -> None:
+    fences = [fence(40, 20), fence(60, 40)]
+    told_late = Start(50, 30, 50, mode_offset=30, floor=20)
+    assert where_to_begin(A, told_late, 20, fences) == (31, False)
+    assert where_to_begin(A, told_late, 35, fences) == (40, True)
+    # Without such a fence, what lies below its start was delivered.
+    assert where_to_begin(A, told_late, 45, fences) == (60, True)
+    assert where_to_begin(A, replace(told_late, passed=None), 35, fences) == (60, True)
 
 
 def test_a_partition_that_a_fence_does_not_name_has_no_place_below_it() -> None:

@@ -18,6 +18,7 @@ from logtx.journal.errors import (
     CoordinatorBusyError,
     NotCoordinatorError,
     RequestTooLargeError,
+    TopicModeError,
 )
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
@@ -369,6 +370,16 @@ def test_a_topic_whose_mode_would_not_fit_a_record_is_not_switched() -> None:
     assert stage.coordinator.end_mode("most", ends)
     stage.coordinator.ack()
     assert stage.coordinator.shard.modes.phase("most", "most") is Phase.METADATA
+
+
+def test_trap_86_a_topic_goes_back_to_markers_with_mode_records_only() -> None:
+    stage = Stage()
+    end = stage.coordinator.journal.end
+    command = commands.SetTopicMode(topic="b", mode=Mode.MARKERS, without_records=True)
+    reply = stage.ask(command)
+    assert isinstance(reply, TopicModeError)
+    assert "ask without --without-records" in str(reply)
+    assert stage.coordinator.journal.end == end
 
 
 def test_a_topic_that_takes_no_records_takes_commits_that_are_placed() -> None:
