@@ -69,6 +69,13 @@ class Session(Protocol):
         *,
         parts: int = 0,
     ) -> None: ...
+    def outcome(
+        self,
+        txid: TxId,
+        on_reply: Callable[[Outcome | LogtxError], None],
+        *,
+        until_finished: bool = False,
+    ) -> None: ...
     def close(self) -> None: ...
 
 

@@ -121,12 +121,14 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def commit(self, timeout: float | None = None) -> Outcome:
+    def commit(self, timeout: float | None = None, *, finished: bool = False) -> Outcome:
         """Commits, and waits until the decision is durable.
 
         Args:
             timeout: seconds to wait; None: as long as the producer's settings allow records and
                 requests to take.
+            finished: whether to wait on until the transaction is finished: its markers, places and
+                input offsets are durable, so whoever begins to read now finds its records.
 
         Returns:
             The decision; its commit sequence orders the transaction group.
@@ -137,11 +139,13 @@ class Transaction(ABC):
             TransactionAbortedError: it was aborted, by a time-out or earlier; redo the work.
             ProducerFencedError: a newer producer took over and this transaction was aborted.
             UnknownOutcomeError: the decision could not be learnt; commit again to ask again.
-            RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on.
+            RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on. With
+                `finished` also ``coordinator.timeout.ms`` after the decision; then the message says
+                that it is committed.
         """
 
     @abstractmethod
-    def commit_async(self) -> Future[Outcome]:
+    def commit_async(self, *, finished: bool = False) -> Future[Outcome]:
         """Commits in the background; the future ends as `commit` does. It can't be cancelled.
 
         Its callbacks are called one after the other on a thread for callbacks alone, so they may

@@ -56,6 +56,7 @@ from .core.bookkeeping import (
 )
 from .core.summary import BranchSummary, make_token
 from .early_writer import EarlyWriter
+from .finishing import Finishing
 from .futures import EndFuture
 from .transaction import Transaction
 from .writer import Record
@@ -181,14 +182,22 @@ class TransactionShell(EarlyWriter, Transaction):
                 return
         self._request_offsets(group, frozen)
 
-    def commit(self, timeout: float | None = None) -> Outcome:
-        if not self.is_decided:
+    def commit(self, timeout: float | None = None, *, finished: bool = False) -> Outcome:
+        if finished or not self.is_decided:
             self._sender.check_may_wait("call commit_async")
-        return self._wait(self.commit_async(), timeout)
+        return self._wait(self.commit_async(finished=finished), timeout)
 
-    def commit_async(self) -> Future[Outcome]:
+    def commit_async(self, *, finished: bool = False) -> Future[Outcome]:
         self._asked_to_end = True
-        return self._end_async(Action.COMMIT)
+        committed = self._end_async(Action.COMMIT)
+        if not finished:
+            return committed
+        engine, future = self._engine, EndFuture(self._engine.callbacks)
+        timeout_s = engine.config.coordinator_timeout_s
+        asking = Finishing(engine.session, future, timeout_s=timeout_s)
+        # On the thread that decides: the one for callbacks may be the application's for long.
+        Future.add_done_callback(committed, asking.begin)
+        return future
 
     def abort(self, timeout: float | None = None) -> Outcome:
         return self._wait(self.abort_async(), timeout)
@@ -297,7 +306,7 @@ class TransactionShell(EarlyWriter, Transaction):
         config = self._engine.config
         # Everything that the future waits for has one of these time-outs; their sum is never
         # reached.
-        requests = 4 + self._book.parts_left
+        requests = 6 + self._book.parts_left  # the last two: until it is finished
         bound_s = config.delivery_timeout_s + requests * config.coordinator_timeout_s + 1
         try:
             return future.result(bound_s if timeout is None else timeout)

@@ -277,9 +277,12 @@ class CoordinatorClient:
         )
         self._submit(command, on_reply)
 
-    def outcome(self, txid: TxId, on_reply: OnReply) -> None:
-        """Asks for a transaction's state; the reply is `Outcome`."""
-        self._submit(GetOutcome(txid=txid), on_reply)
+    def outcome(self, txid: TxId, on_reply: OnReply, *, until_finished: bool = False) -> None:
+        """Asks for a transaction's state; the reply is `Outcome`.
+
+        `until_finished`: that of a decided one waits for some seconds until it is finished.
+        """
+        self._submit(GetOutcome(txid=txid, until_finished=until_finished), on_reply)
 
     def close(self) -> None:
         """Ends the session. Open transactions are aborted after the coordinator's grace."""

@@ -132,7 +132,7 @@ class Shard(ShardState):
                 case commands.End():
                     return self._handle_end(command, ref, now, topics, doubt)
                 case commands.GetOutcome():
-                    return self._handle_get_outcome(command, ref)
+                    return self._handle_get_outcome(command, ref, now)
                 case commands.FetchOffsets():
                     reply = self.offsets.fetch(command.group, command.partitions)
                     return Decision(replies=((ref, reply),), fresh=True)
@@ -317,7 +317,7 @@ class Shard(ShardState):
         reply = commands.Binding(record.transaction_group)
         return Decision(records=(record,), replies=((ref, reply),))
 
-    def _handle_get_outcome(self, command: commands.GetOutcome, ref: Ref) -> Decision:
+    def _handle_get_outcome(self, command: commands.GetOutcome, ref: Ref, now: Instant) -> Decision:
         if command.txid.journal != (self.partition, self.incarnation):
             return Decision(
                 replies=((ref, commands.Outcome(command.txid, State.UNKNOWN)),), fresh=True
@@ -328,6 +328,9 @@ class Shard(ShardState):
                 outcome = commands.Outcome(command.txid, State.UNKNOWN)
                 return Decision(replies=((ref, outcome),), fresh=True)
             return Decision(look_up=command.txid, fresh=True)
+        if command.until_finished and outcome.state in (State.COMMITTING, State.ABORTING):
+            self._finishing.join(command.txid.offset, ref, now)
+            return Decision()
         return Decision(replies=((ref, outcome),), fresh=outcome.state is State.OPEN)
 
     def _handle_extend(
@@ -509,9 +512,13 @@ class Shard(ShardState):
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
-        if transaction.state is State.COMMITTING:
-            return Decision(records=(Committed(begin=begin, gone=gone),))
-        return Decision(records=(Aborted(begin=begin, gone=gone),))
+        record: Committed | Aborted = Committed(begin=begin, gone=gone)
+        state = State.COMMITTED
+        if transaction.state is State.ABORTING:
+            record, state = Aborted(begin=begin, gone=gone), State.ABORTED
+        outcome = commands.Outcome(transaction.txid, state, transaction.commit_sequence)
+        replies = tuple((ref, outcome) for ref in self._finishing.pop(begin))
+        return Decision(records=(record,), replies=replies)
 
     # ---- places and modes -----------------------------------------------------------------------
 
@@ -594,7 +601,8 @@ class Shard(ShardState):
            rest of what a producer left behind that went away;
         2. decides commits that waited for an earlier transaction's offsets;
         3. aborts transactions past their timeout, the earliest deadline first;
-        4. aborts the transactions of the producer that went away first.
+        4. aborts the transactions of the producer that went away first;
+        5. answers who has waited for long that a transaction is finished.
 
         Args:
             now: the time.
@@ -606,6 +614,7 @@ class Shard(ShardState):
             or self._due_waiting(now, topics)
             or self._due_expired(now)
             or self._due_detached(now)
+            or self._due_answer(now)
         )
 
     def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> Decision:
@@ -631,8 +640,10 @@ class Shard(ShardState):
             self._clocks.detach(producer_id, now)
 
     def forget_waiting(self, refs: Iterable[Ref]) -> None:
-        """Stops the waiting of commits whose client went away. Their transactions stay open."""
+        """Stops the waiting of requests whose client went away. Their transactions stay as they
+        are."""
         self._waiting.forget(refs)
+        self._finishing.forget(refs)
 
     def _due_to_abort(self, now: Instant) -> Decision | None:
         while self._to_abort:
@@ -659,6 +670,13 @@ class Shard(ShardState):
             if transaction is not None and transaction.state is State.OPEN:
                 return self._abort(transaction, AbortReason.EXPIRED, now)
         return None
+
+    def _due_answer(self, now: Instant) -> Decision | None:
+        asked = self._finishing.overdue(now)
+        outcome = None if asked is None else self.transactions.outcome(asked[0])
+        if asked is None or outcome is None:
+            return None
+        return Decision(replies=((asked[1], outcome),))
 
     def _due_detached(self, now: Instant) -> Decision | None:
         while (producer_id := self._clocks.given_up(now)) is not None:

@@ -64,7 +64,7 @@ from .placing import PlaceWrites
 from .producers import Producers
 from .topic_homes import TopicHomes
 from .transactions import TransactionMetadata, TransactionMetadataStore
-from .waiting import WaitingCommits
+from .waiting import WaitingCommits, WaitingQuestions
 from .watermark import Watermark
 
 PAST_EPOCHS_MAX: Final = 8
@@ -123,6 +123,7 @@ class ShardState:
         """BEGINs of transactions that are to be aborted, and why: fenced ones, doomed ones, and
         those of a producer that went away."""
         self._waiting = WaitingCommits()
+        self._finishing = WaitingQuestions()
         self._unread: dict[int, list[AddWrites | PrepareCommit]] = {}
         """BEGIN of an unfinished transaction → its parts and decision with writes that are not
         decoded yet, and what comes behind them."""
@@ -468,6 +469,7 @@ class ShardState:
         self._clocks = Clocks(self.config)
         self._to_abort.clear()
         self._waiting.clear()
+        self._finishing.clear()
         self.modes.forget_recorded()
         self.handed.forget_marks()
         self.homes = None

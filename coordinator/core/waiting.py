@@ -1,4 +1,5 @@
-"""Holds commits until the earlier transaction whose input offsets they continue is decided.
+"""Holds requests back: commits until the earlier transaction whose input offsets they continue is
+decided, and questions until a transaction is finished.
 
 Pure and volatile: they are lost with the process, and the clients ask again.
 """
@@ -8,10 +9,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..protocol.commands import End
-from .decision import Ref
+from .decision import Instant, Ref
+
+FINISH_WAIT_MS: Final = 5_000
+"""Longest wait of a question until a transaction is finished; then it is answered as it is. A
+longer one holds room in its client's window for longer, a shorter one makes clients ask more often.
+"""
 
 # Upper bounds of the parts of a commit's request. Too low, and commits that wait could fill their
 # stream's window; too high refuses commits (BUSY) that have room.
@@ -129,3 +135,58 @@ class WaitingCommits:
         self._sizes.clear()
         self._blocked.clear()
         self._woken.clear()
+
+
+class _Asked(NamedTuple):
+    until_ms: int
+    begin: int
+    ref: Ref
+
+
+class WaitingQuestions:
+    """Who waits until a decided transaction is finished, for `FINISH_WAIT_MS` at most."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, list[Ref]] = {}
+        """BEGIN → who asked."""
+        self._due: deque[_Asked] = deque()
+        """In the order in which they asked, so by time. Some are answered."""
+
+    def join(self, begin: int, ref: Ref, now: Instant) -> None:
+        """Lets a question wait."""
+        self._asked.setdefault(begin, []).append(ref)
+        self._due.append(_Asked(now.monotonic_ms + FINISH_WAIT_MS, begin, ref))
+
+    def pop(self, begin: int) -> tuple[Ref, ...]:
+        """Ends the waiting for a transaction. Returns who asked."""
+        return tuple(self._asked.pop(begin, ()))
+
+    def overdue(self, now: Instant) -> tuple[int, Ref] | None:
+        """Returns the next question that has waited for long enough, with the BEGIN; None: none."""
+        while self._due and self._due[0].until_ms <= now.monotonic_ms:
+            _, begin, ref = self._due.popleft()
+            if self._remove(begin, ref):
+                return begin, ref
+        return None
+
+    def _remove(self, begin: int, ref: Ref) -> bool:
+        asked = self._asked.get(begin, [])
+        left = [each for each in asked if each is not ref]
+        if left:
+            self._asked[begin] = left
+        else:
+            self._asked.pop(begin, None)
+        return len(left) < len(asked)
+
+    def forget(self, refs: Iterable[Ref]) -> None:
+        """Drops the questions of clients that went away."""
+        gone = set(map(id, refs))
+        for begin, asked in list(self._asked.items()):
+            for ref in asked:
+                if id(ref) in gone:
+                    self._remove(begin, ref)
+
+    def clear(self) -> None:
+        """Drops all questions."""
+        self._asked.clear()
+        self._due.clear()

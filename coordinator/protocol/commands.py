@@ -138,6 +138,9 @@ class GetOutcome:
     """Ask for a transaction's state."""
 
     txid: TxId
+    until_finished: bool = False
+    """Whether the answer of a decided transaction may wait until it is finished. It does not wait
+    for ever: one that is not finished is answered as it is, and to be asked for again."""
 
 
 @value(frozen=True, slots=True, kw_only=True)

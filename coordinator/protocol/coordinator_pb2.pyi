@@ -232,10 +232,12 @@ class End(_message.Message):
     def __init__(self, txid: _Optional[bytes] = ..., action: _Optional[_Union[End.Action, str]] = ..., writes: _Optional[_Iterable[_Union[Writes, _Mapping]]] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class GetOutcome(_message.Message):
-    __slots__ = ("txid",)
+    __slots__ = ("txid", "until_finished")
     TXID_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FINISHED_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
-    def __init__(self, txid: _Optional[bytes] = ...) -> None: ...
+    until_finished: bool
+    def __init__(self, txid: _Optional[bytes] = ..., until_finished: _Optional[bool] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("txid", "state", "commit_sequence")

@@ -173,10 +173,11 @@ def _decode_end(wire: pb.End, envelope: Envelope) -> commands.End:
 
 def _encode_get_outcome(wire: pb.GetOutcome, command: commands.GetOutcome) -> None:
     wire.txid = command.txid.to_bytes()
+    wire.until_finished = command.until_finished
 
 
 def _decode_get_outcome(wire: pb.GetOutcome, _: Envelope) -> commands.GetOutcome:
-    return commands.GetOutcome(txid=TxId.from_bytes(wire.txid))
+    return commands.GetOutcome(txid=TxId.from_bytes(wire.txid), until_finished=wire.until_finished)
 
 
 # ---- input offsets ------------------------------------------------------------------------------

@@ -542,13 +542,10 @@ class Jobs:
 
     def _await_markers(self, job: _Job) -> None:
         """Waits for the transaction's markers, so that a read after the job finds its records."""
-        deadline_s = time.monotonic() + job.options.finish_timeout_ms / 1000
-        queries = self._cluster(job.options).queries
+        if job.options.finish_timeout_ms == 0:
+            return
         try:
-            while time.monotonic() < deadline_s:
-                if queries.outcome(job.transaction.txid).state is not State.COMMITTING:
-                    return
-                time.sleep(PAUSE_S / 5)
+            job.transaction.commit(job.options.finish_timeout_ms / 1000, finished=True)
         except LogtxError as error:
             # The commit is durable. Told as failed, the job would be done a second time.
             _LOG.warning("markers_not_awaited txid=%s error=%s", job.transaction.txid, error)

@@ -84,6 +84,8 @@ class FakeCoordinators:
         self._faults: dict[str, deque[Fault]] = {}
         self._held: dict[str, threading.Event] = {}
         self._next = 100
+        self.finishes = True
+        """Whether transactions are finished as soon as they are committed."""
 
     # Faults.
 
@@ -203,7 +205,8 @@ class FakeCoordinators:
                 self._commit_offsets(known)
             self._next += 1
             known.writes, known.commit_sequence = writes, self._next
-            known.state = State.COMMITTED if action is Action.COMMIT else State.ABORTED
+            committed = State.COMMITTED if self.finishes else State.COMMITTING
+            known.state = committed if action is Action.COMMIT else State.ABORTED
         return self.outcome(txid)
 
     def _commit_offsets(self, known: FakeTransaction) -> None:
@@ -318,6 +321,10 @@ class FakeSession:
     ) -> None:
         act = lambda: self._coordinators.end(txid, action, writes, parts)  # noqa: E731
         self._ask(action.value, txid, act, on_reply)
+
+    def outcome(self, txid: TxId, on_reply: Any, *, until_finished: bool = False) -> None:
+        kind = "outcome_until_finished" if until_finished else "outcome"
+        self._ask(kind, txid, lambda: self._coordinators.outcome(txid), on_reply)
 
     def close(self) -> None:
         self.closed = True

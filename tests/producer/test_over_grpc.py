@@ -29,6 +29,7 @@ from logtx.journal.errors import (
 from logtx.journal.logs.interface import Log
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 from logtx.producer.branch import Branch
 from logtx.producer.producer import Producer
@@ -102,6 +103,25 @@ def test_markers_state_what_was_written(log: Log, make_topic: MakeTopic) -> None
             assert marker.commit_sequence == outcome.commit_sequence
         else:
             assert not marker.committed
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_what_is_finished_has_its_markers(log: Log, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=2)
+    with producer_on(log) as producer:
+        for written in range(1, 4):
+            txn = producer.begin_transaction()
+            for number in range(2):
+                txn.produce(topic, b"x", partition=number)
+            assert txn.commit(finished=True).state is State.COMMITTED
+            found = [m for r in read_topic(log, topic, 2) if (m := marker_of(r))]
+            assert len(found) == 2 * written
+        futures = []
+        for _ in range(50):
+            txn = producer.begin_transaction()
+            txn.produce(topic, b"x", partition=0)
+            futures.append(txn.commit_async(finished=True))
+        assert {f.result(20).state for f in futures} == {State.COMMITTED}
 
 
 @pytest.mark.usefixtures("coordinator")

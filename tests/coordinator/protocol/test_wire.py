@@ -115,7 +115,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         part=st.integers(0, 2**32 - 1),
         writes=WRITES,
     ),
-    commands.GetOutcome: st.builds(commands.GetOutcome, txid=TXID),
+    commands.GetOutcome: st.builds(commands.GetOutcome, txid=TXID, until_finished=st.booleans()),
     commands.FetchOffsets: st.builds(
         commands.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS
     ),
