@@ -400,6 +400,8 @@ class PartitionBuffer(DeliveryQueue):
                 entry.first_offset = entry.marker_offset
                 self._pending_map.discard(pending)
         if entry.state is EntryState.WAITING:
+            # Whoever deletes what lies below o1 would take them from the side read (trap 89).
+            entry.first_offset = min(r.first_offset for r in ranges)
             self.counters.side_reads += 1
         self._push(entry)
 
@@ -518,6 +520,8 @@ class PartitionBuffer(DeliveryQueue):
                     return True
             if entry.state is EntryState.WAITING and (torn or not entry.marker.topic_id):
                 self._settle_missing(entry, torn)
+        if entry is not None and entry.state is not EntryState.WAITING:
+            entry.first_offset = entry.marker_offset  # Nothing of it is to be read again.
         if found is not None:
             self._pending_map.discard(found)
         return entry is None or entry.state is not EntryState.WAITING
@@ -540,6 +544,7 @@ class PartitionBuffer(DeliveryQueue):
             entry.state = EntryState.READY
         else:
             self._settle_missing(entry, torn=False)
+        entry.first_offset = entry.marker_offset
 
     def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
         if not torn:

@@ -66,7 +66,8 @@ class EndedTransaction:
         self.marker = marker
         self.marker_offset = marker_offset
         self.first_offset = marker_offset
-        """Offset of its first buffered record; o1 must not pass it before all are taken."""
+        """Offset of its first record, buffered or to be read aside; o1 must not pass it before all
+        are taken."""
         ranges = marker.branches
         self.stated = ranges[0].count if len(ranges) == 1 else sum(r.count for r in ranges)
         """Number of its records, by the marker."""

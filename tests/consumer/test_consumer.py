@@ -114,6 +114,25 @@ def test_commit_of_a_message_in_the_middle_of_a_batch(
     assert read(again, 2) == [b"a3", b"p1"]
 
 
+def test_trap_89_what_is_read_aside_holds_o1_until_it_is_delivered(
+    transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer
+) -> None:
+    topic = make_topic()
+    transactions.append(topic, [b"before"])
+    transactions.transaction(topic, [b"a", b"b", b"c"])
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0, 4)])
+    assert read(consumer, 1) == [b"a"]
+    consumer.commit(asynchronous=False)
+    # Whoever deletes what lies below takes nothing of it.
+    assert transactions.log.group_offset(consumer.group_id, topic, 0).offset == 1
+    again = make_consumer(group_id=consumer.group_id, enable_auto_commit=False)
+    again.assign([TopicPartition(topic, 0)])
+    assert read(again, 2) == [b"b", b"c"]
+    again.commit(asynchronous=False)
+    assert transactions.log.group_offset(consumer.group_id, topic, 0).offset == 5
+
+
 def test_starting_in_the_middle_side_reads_what_lies_before(
     transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer
 ) -> None:
