@@ -512,13 +512,14 @@ class Shard(ShardState):
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
-        record: Committed | Aborted = Committed(begin=begin, gone=gone)
-        state = State.COMMITTED
-        if transaction.state is State.ABORTING:
-            record, state = Aborted(begin=begin, gone=gone), State.ABORTED
+        committed = transaction.state is State.COMMITTING
+        record = (Committed if committed else Aborted)(begin=begin, gone=gone)
+        asked_by = self._finishing.pop(begin)
+        if not asked_by:
+            return Decision(records=(record,))
+        state = State.COMMITTED if committed else State.ABORTED
         outcome = commands.Outcome(transaction.txid, state, transaction.commit_sequence)
-        replies = tuple((ref, outcome) for ref in self._finishing.pop(begin))
-        return Decision(records=(record,), replies=replies)
+        return Decision(records=(record,), replies=tuple((ref, outcome) for ref in asked_by))
 
     # ---- places and modes -----------------------------------------------------------------------
 
