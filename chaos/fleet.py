@@ -208,11 +208,11 @@ class ChaosCoordinator(CoordinatorChild):
         launcher: Sequence[str] = (),
         previous: Path | None = None,
         *,
-        has_store: bool = False,
+        is_switched: bool = False,
     ) -> None:
         name = f"coordinator-{number}"
-        store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if has_store else []
-        retention_ms = OUTCOME_RETENTION_SWITCHED_MS if has_store else OUTCOME_RETENTION_MS
+        store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
+        retention_ms = OUTCOME_RETENTION_SWITCHED_MS if is_switched else OUTCOME_RETENTION_MS
         self._todays_launcher = launcher
         self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
@@ -281,7 +281,7 @@ class Fleet:
                     proxies,
                     options.launcher,
                     previous,
-                    has_store=options.metadata is not Metadata.NONE,
+                    is_switched=options.metadata is not Metadata.NONE,
                 ),
             )
             for number in range(counts[Role.COORDINATOR])
