@@ -8,7 +8,7 @@ from logtx.journal.modes import ModeChange, Phase
 
 from .checker_world import IN, OUT, Partition, Txn, World
 from .test_checker_anomalies import P0, P1, only, shown
-from .test_checker_places import right
+from .test_checker_places import process_all, right
 
 
 def homes() -> World:
@@ -104,13 +104,7 @@ def test_input_that_another_home_placed_is_claimed_by_its_sequence() -> None:
     world = homes()
     adopted(world)
     adopted(world)
-    at = None
-    for offset in world.order[P0]:
-        worker = world.begin("worker-0.0")
-        worker.append(0, OUT, source=(0, offset))
-        worker.claim_places(0, at, world.places[P0][offset])
-        worker.commit()
-        at = world.places[P0][offset]
+    process_all(world)
     right(world)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logtx.chaos.checker import Verdict
 from logtx.journal.modes import ModeChange, Phase
 
-from .checker_world import IN, OUT, Txn, World
+from .checker_world import IN, OUT, Txn, Where, World
 from .test_checker_anomalies import P0, P1, only, shown, two_partitions
 
 SERIAL = "serializable"
@@ -32,6 +32,17 @@ def placed(world: World, *numbers: int) -> Txn:
     for number in numbers or (0, 1):
         txn.append(number)
     return txn.commit()
+
+
+def process_all(world: World) -> None:
+    """A worker processes what is due in the first partition, each record in a transaction."""
+    at: Where | None = None
+    for offset in world.order[P0]:
+        worker = world.begin("worker-0.0")
+        worker.append(0, OUT, source=(0, offset))
+        worker.claim_places(0, at, world.places[P0][offset])
+        worker.commit()
+        at = world.places[P0][offset]
 
 
 # ---- what is right ------------------------------------------------------------------------------
@@ -120,13 +131,7 @@ def test_input_that_was_placed_is_claimed_by_what_was_passed() -> None:
     txn.append(0)
     txn.commit()
     placed(world, 0)
-    at: tuple[int, int] | None = None
-    for offset in world.order[P0]:
-        worker = world.begin("worker-0.0")
-        worker.append(0, OUT, source=(0, offset))
-        worker.claim_places(0, at, world.places[P0][offset])
-        worker.commit()
-        at = world.places[P0][offset]
+    process_all(world)
     right(world)
 
 

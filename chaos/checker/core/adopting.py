@@ -122,7 +122,7 @@ def _check_answered(
     what = f"{fate.txid} is finished, and "
     if answer is None:
         what += f"journal[{fate.handed[partition]}] did not adopt it for"
-    elif _lacks_place(fate, partition, answer):
+    elif fate.lacks_place(partition):
         what += "has no place, for which it was adopted, in"
     else:
         return
@@ -132,8 +132,3 @@ def _check_answered(
         decided(fate),
         in_journal(journal.number, fate.finished, "all its places are given"),
     )
-
-
-def _lacks_place(fate: Fate, partition: Partition, answer: Adoption) -> bool:
-    needs_place = any(stated.records for stated in fate.writes.get(partition, ()))
-    return needs_place and answer.is_unmarked(partition) and partition not in fate.places

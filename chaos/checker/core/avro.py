@@ -61,18 +61,16 @@ def _long(raw: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
-def _text(raw: bytes, at: int) -> tuple[str, int]:
-    length, at = _long(raw, at)
-    if length < 0 or at + length > len(raw):
-        raise ValueError("a text that is cut short")
-    return intern(raw[at : at + length].decode()), at + length
-
-
 def _bytes(raw: bytes, at: int) -> tuple[bytes, int]:
     length, at = _long(raw, at)
     if length < 0 or at + length > len(raw):
-        raise ValueError("bytes that are cut short")
+        raise ValueError("a text, or bytes, that are cut short")
     return raw[at : at + length], at + length
+
+
+def _text(raw: bytes, at: int) -> tuple[str, int]:
+    value, at = _bytes(raw, at)
+    return intern(value.decode()), at
 
 
 def _flag(raw: bytes, at: int) -> tuple[bool, int]:

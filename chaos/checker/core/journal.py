@@ -58,6 +58,12 @@ class Place(NamedTuple):
         return f"{self.o2}{f'+{self.o3}' if self.o3 else ''}{passed}"
 
 
+def has_records(ranges: Iterable[Range]) -> bool:
+    """Returns whether a commit accepts records by these ranges. Where it does not, it needs no
+    place."""
+    return any(stated.records for stated in ranges)
+
+
 class Step(NamedTuple):
     """Where a transaction moves a consumer group's offset."""
 
@@ -100,6 +106,11 @@ class Fate:
     """Partition → the home to which the decision hands it over."""
     answers: dict[Partition, Adoption] = field(default_factory=dict)
     """Partition that is handed over → what its home said of it: see `adopting`."""
+
+    def lacks_place(self, partition: Partition) -> bool:
+        """Returns whether it is to be placed in a partition, and is not."""
+        needs_place = partition in self.unmarked and has_records(self.writes.get(partition, ()))
+        return needs_place and partition not in self.places
 
 
 class Generation(NamedTuple):
@@ -375,8 +386,7 @@ def _wait_for_places(journal: Journal, fate: Fate, body: Mapping[str, Any]) -> N
 
 
 def _wait(journal: Journal, partition: Partition, topic_id: str, waiting: Waiting) -> None:
-    # A partition without accepted records needs no place.
-    if any(stated.records for stated in waiting.ranges):
+    if has_records(waiting.ranges):
         journal.waiting.setdefault((partition, topic_id), deque()).append(waiting)
 
 

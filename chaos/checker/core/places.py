@@ -83,10 +83,7 @@ def _check_decision(facts: Facts, journal: Journal, fate: Fate, found: Findings)
             continue
         if not _fits_mode(facts, journal, fate, partition, found):
             continue
-        needs_place = partition in fate.unmarked and any(
-            stated.records for stated in fate.writes.get(partition, ())
-        )
-        if needs_place and fate.finished is not None and partition not in fate.places:
+        if fate.finished is not None and fate.lacks_place(partition):
             found.add(
                 "missing-place",
                 f"{fate.txid} is finished, and has no place in {partition[0]}[{partition[1]}]",
