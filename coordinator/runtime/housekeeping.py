@@ -171,7 +171,7 @@ class Housekeeping:
 
     async def _take_snapshot(self) -> None:
         tenure, started_s = self._tenure, time.monotonic()
-        self._since = tenure.shard.next_offset
+        first = tenure.shard.next_offset
         try:
             while tenure.snapshot():  # noqa: ASYNC110 - it is the pause that is wanted
                 await asyncio.sleep(CHUNK_PAUSE_S)
@@ -179,9 +179,13 @@ class Housekeeping:
             # The only cost is that the journal grows until the next attempt.
             _LOG.error("snapshot_failed partition=%d error=%s", self._partition, error)
             return
+        finally:
+            # Behind its chunks: where a snapshot has as many as records are to lie between two, one
+            # would follow the other for ever.
+            self._since = tenure.shard.next_offset
         _LOG.info(
             "snapshot_appended partition=%d first=%d chunks_ms=%d",
-            self._partition, self._since, (time.monotonic() - started_s) * 1000,
+            self._partition, first, (time.monotonic() - started_s) * 1000,
         )  # fmt: skip
 
     async def _publish(self, snapshot: int) -> bool:

@@ -419,6 +419,23 @@ def test_trap_75_a_fence_behind_what_was_missed_is_not_enough(
     assert read(early, 1) == [b"a"]
 
 
+def test_the_epoch_behind_a_trimmed_mode_record_is_that_of_a_snapshot_behind_it(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    home.begin_switch(Phase.TO_METADATA)
+    behind = home.written.begin().offset
+    home.publish(Phase.METADATA, {0: home.mode_record(0, places=True)})
+    home.written.append("t", [b"p0", b"p1", b"p2"], partition=2)
+    snapshot(home, last_places=())
+    home.transaction([b"a"], 2)
+    home.written.append("t", [b"p3"], partition=2)
+    snapshot(home, last_places=((home.partition(2), 4),))
+    log.delete_records(JOURNAL_TOPIC, 0, behind)  # What is open keeps it, and no fence is there.
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 2, 2)])
+    assert read(consumer, 3) == [b"p2", b"a", b"p3"]
+
+
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_trap_76_what_was_pending_for_a_reader_that_missed_the_switch_comes_after_a_restart(
     home: Places, log: MemoryLog, make_consumer: MakeConsumer, trimmed: bool

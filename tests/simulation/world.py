@@ -611,8 +611,8 @@ class World:
                 assert seat.tenure is not None
                 for transaction in seat.tenure.shard.transactions:
                     left.append(f"{transaction.txid} is {transaction.state} at {seat.name}")
-                if seat.tenure.in_flight:
-                    left.append(f"{seat.tenure.in_flight} appends of {seat.name} in flight")
+                if waits := _in_flight(seat.tenure):
+                    left.append(f"{waits} appends of {seat.name} in flight")
         for producer in self._instances:
             if producer.alive and not producer.idle:
                 left.append(f"producer {producer.name} waits")
@@ -649,6 +649,13 @@ class World:
             self._audits -= 1
 
         query(self.network, self._auditor, partition, command, answered, to=to)
+
+
+def _in_flight(owner: tenure.Tenure) -> int:
+    """Number of appends that are not acknowledged, but for those of the snapshot that is being
+    taken: where it has as many chunks as `snapshot_every`, one follows the other for ever."""
+    taker, end = owner._taker, owner.shard.next_offset
+    return max(0, (end if taker is None else taker.first) - owner.acknowledged_end)
 
 
 def _is_worker(producer_id: str) -> bool:

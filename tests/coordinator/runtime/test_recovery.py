@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from logtx.coordinator.core import snapshot
 from logtx.coordinator.core.decision import Decision, Instant, ShardConfig, WriteMarkers
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.snapshot import SnapshotTaker
@@ -108,6 +109,24 @@ async def test_the_journal_is_trimmed_below_the_snapshot_and_the_oldest_open(
         second = await snapshotted(driver, first)
         assert second > open_one.offset
         await driver.until(lambda: start(log) == open_one.offset)
+
+
+@on_loop
+async def test_a_snapshot_is_not_due_because_of_its_own_chunks(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "CHUNK_BYTES", 300)
+    keeping = HousekeepingConfig(snapshot_interval_records=10, outcome_retention_ms=0)
+    async with running(log, housekeeping=keeping) as driver:
+        for number in range(40):
+            connect = commands.Connect(producer_id=f"p{number}", nonce=1, generation=None)
+            assert isinstance(await driver.ask(connect), commands.Connected)
+        await snapshotted(driver)
+        # One that was begun while producers connected may be followed by one for the rest of them.
+        await asyncio.sleep(0.5)
+        end = log.end_offset(JOURNAL_TOPIC, 0, timeout_s=1)
+        await asyncio.sleep(0.5)
+        assert log.end_offset(JOURNAL_TOPIC, 0, timeout_s=1) == end
 
 
 @on_loop
