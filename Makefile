@@ -8,6 +8,8 @@ SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --durations 12
 # Slow ones fill two cores: more at a time would measure how long others let them wait.
 TWO_BY_TWO := $(subst -n 4,-n 2,$(SIDE_BY_SIDE))
 export PYTHON
+# With it, each of the hundreds of processes of tests and chaos would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata simulate proto lock clean
 .DEFAULT_GOAL := help

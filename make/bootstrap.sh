@@ -58,6 +58,8 @@ settings_for_uv() {
 }
 
 install() {
+    # Else each of the many processes of a test compiles what it imports again.
+    export UV_COMPILE_BYTECODE=1
     set -- .venv/bin/uv pip install --python .venv/bin/python --build-constraints make/build.lock "$@"
     # From the cache alone, if it holds all: in a second, and without a network.
     "$@" --offline --quiet 2>/dev/null || "$@" ||
