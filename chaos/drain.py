@@ -33,7 +33,10 @@ machines, a larger one delays the report of a real failure."""
 DECIDED_S: Final = 60.0
 """Bounds the wait until what the producers left unfinished is finished."""
 WORKED_OFF_S: Final = 120.0
-"""Bounds the wait until the workers have committed all input."""
+"""Bounds the wait until the workers have committed more of their input."""
+WORKED_OFF_MAX_S: Final = 900.0
+"""Bounds the wait until they have committed all of it. Where their output was sealed for a third of
+the time, and the machine is slow, they are thousands of transactions behind."""
 SPARK_S: Final = 480.0
 """What a Spark query takes longer than others: its driver may be starting again. Beside three
 brokers, on two cores with a load average of 37, its first commit took more than 300 s."""
@@ -134,18 +137,27 @@ def await_worked_off(
         inspector: of the run.
         last: partition → last offset that is to be committed.
         tick: called now and then.
-        more_s: what they may take beyond `WORKED_OFF_S`.
+        more_s: what they may take beyond `WORKED_OFF_S` for some of it.
     """
     limit_s = WORKED_OFF_S + more_s
+    seen: dict[int, int] = {}
+    stuck_s = time.monotonic() + limit_s
 
     def behind() -> dict[int, int]:
+        nonlocal seen, stuck_s
         found = inspector.worked_off() or {}
+        if any(offset > seen.get(partition, -1) for partition, offset in found.items()):
+            seen, stuck_s = found, time.monotonic() + limit_s
         return {p: found.get(p, -1) for p, offset in last.items() if found.get(p, -1) <= offset}
 
-    if not await_until(lambda: not behind(), limit_s, tick):
+    def is_over() -> bool:
+        return not behind() or time.monotonic() > stuck_s
+
+    await_until(is_over, WORKED_OFF_MAX_S + more_s, tick)
+    if left := behind():
         raise ChaosError(
-            f"Workers did not work off their input in {limit_s:.0f} s: of {last} "
-            f"they are behind in {behind()}."
+            f"Workers did not work off their input: of {last} they are behind in {left}, after "
+            f"{limit_s:.0f} s without progress, or {WORKED_OFF_MAX_S + more_s:.0f} s in all."
         )
 
 

@@ -308,6 +308,20 @@ def test_the_end_waits_until_workers_are_behind_the_last_records() -> None:
         drain.await_worked_off(inspector, {0: 10, 1: 20}, lambda: None)
 
 
+@pytest.mark.usefixtures("quick")
+def test_workers_that_get_on_are_waited_for_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inspector = Asked()
+    # Half a second, in which each look finds more.
+    inspector.places = [{0: offset} for offset in range(50)]
+    drain.await_worked_off(inspector, {0: 48}, lambda: None)
+    monkeypatch.setattr(drain, "WORKED_OFF_MAX_S", 0.3)
+    inspector.places = [{0: offset} for offset in range(500)]
+    with pytest.raises(ChaosError, match="0 s in all"):
+        drain.await_worked_off(inspector, {0: 498}, lambda: None)
+
+
 # ---- seen in runs, and fixed in the checker -----------------------------------------------------
 
 
