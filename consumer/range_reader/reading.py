@@ -24,24 +24,24 @@ from typing import Any, Final, cast
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ...consumer.core.buffer import PartitionBuffer
-from ...consumer.core.entries import ModeMet
-from ...consumer.core.pending import PendingTransactionMap, RawTxId, Record
-from ...consumer.core.placed_buffer import PlacedBuffer
-from ...consumer.core.uncommitted import UncommittedBuffer
-from ...consumer.malformed import malformed_event
-from ...consumer.side_read import SideReader
-from ...consumer.spill.store import RocksSpillStore
-from ...consumer.topic_ids import TopicIds
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.position import Passed, Position
+from ..core.buffer import PartitionBuffer
+from ..core.entries import ModeMet
+from ..core.pending import PendingTransactionMap, RawTxId, Record
+from ..core.placed_buffer import PlacedBuffer
+from ..core.uncommitted import UncommittedBuffer
+from ..malformed import malformed_event
+from ..side_read import SideReader
+from ..spill.store import RocksSpillStore
+from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
 from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
-from .vector import Spot
+from .spot import Spot
 
 FETCH_RECORDS: Final = 10_000
 """Most records of one fetch: a larger value takes more memory, a smaller one more time."""
