@@ -12,7 +12,7 @@ from ...journal.errors import ConfigError, NotSupportedError
 from ...journal.mode_rules import check_rule
 from ...journal.modes import Mode
 from ...journal.txid import TxId
-from . import commands
+from . import commands, queue_wire
 from . import coordinator_pb2 as pb
 from .fields import (
     MODES,
@@ -412,6 +412,14 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
         "describe_topics", _encode_describe_topics, _decode_describe_topics
     ),
     commands.SetTopicRule: Codec("set_topic_rule", _encode_set_topic_rule, _decode_set_topic_rule),
+    commands.Attach: Codec("attach", queue_wire.encode_attach, queue_wire.decode_attach),
+    commands.Acquire: Codec("acquire", queue_wire.encode_acquire, queue_wire.decode_acquire),
+    commands.Acknowledge: Codec(
+        "acknowledge", queue_wire.encode_acknowledge, queue_wire.decode_acknowledge
+    ),
+    commands.AddAcks: Codec(
+        "add_acks", queue_wire.encode_add_acks, queue_wire.decode_add_acks, in_session=True
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

@@ -16,6 +16,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from ..acks import Ack, AddAcks, SnapshotSubscription, Subscribe
 from ..control import BranchRange, TopicPartition
 from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed
@@ -482,6 +483,8 @@ class Snapshot:
     """What this home adopted, by journal."""
     unplaced: tuple[SnapshotAdoption, ...] = ()
     """What of it lacks a place."""
+    subscriptions: tuple[SnapshotSubscription, ...] = ()
+    """What became of the messages of the subscriptions that are bound here."""
 
 
 JournalRecord: TypeAlias = (
@@ -502,6 +505,9 @@ JournalRecord: TypeAlias = (
     | Placed
     | ModeChange
     | Adoption
+    | Subscribe
+    | AddAcks
+    | Ack
 )
 
 
