@@ -37,9 +37,6 @@ SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
 many."""
 OUTCOME_RETENTION_MS: Final = 60_000
 """Short, so that the journal is trimmed during the run; but longer than any process is paused."""
-OUTCOME_RETENTION_SWITCHED_MS: Final = 240_000
-"""The same where topics are switched: a reader in serial order that falls back behind what is
-trimmed can't go on there (HandedOverError), and on a busy machine it falls back by minutes."""
 _STOP_TIMEOUT_S: Final = 15.0
 """Bounds an orderly stop; then the process gets SIGKILL."""
 _POLL_S: Final = 0.05
@@ -212,7 +209,6 @@ class ChaosCoordinator(CoordinatorChild):
     ) -> None:
         name = f"coordinator-{number}"
         store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
-        retention_ms = OUTCOME_RETENTION_SWITCHED_MS if is_switched else OUTCOME_RETENTION_MS
         self._todays_launcher = launcher
         self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
@@ -223,7 +219,7 @@ class ChaosCoordinator(CoordinatorChild):
             *("--advertise", self.advertised),
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
-            *("--outcome-retention-ms", str(retention_ms)),
+            *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
             *store,
             launcher=launcher if previous is None else launcher_of(previous),
         )

@@ -411,7 +411,8 @@ class ShardState:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
         self.places.replay_finished(record.begin)
-        if self.handed.replay_finished(record.begin):
+        if (handed := self.handed.replay_finished(record.begin)) is not None:
+            self.places.replay_handed(handed.ends)
             self.watermark.emit(offset, HandedFinished(record.begin))
         self.watermark.finished(offset, record.begin)
 
