@@ -403,8 +403,8 @@ class UnknownRecordError(JournalError):
 class HandedOverError(JournalError):
     """Another journal's home places a transaction, and this reader can't tell whether it is due.
 
-    Its transaction group's journal was trimmed past where it begins, or the consumer group changed
-    between serial order and the order of the home. The text says how to go on.
+    The consumer group changed between serial order and the order of the home, or somebody else than
+    its owner trimmed the transaction group's journal. The text says how to go on.
     """
 
     code = 64
