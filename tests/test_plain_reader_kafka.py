@@ -164,7 +164,8 @@ def test_a_plain_consumer_reads_what_is_committed(servers: str, plain: Any) -> N
 def test_trap_91_what_another_journal_decided_is_read(
     servers: str, plain: Any, client: logtx.MetadataClient
 ) -> None:
-    """The topic's home places it. Its own journal says which records count, also when it is done."""
+    """The topic's home places it. Its own journal says which records count, for as long as they
+    are there."""
     home = journal_partition_of(DEFAULT_TRANSACTION_GROUP, JOURNALS)
     other = next(g for g in "ghij" if journal_partition_of(g, JOURNALS) != home)
     writer = Writer(servers, **{"transactional.id": "far", "transaction.group": other})
