@@ -161,7 +161,7 @@ def test_a_plain_consumer_reads_what_is_committed(servers: str, plain: Any) -> N
     writer.close()
 
 
-def test_trap_91_what_another_journal_decided_is_read(
+def test_trap_96_what_another_journal_decided_is_read(
     servers: str, plain: Any, client: logtx.MetadataClient
 ) -> None:
     """The topic's home places it. Its own journal says which records count, for as long as they

@@ -260,7 +260,7 @@ def test_one_that_begins_at_a_floor_stops_if_something_handed_over_may_be_due(
         assert reader.read() == []
 
 
-def test_trap_90_behind_what_is_handed_over_may_lie_a_marker_below_the_floor(
+def test_trap_95_behind_what_is_handed_over_may_lie_a_marker_below_the_floor(
     written: Transactions, memory_log: MemoryLog
 ) -> None:
     marked = written.begin()

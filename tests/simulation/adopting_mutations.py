@@ -43,5 +43,5 @@ def last_records_count_as_markers(patch: Patch) -> None:
 
 @caught_by("serial-order", of="snapshot")
 def journal_is_trimmed_below_what_it_handed_over(patch: Patch) -> None:
-    """A fence counts places alone, and not what was handed over to other homes (trap 90)."""
+    """A fence counts places alone, and not what was handed over to other homes (trap 95)."""
     patch(Places, "replay_handed", lambda *_: None)

@@ -438,7 +438,7 @@ def test_a_snapshot_has_what_is_handed_over_and_what_is_adopted(
     assert journals.state(placed) is State.COMMITTED
 
 
-def test_trap_90_a_journal_is_kept_as_long_as_the_data_that_it_handed_over() -> None:
+def test_trap_95_a_journal_is_kept_as_long_as_the_data_that_it_handed_over() -> None:
     journals = Journals(together=True)
     journals.commit(("b", 0))
     loaded = snapshot(journals.other)
