@@ -205,6 +205,9 @@ class PrepareCommit(Lazy):
     handed: tuple[tuple[TopicPartition, int], ...] = ()
     """(partition, journal partition of its topic's home): where it is handed over to another home,
     which places it or refuses. Not among `placed`."""
+    sidecar_since: tuple[tuple[TopicPartition, int], ...] = ()
+    """(sidecar partition, end of its main partition that was told before the decision), of each with
+    records that the commit accepts: its pointers say so, whoever writes them (`Marker.since`)."""
 
     @property
     def written(self) -> list[TopicPartition]:
@@ -409,6 +412,14 @@ class SnapshotHanded(NamedTuple):
     """See `PrepareCommit.handed`."""
 
 
+class SnapshotSince(NamedTuple):
+    """What the pointers of an unfinished transaction say; a large one's is spread over rows."""
+
+    begin: int
+    partitions: tuple[tuple[TopicPartition, int], ...]
+    """See `PrepareCommit.sidecar_since`."""
+
+
 class SnapshotAdopted(NamedTuple):
     """What the journal partition, as a home, has adopted of another one."""
 
@@ -482,6 +493,7 @@ class Snapshot:
     """What this home adopted, by journal."""
     unplaced: tuple[SnapshotAdoption, ...] = ()
     """What of it lacks a place."""
+    sidecar_since: tuple[SnapshotSince, ...] = ()
 
 
 JournalRecord: TypeAlias = (
