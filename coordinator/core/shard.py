@@ -82,6 +82,7 @@ from .data_partitions import (
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState, marked_by
+from .sidecars import sidecars_among, since_of
 from .topic_homes import TopicHomes
 from .transactions import (
     TransactionMetadata,
@@ -422,6 +423,9 @@ class Shard(ShardState):
             added=of_parts,
             placed=placed,
             handed=handed,
+            sidecar_since=since_of(
+                sidecars_among(command.writes, transaction.branches), command.main_ends
+            ),
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
