@@ -163,6 +163,8 @@ class Shard(ShardState):
                     return Decision(replies=((ref, page),), fresh=True)
                 case commands.SetTopicRule():
                     raise NotSupportedError("no journal partition keeps rules: ask by a call")
+                case commands.OpenSidecars():
+                    raise NotSupportedError("no journal partition keeps sidecars: ask by a call")
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:

@@ -291,6 +291,17 @@ class SetTopicRule:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class OpenSidecars:
+    """Ask for the sidecars of topics, which are created where they are missing.
+
+    Any coordinator takes it, whatever it serves: see `journal.sidecar`. Answered by `Done`.
+    """
+
+    topics: tuple[str, ...]
+    """The main topics."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class DescribeTopics:
     """Ask for the modes of topics whose home the journal partition is."""
 
@@ -323,6 +334,7 @@ Command: TypeAlias = (
     | SetTopicMode
     | DescribeTopics
     | SetTopicRule
+    | OpenSidecars
 )
 
 
