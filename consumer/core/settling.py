@@ -252,6 +252,12 @@ class SettlingQueue(DeliveryQueue):
         else:
             entry.is_open = True
 
+    def reopen_stream(self) -> None:
+        """Lets the sidecar at the queue's head be looked at again: reading it was refused."""
+        head = self._queue[0] if self._queue else None
+        if isinstance(head, PointedTransaction):
+            head.is_open = False
+
     def _settle_trimmed(self, entry: PointedTransaction, start: int) -> None:
         if entry.unsure:
             self.counters.copied_pointers += 1

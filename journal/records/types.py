@@ -21,6 +21,7 @@ from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed
 from ..position import Journal, Place, Position
 from ..record_type import RecordType
+from ..sidecar import main_of
 from ..state import State
 from ..txid import TxId
 from ..value import Lazy, value
@@ -214,6 +215,14 @@ class PrepareCommit(Lazy):
         """The partitions in which the transaction has records that count."""
         named = (w.partition.key for w in self.writes if w.branches)
         return list(dict.fromkeys((*named, *(p.key for p in self.added))))
+
+    @property
+    def delivered_in(self) -> list[TopicPartition]:
+        """The partitions in which it is delivered: `written`, with main partitions in the places of
+        their sidecars."""
+        if not self.sidecar_since:
+            return self.written
+        return list(dict.fromkeys((main_of(topic), number) for topic, number in self.written))
 
 
 @value(frozen=True, slots=True, kw_only=True)
