@@ -1,8 +1,8 @@
 """Reads sidecars: the ranges that pointers name, while they are delivered.
 
-A consumer of its own, kept open, reads one range for each partition that stands at a pointer, side by
-side. It buffers nothing but what was fetched ahead of delivery. `consumer.core.pointers` says which
-records are delivered.
+A consumer of its own, kept open, reads one range for each partition that stands at a pointer, side
+by side. It buffers nothing but what was fetched ahead of delivery. `consumer.core.pointers` says
+which records are delivered.
 
 Source: PIP-31, "Sidecar Approach".
 """
@@ -28,11 +28,11 @@ from .core.pointers import StreamRequest
 
 _LOG = logging.getLogger(__name__)
 SLICE_RECORDS: Final = 2_000
-"""Records of a slice after its first. More delay other partitions for longer, fewer cost more CPU per
-record."""
+"""Records of a slice after its first. More delay other partitions for longer, fewer cost more CPU
+per record."""
 AHEAD_MAX_RECORDS: Final = 2_000
-"""A range is paused that has more records than this read and not taken. More cost memory, fewer pause
-and resume more often."""
+"""A range is paused that has more records than this read and not taken. More cost memory, fewer
+pause and resume more often."""
 ANSWER_S: Final = 5.0
 """Time-out of the requests for a sidecar's start and end. A longer one blocks all partitions for
 longer while a broker is away, a shorter one fails on a slow broker."""

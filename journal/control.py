@@ -138,8 +138,9 @@ class Marker(Lazy):
     """The range of each accepted branch in the partition's sidecar, with offsets there. If there is
     any, the marker is a *pointer*, and committed."""
     since: int = 0
-    """On a pointer: an end of this partition that was told before the decision. So the first pointer
-    of its TxId stands at or behind it. Part of the decision: all copies of a pointer say the same."""
+    """On a pointer: an end of this partition that was told before the decision. So the first
+    pointer of its TxId stands at or behind it. Part of the decision: all copies of a pointer say
+    the same."""
     pointer: int | None = None
     """On a sidecar's COMMITTED marker: offset of the pointer in the main partition; None if it is
     not known."""

@@ -96,8 +96,8 @@ class Position:
 
     side: int | None = None
     """Of a transaction at `o2` whose records lie in a sidecar: offset there from which the rest of
-    them is read. It follows from `o2` and `o3`, and spares a restarted reader what it would read and
-    skip. None: not known, or nothing of the sidecar was delivered."""
+    them is read. It follows from `o2` and `o3`, and spares a restarted reader what it would read
+    and skip. None: not known, or nothing of the sidecar was delivered."""
 
     @property
     def place(self) -> Place:

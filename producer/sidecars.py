@@ -10,8 +10,8 @@ from typing import Final
 from ..journal.sidecar import check_named_by_user, sidecar_of
 
 REMEMBERED_S: Final = 300.0
-"""How long it is believed that a topic has its sidecar. With a longer time it is learnt later that the
-sidecar was deleted, or lacks partitions; a shorter one asks the coordinator more often."""
+"""How long it is believed that a topic has its sidecar. With a longer time it is learnt later that
+the sidecar was deleted, or lacks partitions; a shorter one asks the coordinator more often."""
 
 
 class SidecarNames(dict[str, str]):
@@ -32,7 +32,8 @@ class SidecarNames(dict[str, str]):
         self._until_s = 0.0
 
     def fresh(self) -> SidecarNames:
-        """Returns this mapping; forgets what it holds if that is old. Call it once a transaction."""
+        """Returns this mapping; forgets what it holds if that is old. Call it once a
+        transaction."""
         now_s = time.monotonic()
         if now_s > self._until_s:
             with self._lock:

@@ -9,26 +9,28 @@ no earlier marker was there. Instead:
 
 1. *One lane.* Pointers stand in commit-sequence order with the markers of their journal. So one at
    or below the last sequence met is a duplicate, as is one whose TxId has ended or lies below a HW.
-2. *Who has none of these asks the log, from `since` on.* That was an end of the main partition before
-   the decision, so all copies lie at or behind it. A reader that read everything from there on, and
-   met none, is at the first. Any other looks for an earlier one, by a side read from there on.
-3. *`since` is part of the decision.* If each copy had its own, a later copy would claim that the first
-   one lies behind itself (trap 91).
+2. *Who has none of these asks the log, from `since` on.* That was an end of the main partition
+   before the decision, so all copies lie at or behind it. A reader that read everything from there
+   on, and met none, is at the first. Any other looks for an earlier one, by a side read from there
+   on.
+3. *`since` is part of the decision.* If each copy had its own, a later copy would claim that the
+   first one lies behind itself (trap 91).
 4. *Unsure.* If `since` lies below the log's start, the first pointer may have been there. If the
    sidecar still holds the range, the transaction is delivered: to pass over it would lose every
-   transaction around which retention cuts (trap 92). It is delivered once, and whole; only a copy that
-   was written just where retention cut is delivered later than readers had it that were there before.
-   If the sidecar has lost the range, this is a copy: sidecars are trimmed behind the start of the
-   main log alone. It is passed over, and counted: an error would stop readers at it for ever (trap 93).
-   Who delivered a part of it at this pointer is not unsure: it was the first.
-5. *A pointer below its own `since`*, in a log that lost its end, counts as if `since` were its offset.
-6. *All or nothing.* Before the first record is delivered the sidecar must hold first and last offset;
-   while they are read the accepted records are counted, and one too few or too many is an
+   transaction around which retention cuts (trap 92). It is delivered once, and whole; only a copy
+   that was written just where retention cut is delivered later than readers had it that were there
+   before. If the sidecar has lost the range, this is a copy: sidecars are trimmed behind the start
+   of the main log alone. It is passed over, and counted: an error would stop readers at it for
+   ever (trap 93). Who delivered a part of it at this pointer is not unsure: it was the first.
+5. *A pointer below its own `since`*, in a log that lost its end, counts as if `since` were its
+   offset.
+6. *All or nothing.* Before the first record is delivered the sidecar must hold first and last
+   offset; while they are read the accepted records are counted, and one too few or too many is an
    IntegrityError at that place. It may come when a part is delivered, unlike with markers: only a
    broker that lost acknowledged records in the middle can cause it.
-7. *Positions.* o2 is the pointer's offset, o3 counts the records delivered, those of the main partition
-   first. Nothing of it holds o1 back. `Position.side` says where in the sidecar to go on; without it
-   a restarted reader reads from the first offset and skips, with the same result.
+7. *Positions.* o2 is the pointer's offset, o3 counts the records delivered, those of the main
+   partition first. Nothing of it holds o1 back. `Position.side` says where in the sidecar to go
+   on; without it a restarted reader reads from the first offset and skips, with the same result.
 
 Source: PIP-31, "Sidecar Approach".
 """

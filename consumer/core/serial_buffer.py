@@ -222,8 +222,8 @@ class SerialBuffer(PartitionBuffer):
 
     def _begin_sidecar(self, entry: PointedTransaction) -> None:
         text = (
-            "its records lie in a sidecar, which readers in serial order can't deliver yet: read with"
-            " isolation.level=read_committed"
+            "its records lie in a sidecar, which readers in serial order can't deliver yet: read"
+            " with isolation.level=read_committed"
         )
         self._fail(entry, ConsumerError(self._text(entry, text)))
 

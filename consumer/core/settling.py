@@ -1,5 +1,5 @@
-"""Makes a transaction that has ended ready to be delivered: by what is buffered of it, by a side read,
-or by what is read in the sidecar.
+"""Makes a transaction that has ended ready to be delivered: by what is buffered of it, by a side
+read, or by what is read in the sidecar.
 
 `buffer` says why side reads are right, `pointers` why sidecars are. No I/O, clock or randomness.
 """
@@ -244,8 +244,8 @@ class SettlingQueue(DeliveryQueue):
         elif end <= entry.last_side:
             topic, partition = entry.sidecar
             text = (
-                f"{topic}[{partition}] ends at {end}, and its records go up to {entry.last_side}: the"
-                f" sidecar lost records; to go on without the transaction, commit offset"
+                f"{topic}[{partition}] ends at {end}, and its records go up to {entry.last_side}:"
+                f" the sidecar lost records; to go on without the transaction, commit offset"
                 f" {entry.marker_offset + 1} for the group and start again"
             )
             self._fail(entry, IntegrityError(self._text(entry, text)))
@@ -294,8 +294,8 @@ class SettlingQueue(DeliveryQueue):
         if missing < 0 or (missing and entry.next_side > entry.last_side):
             topic, partition = entry.sidecar
             text = (
-                f"{topic}[{partition}] holds {entry.accepted} of the {entry.side_stated} records that"
-                f" it names; to go on without the rest, commit offset {entry.marker_offset + 1} for"
-                " the group and start again"
+                f"{topic}[{partition}] holds {entry.accepted} of the {entry.side_stated} records"
+                " that it names; to go on without the rest, commit offset"
+                f" {entry.marker_offset + 1} for the group and start again"
             )
             self._fail(entry, IntegrityError(self._text(entry, text)))

@@ -1,4 +1,5 @@
-"""What a commit has to do with sidecars: where it gets pointers, and what stands against them. Pure.
+"""What a commit has to do with sidecars: where it gets pointers, and what stands against them.
+Pure.
 
 A commit that accepts records in a sidecar partition also names the main partition: a transaction is
 delivered there, though maybe none of its records lie there. So it gets an end in each, one pointer

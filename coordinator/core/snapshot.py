@@ -328,10 +328,14 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for use in uses:
         yield 5, use, _name_bytes(use[0])
     yield from _pieces_of_places(rows)
+    for told in rows[13]:
+        for ends in _split(told.partitions, _handed_bytes):
+            size = _FIXED_BYTES + sum(map(_handed_bytes, ends))
+            yield 13, told._replace(partitions=ends), size
 
 
 def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
-    modes, last_places, places, fence_places, handed, adopted, unplaced, since = rows[6:]
+    modes, last_places, places, fence_places, handed, adopted, unplaced = rows[6:13]
     for mode in modes:
         yield 6, mode, _name_bytes(mode.topic, mode.topic_id) + _SINCE_BYTES * len(mode.since)
     for last in last_places:
@@ -353,10 +357,6 @@ def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
         for writes in _split(adoption.writes, _adopted_bytes):
             size = _FIXED_BYTES + sum(map(_adopted_bytes, writes))
             yield 12, adoption._replace(writes=writes), size
-    for told in since:
-        for partitions in _split(told.partitions, _handed_bytes):
-            size = _FIXED_BYTES + sum(map(_handed_bytes, partitions))
-            yield 13, told._replace(partitions=partitions), size
 
 
 def _handed_bytes(row: tuple[TopicPartition, int]) -> int:

@@ -132,7 +132,8 @@ class End:
     parts: int = 0
     """Number of the parts (`AddWrites`) that name the rest; the coordinator must have them all."""
     main_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Ends of the main partitions of the sidecars that it names, told after it came. Not part of the
+    """Ends of the main partitions of the sidecars that it names, told after it came. Not part of
+    the
     request: the coordinator asks for them before it lets the shard decide."""
 
 

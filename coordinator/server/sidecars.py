@@ -1,4 +1,5 @@
-"""Creates the sidecars of topics when they are first asked for, and asks for ends of main partitions.
+"""Creates the sidecars of topics when they are first asked for, and asks for ends of main
+partitions.
 
 A sidecar has as many partitions as its topic, its replicas and limits, and no retention: what a
 pointer names must stay until the pointer is gone. Lives on the coordinator's event loop; the log is

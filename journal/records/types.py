@@ -207,8 +207,9 @@ class PrepareCommit(Lazy):
     """(partition, journal partition of its topic's home): where it is handed over to another home,
     which places it or refuses. Not among `placed`."""
     sidecar_since: tuple[tuple[TopicPartition, int], ...] = ()
-    """(sidecar partition, end of its main partition that was told before the decision), of each with
-    records that the commit accepts: its pointers say so, whoever writes them (`Marker.since`)."""
+    """(sidecar partition, end of its main partition that was told before the decision), of each
+    with records that the commit accepts: its pointers say so, whoever writes them
+    (`Marker.since`)."""
 
     @property
     def written(self) -> list[TopicPartition]:

@@ -1,13 +1,13 @@
 """A main partition, its sidecar, and readers: every interleaving of two transactions.
 
-Real: `PartitionBuffer` with `SettlingQueue`, `PointedTransaction` and its stream. Modelled: both logs,
-the journal (commit sequences and `since` alone), end records in commit-sequence order, the ones that a
-recovering owner or a zombie writes again, late records, retention of the main log, the trimming of the
-sidecar behind it, and a side read as `SideReader` does it.
+Real: `PartitionBuffer` with `SettlingQueue`, `PointedTransaction` and its stream. Modelled: both
+logs, the journal (commit sequences and `since` alone), end records in commit-sequence order, the
+ones that a recovering owner or a zombie writes again, late records, retention of the main log, the
+trimming of the sidecar behind it, and a side read as `SideReader` does it.
 
-In every state a reader begins at every offset, and is killed behind each record and after each fetch.
-Others began before retention moved, and come back after. What they deliver is compared with the order
-that both whole logs define.
+In every state a reader begins at every offset, and is killed behind each record and after each
+fetch. Others began before retention moved, and come back after. What they deliver is compared with
+the order that both whole logs define.
 """
 
 from __future__ import annotations
@@ -66,19 +66,24 @@ class Left(NamedTuple):
     trims: int
 
 
+ONE_OF_EACH: Final = Left(1, 1, 1, 1, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What transactions write ("S" to the sidecar, "M" to the main partition), and what may happen."""
+    """What transactions write ("S" to the sidecar, "M" to the main partition), and what may
+    happen."""
 
     name: str
     plans: tuple[str, str] = ("SS", "S")
-    left: Left = Left(1, 1, 1, 1, 1)
+    left: Left = ONE_OF_EACH
     length_max: int = 4
     since_of_each_copy: bool = False
     """Dropped rule: whoever writes the pointer again asks for the end anew."""
     in_lane: bool = True
     keeps_met: bool = True
-    """Dropped rule, if False: a reader that retention overtook forgets the sequences met."""
+    """Dropped rule, if False: a reader that retention overtook forgets the sequences met (trap
+    94)."""
 
 
 class SidecarWorld:
@@ -95,7 +100,8 @@ class SidecarWorld:
         return len(self._checked)
 
     def initial(self) -> State:
-        """Returns the empty logs: main, sidecar, transactions, both starts, decisions, what is left."""
+        """Returns the empty logs: main, sidecar, transactions, both starts, decisions, what is
+        left."""
         return (), (), (tuple(Txn()), tuple(Txn())), 0, 0, 0, tuple(self._scenario.left)
 
     def moves(self, state: State) -> list[tuple[Move, State | str]]:
@@ -264,9 +270,9 @@ class SidecarWorld:
         """Lets readers begin everywhere."""
         main, side, txns, start, side_start = state[:5]
         for number, row in enumerate(txns):
-            if row[0] == "abort" and "M" not in self._scenario.plans[number]:
-                if any(item[1] == number for item in main):
-                    return "an aborted transaction touched the main partition"
+            leaves_none = row[0] == "abort" and "M" not in self._scenario.plans[number]
+            if leaves_none and any(item[1] == number for item in main):
+                return "an aborted transaction touched the main partition"
         key = main, side, start, side_start
         if key not in self._checked:
             self._checked[key] = Readers(
@@ -347,8 +353,8 @@ class Readers:
         return None
 
     def _is_accepted(self, got: list[Place], due: list[Place]) -> bool:
-        # Retention cut between a pointer and its copy, and the reader knows of none: once, whole, and
-        # later than readers who were there before.
+        # Retention cut between a pointer and its copy, and the reader knows of none: once, whole,
+        and # later than readers who were there before.
         cut = {
             item.transaction
             for at, item in enumerate(self._items)
