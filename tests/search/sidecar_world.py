@@ -354,7 +354,7 @@ class Readers:
 
     def _is_accepted(self, got: list[Place], due: list[Place]) -> bool:
         # Retention cut between a pointer and its copy, and the reader knows of none: once, whole,
-        and # later than readers who were there before.
+        # and later than readers who were there before.
         cut = {
             item.transaction
             for at, item in enumerate(self._items)
