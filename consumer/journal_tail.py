@@ -303,11 +303,11 @@ class JournalTail:
 
     def _decided(self, offset: int, txid: TxId, record: PrepareCommit) -> None:
         handed = frozenset(key for key, _ in record.handed)
-        self._check_order(txid, offset, handed & set(record.written))
+        self._check_order(txid, offset, handed & set(record.delivered_in))
         if self._refusal is not None:
             return
         placed = frozenset(record.placed) | handed
-        partitions = tuple(sorted(record.written))
+        partitions = tuple(sorted(record.delivered_in))
         decision = CommitDecision(
             offset, txid, record.decided_ms, partitions, placed=placed, handed=handed
         )

@@ -366,7 +366,8 @@ class JournalTopicError(TopicError):
 
 
 class TopicModeError(TopicError):
-    """A topic can't be switched between markers and places; the message says what is in the way."""
+    """A topic can't be switched between markers and places, or its mode does not allow what was
+    asked for; the message says what is in the way."""
 
     code = 44
     kafka_code = KafkaError.INVALID_CONFIG

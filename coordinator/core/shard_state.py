@@ -243,6 +243,8 @@ class ShardState:
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
         transaction = self._decide(record.begin, State.COMMITTING, offset)
         self._read_or_keep(transaction, record)
+        if record.sidecar_since:
+            transaction.since = dict(record.sidecar_since)
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             self.ages.use(group)

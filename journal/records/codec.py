@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v7.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v8.avsc``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -66,6 +66,10 @@ _WITH_COLUMNS: Final = 7
 """Version of a decision that says in columns what was written: one that is placed or handed over,
 and names at least `COLUMNS_MIN` partitions. It takes a fifth of the bytes, and half of the time.
 """
+_WITH_SIDECARS: Final = 8
+"""Version of a decision that accepts records in a sidecar, and of a snapshot's chunk that speaks of
+such a one. An older program would write a marker where a pointer must stand, and lose the commit.
+Its writes are in rows, however many they are."""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -154,6 +158,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if isinstance(record, PrepareCommit | Snapshot) and record.sidecar_since:
+        return _WITH_SIDECARS
     if _has_columns(record):
         return _WITH_COLUMNS
     if _speaks_of_homes(record):

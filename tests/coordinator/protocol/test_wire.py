@@ -168,6 +168,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         rule=st.sampled_from(["*", "orders.*"]),
         mode=st.sampled_from([None, Mode.MARKERS]),
     ),
+    commands.OpenSidecars: st.builds(
+        commands.OpenSidecars, topics=st.lists(NAME, max_size=3).map(tuple)
+    ),
     commands.DescribeTopics: st.builds(
         commands.DescribeTopics,
         topics=st.lists(NAME, max_size=3).map(tuple),
