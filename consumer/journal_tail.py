@@ -33,6 +33,7 @@ from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, 
 from ..journal.records.fate import NO_EPOCH, EpochFilter
 from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
 from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
+from ..journal.sidecar import main_of
 from ..journal.txid import TxId
 from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
@@ -63,8 +64,10 @@ _GO_ON: Final = "Read on with isolation.level=read_committed, or begin at the pa
 
 
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
-    # The branches of one partition may be spread over several rows of a snapshot.
-    return tuple(sorted({w.partition.key for w in writes if w.branches}))
+    # The branches of one partition may be spread over several rows of a snapshot. What lies in a
+    # sidecar is delivered in its main partition.
+    written = {w.partition.key for w in writes if w.branches}
+    return tuple(sorted({(main_of(topic), number) for topic, number in written}))
 
 
 class JournalTail:

@@ -12,7 +12,7 @@ from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.core.serial_order import SerialOrder
 from logtx.consumer.journal_tail import JournalTail
-from logtx.journal.control import TopicPartition
+from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import HandedOverError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.places import PartitionId
@@ -282,6 +282,23 @@ def test_trap_95_behind_what_is_handed_over_may_lie_a_marker_below_the_floor(
     assert reader.read() == [b"a"]
     look(reader)
     assert reader.read() == [b"b"]
+
+
+def test_at_a_floor_one_with_records_in_a_sidecar_is_due_in_the_main_partition(
+    written: Transactions, memory_log: MemoryLog
+) -> None:
+    txid = written.begin()
+    there = PartitionWrites(DataPartition("t._txnlog", 0, "id"), (BranchRange(0, 0, 0, 1),))
+    row = SnapshotTransaction(
+        txid.offset, "p", 0, 1, 1, State.COMMITTING, txid.offset, None, writes=(there,)
+    )
+    trimmed(written, transactions=(row,))
+    reader = reader_of(memory_log)
+    assert reader.read() == []
+    look(reader)
+    head = reader.order.head(reader.buffers)
+    assert head is not None, "its pointer is waited for"
+    assert head.txid == txid
 
 
 def look(reader: Reader) -> None:
