@@ -180,16 +180,22 @@ class SettlingQueue(DeliveryQueue):
             # The log is whole and yet lacks committed records: that is never skipped.
             text = (
                 "the log holds less than its marker says: it lost records, or the topic was deleted"
-                " and created anew meanwhile; to go on without the transaction, commit offset"
-                f" {entry.marker_offset + 1} for the group and start again"
+                " and created anew meanwhile"
             )
-            self._fail(entry, IntegrityError(self._text(entry, text)))
+            self._fail_lost(entry, text, "the transaction")
         elif SideRead.of(entry).first_offset < self.torn_skip_below:
             self.counters.torn_transactions += 1
             entry.state = EntryState.READY
         else:
             text = "retention deleted a part of it; torn.reset=skip goes on without it"
             self._fail(entry, TornTransactionError(self._text(entry, text)))
+
+    def _fail_lost(self, entry: EndedTransaction, what: str, without: str) -> None:
+        text = (
+            f"{what}; to go on without {without}, commit offset {entry.marker_offset + 1} for the"
+            " group and start again"
+        )
+        self._fail(entry, IntegrityError(self._text(entry, text)))
 
     # ---- sidecars -------------------------------------------------------------------------------
 
@@ -245,10 +251,9 @@ class SettlingQueue(DeliveryQueue):
             topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] ends at {end}, and its records go up to {entry.last_side}:"
-                f" the sidecar lost records; to go on without the transaction, commit offset"
-                f" {entry.marker_offset + 1} for the group and start again"
+                " the sidecar lost records"
             )
-            self._fail(entry, IntegrityError(self._text(entry, text)))
+            self._fail_lost(entry, text, "the transaction")
         else:
             entry.is_open = True
 
@@ -268,7 +273,7 @@ class SettlingQueue(DeliveryQueue):
             text = (
                 f"{topic}[{partition}] begins at {start}, and its records at {entry.next_side}:"
                 " retention deleted a part of it; torn.reset=skip goes on without it. Let the"
-                f" topic have no retention: retention.ms=-1, retention.bytes=-1"
+                " topic have no retention: retention.ms=-1, retention.bytes=-1"
             )
             self._fail(entry, TornTransactionError(self._text(entry, text)))
             return
@@ -295,7 +300,6 @@ class SettlingQueue(DeliveryQueue):
             topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] holds {entry.accepted} of the {entry.side_stated} records"
-                " that it names; to go on without the rest, commit offset"
-                f" {entry.marker_offset + 1} for the group and start again"
+                " that it names"
             )
-            self._fail(entry, IntegrityError(self._text(entry, text)))
+            self._fail_lost(entry, text, "the rest")
