@@ -32,6 +32,7 @@ from ...journal.records.codec import FORMAT_VERSION
 from ...journal.sidecar import sidecar_of
 from ..membership.members import Members
 from ..protocol.commands import Done, OpenSidecars
+from ..runtime.internal_topics import found_and_mended
 from ..runtime.questions import Questions
 from ..runtime.topics import TopicLookUps
 
@@ -164,12 +165,9 @@ def check_sidecar(found: TopicInfo, main: TopicInfo, servers: str) -> None:
     settings = found.settings or {}
     wrong = {name: value for name, value in REQUIRED.items() if settings.get(name, value) != value}
     if wrong:
-        told = ", ".join(f"{name}={settings[name]}" for name in wrong)
-        mend = ",".join(f"{name}={value}" for name, value in wrong.items())
+        told, mend = found_and_mended(found, wrong, servers)
         raise UnsupportedTopicError(
-            f"{found.topic} has {told}, and committed records could be lost; mend it with:"
-            f" kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics"
-            f" --entity-name {found.topic} --add-config {mend}"
+            f"{found.topic} has {told}, and committed records could be lost; mend it with: {mend}"
         )
     if found.partition_count < main.partition_count:
         raise UnsupportedTopicError(
