@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.coordinator.core.data_partitions import BRANCH_MARKER_BYTES, MARKER_FIXED_BYTES
@@ -15,11 +17,10 @@ from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTo
 from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import DataPartition, PrepareCommit, Snapshot
-from logtx.journal.state import State
-from logtx.journal.txid import TxId
 
 from ..harness import dump
 from .test_lanes import Stage as LaneStage
+from .test_lanes import decided
 from .test_shard_parts import Parts, is_committing, wrote
 
 A0, A1 = ("a", 0), ("a", 1)
@@ -35,14 +36,8 @@ def pointed(
 ) -> TransactionMetadata:
     """Returns a committing transaction with records in sidecars."""
     mains = [("a", number) for _, number in sidecars]
-    return TransactionMetadata(
-        txid=TxId(0, 1, begin),
-        producer_id="p",
-        generation=0,
-        timeout_ms=1,
-        started_ms=0,
-        state=State.COMMITTING,
-        commit_sequence=1_000 + begin,
+    return replace(
+        decided(begin),
         partitions={
             **{key: DataPartition(*key, "id-side") for key in sidecars},
             **{key: DataPartition(*key, "id-a") for key in mains},
