@@ -39,6 +39,8 @@ OUTCOME_RETENTION_MS: Final = 60_000
 """Short, so that the journal is trimmed during the run; but longer than any process is paused."""
 _STOP_TIMEOUT_S: Final = 15.0
 """Bounds an orderly stop; then the process gets SIGKILL."""
+_AGAIN_S: Final = 15.0
+"""Pause between two SIGINT to the same process. A smaller one interrupts its orderly end."""
 _POLL_S: Final = 0.05
 """Pause between two looks whether a process has ended."""
 _WORKLOAD: Final = "logtx.chaos.workload"
@@ -109,15 +111,22 @@ class Member:
     def interrupt(self, timeout_s: float) -> Death | None:
         """Sends SIGINT, waits for the end, and starts a successor.
 
+        It is sent again every `_AGAIN_S` seconds.
+
         Returns:
             How the process ended, if it did not end as an interrupted one should, in time and with
             status `INTERRUPTED_STATUS`; else None.
         """
         with self._lock:
             process = self.process_name
-            self.child.signal(signal.SIGINT)
             until_s = time.monotonic() + timeout_s
-            while self.child.is_running and time.monotonic() < until_s:
+            again_s = 0.0
+            while self.child.is_running and (now_s := time.monotonic()) < until_s:
+                # Python drops the exception where it can't be raised (in a weak reference's
+                # callback, say): a person would press Ctrl-C once more.
+                if now_s >= again_s:
+                    self.child.signal(signal.SIGINT)
+                    again_s = now_s + _AGAIN_S
                 time.sleep(_POLL_S)
             status = self.child.exit_status
             said = " / ".join(self.child.last_lines(_LOG_LINES))
