@@ -37,11 +37,10 @@ SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
 many."""
 OUTCOME_RETENTION_MS: Final = 60_000
 """Short, so that the journal is trimmed during the run; but longer than any process is paused."""
-OUTCOME_RETENTION_SWITCHED_MS: Final = 240_000
-"""The same where topics are switched: a reader in serial order that falls back behind what is
-trimmed can't go on there (HandedOverError), and on a busy machine it falls back by minutes."""
 _STOP_TIMEOUT_S: Final = 15.0
 """Bounds an orderly stop; then the process gets SIGKILL."""
+_AGAIN_S: Final = 15.0
+"""Pause between two SIGINT to the same process. A smaller one interrupts its orderly end."""
 _POLL_S: Final = 0.05
 """Pause between two looks whether a process has ended."""
 _WORKLOAD: Final = "logtx.chaos.workload"
@@ -112,15 +111,22 @@ class Member:
     def interrupt(self, timeout_s: float) -> Death | None:
         """Sends SIGINT, waits for the end, and starts a successor.
 
+        It is sent again every `_AGAIN_S` seconds.
+
         Returns:
             How the process ended, if it did not end as an interrupted one should, in time and with
             status `INTERRUPTED_STATUS`; else None.
         """
         with self._lock:
             process = self.process_name
-            self.child.signal(signal.SIGINT)
             until_s = time.monotonic() + timeout_s
-            while self.child.is_running and time.monotonic() < until_s:
+            again_s = 0.0
+            while self.child.is_running and (now_s := time.monotonic()) < until_s:
+                # Python drops the exception where it can't be raised (in a weak reference's
+                # callback, say): a person would press Ctrl-C once more.
+                if now_s >= again_s:
+                    self.child.signal(signal.SIGINT)
+                    again_s = now_s + _AGAIN_S
                 time.sleep(_POLL_S)
             status = self.child.exit_status
             said = " / ".join(self.child.last_lines(_LOG_LINES))
@@ -212,7 +218,6 @@ class ChaosCoordinator(CoordinatorChild):
     ) -> None:
         name = f"coordinator-{number}"
         store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
-        retention_ms = OUTCOME_RETENTION_SWITCHED_MS if is_switched else OUTCOME_RETENTION_MS
         self._todays_launcher = launcher
         self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
@@ -223,7 +228,7 @@ class ChaosCoordinator(CoordinatorChild):
             *("--advertise", self.advertised),
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
-            *("--outcome-retention-ms", str(retention_ms)),
+            *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
             *store,
             launcher=launcher if previous is None else launcher_of(previous),
         )

@@ -295,15 +295,17 @@ class Following:
         """
         return self._registry.modes(assigned.key).is_marked_again(assigned.buffer.position().o2)
 
-    def homes_of(self, topics: Collection[str]) -> dict[str, int]:
-        """Returns topic → the journal partition of its home, of the topics that were ever switched.
+    def homes_of(self, topics: Collection[str]) -> dict[str, tuple[int, str]]:
+        """Returns topic → (journal partition of its home, topic id), of those ever switched.
 
         Raises:
             BrokerError: no answer in time.
         """
         found = ((t, mode) for t, mode in self._registry.published().items() if t in topics)
         another = self._registry.is_another
-        return {t: mode.home[0] for t, mode in found if not another(t, mode.topic_id)}
+        return {
+            t: (mode.home[0], mode.topic_id) for t, mode in found if not another(t, mode.topic_id)
+        }
 
     def close(self) -> None:
         """Closes the journal's consumer."""

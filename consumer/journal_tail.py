@@ -16,7 +16,7 @@ It is certain in three places, tried in this order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, 
 from ..journal.records.fate import NO_EPOCH, EpochFilter
 from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
 from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
+from ..journal.sidecar import main_of
 from ..journal.txid import TxId
 from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
@@ -63,8 +64,10 @@ _GO_ON: Final = "Read on with isolation.level=read_committed, or begin at the pa
 
 
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
-    # The branches of one partition may be spread over several rows of a snapshot.
-    return tuple(sorted({w.partition.key for w in writes if w.branches}))
+    # The branches of one partition may be spread over several rows of a snapshot. What lies in a
+    # sidecar is delivered in its main partition.
+    written = {w.partition.key for w in writes if w.branches}
+    return tuple(sorted({(main_of(topic), number) for topic, number in written}))
 
 
 class JournalTail:
@@ -76,7 +79,7 @@ class JournalTail:
         partition: int,
         settings: Mapping[str, Any],
         order: SerialOrder,
-        homes_of: Callable[[Collection[str]], Mapping[str, int]] = lambda _topics: {},
+        homes_of: Callable[[Collection[str]], Mapping[str, tuple[int, str]]] = lambda _topics: {},
     ) -> None:
         """Reads nothing: `begin` does.
 
@@ -85,7 +88,8 @@ class JournalTail:
             partition: the journal partition.
             settings: librdkafka's settings, from the main consumer.
             order: where decisions go.
-            homes_of: returns topic → journal partition, of the topics that were ever switched.
+            homes_of: returns topic → (journal partition of its home, topic id), of the topics that
+                were ever switched.
         """
         self._homes_of = homes_of
         self.partition = partition
@@ -130,7 +134,7 @@ class JournalTail:
         found = self._behind_decision(*lowest, start, end)
         if found is None:
             found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
-            if found.snapshot is not None and found.snapshot.modes:
+            if found.snapshot is not None and (found.snapshot.modes or found.snapshot.last_places):
                 found = self._at_fence(found, start)
         self._epochs = found.epochs
         self._waiting.clear()
@@ -186,8 +190,8 @@ class JournalTail:
         return _Start(found.first, found.epochs(), found)
 
     def _at_fence(self, found: _Start, start: int) -> _Start:
-        # What is placed below the snapshot has no marker that tells of it. The journal is kept up
-        # to where data may still hold such transactions.
+        # What is placed below the snapshot, or handed over, has no marker that tells of it. The
+        # journal is kept up to where data may still hold such transactions.
         assert found.snapshot is not None
         home = self.partition, found.snapshot.incarnation
         first = self._starts.earliest(home, start)
@@ -211,16 +215,18 @@ class JournalTail:
         journal = self.partition, snapshot.incarnation
         self._order.begin(Floor(journal, snapshot.first))
         unfinished = {u.begin: u for u in snapshot.unfinished}
-        self._check_homes(topic for u in unfinished.values() for topic, _ in u.handed)
-        if self._refusal is not None:
-            return
+        self._check_handed(snapshot)
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             partitions = _with_records(c.writes)
             told = unfinished.get(c.begin)
-            placed = frozenset() if told is None else told.placed
+            handed = frozenset() if told is None else told.handed
+            placed = handed if told is None else told.placed | handed
+            self._check_order(txid, c.commit_sequence, handed & set(partitions))
+            if self._refusal is not None:
+                return
             decision = CommitDecision(
-                c.commit_sequence, txid, NO_TIMESTAMP, partitions, placed=placed
+                c.commit_sequence, txid, NO_TIMESTAMP, partitions, placed=placed, handed=handed
             )
             self._decide(decision)
             if told is not None:
@@ -277,25 +283,34 @@ class JournalTail:
                     f" was delivered, only the home knows. {_GO_ON}"
                 )
 
-    def _check_homes(self, handed: Iterable[str]) -> None:
-        """Stops a reader that begins above decisions which no marker here tells of."""
-        topics = {topic for topic, _ in self._buffers}
-        foreign = {t for t, home in self._homes_of(topics).items() if home != self.partition}
-        topic = min(foreign | (topics & set(handed)), default=None)
-        if topic is not None:
-            self._refusal = HandedOverError(
-                f"{JOURNAL_TOPIC}[{self.partition}] was trimmed, and the home of topic {topic} is"
-                " another journal partition, which may have placed transactions of this"
-                f" transaction group: what they are can't be told any more. {_GO_ON}"
-            )
+    def _check_handed(self, snapshot: FoundSnapshot) -> None:
+        """Stops a reader that begins above decisions which no marker here tells of.
+
+        The journal is kept as long as the data of what it hands over. So that is not to be met,
+        unless somebody else trimmed it.
+        """
+        ends = {p: end for p, end in snapshot.last_places.items() if p.key in self._buffers}
+        homes = self._homes_of({p.topic for p in ends}) if ends else {}
+        for partition, end in ends.items():
+            topic, number = partition.key
+            home, topic_id = homes.get(topic, (self.partition, ""))
+            is_handed = home != self.partition and partition.topic_id in ("", topic_id)
+            if not is_handed or end <= self._buffers[partition.key].position().o1:
+                continue
+            if end > self._log.start_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S):
+                self._refusal = HandedOverError(
+                    f"{JOURNAL_TOPIC}[{self.partition}] was trimmed to {snapshot.first}, and handed"
+                    f" over transactions in {topic}[{number}] below offset {end} before: what they"
+                    f" are can't be told any more. {_GO_ON}"
+                )
 
     def _decided(self, offset: int, txid: TxId, record: PrepareCommit) -> None:
         handed = frozenset(key for key, _ in record.handed)
-        self._check_order(txid, offset, handed & set(record.written))
+        self._check_order(txid, offset, handed & set(record.delivered_in))
         if self._refusal is not None:
             return
         placed = frozenset(record.placed) | handed
-        partitions = tuple(sorted(record.written))
+        partitions = tuple(sorted(record.delivered_in))
         decision = CommitDecision(
             offset, txid, record.decided_ms, partitions, placed=placed, handed=handed
         )

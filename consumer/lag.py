@@ -123,6 +123,7 @@ class HeldBack:
 _HELD_BY: Final = {
     EntryState.READY: HeldBy.DELIVERY,
     EntryState.WAITING: HeldBy.SIDE_READ,
+    EntryState.STREAMING: HeldBy.DELIVERY,
     EntryState.FAILED: HeldBy.ERROR,
 }
 

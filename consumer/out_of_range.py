@@ -77,7 +77,11 @@ class OutOfRange:
             return Refusal.UNWANTED
         else:
             started_at = StartedAt.AT_START if self._reset == "earliest" else StartedAt.AT_END
+            met = position.met
             position = Position.at(start if self._reset == "earliest" else end)
+            if started_at is StartedAt.AT_START:
+                # A copy of a pointer or marker that it has delivered may lie above (trap 94).
+                position = replace(position, met=met)
         _LOG.warning(
             "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),

@@ -32,6 +32,7 @@ from .lookup import LookUps
 from .malformed import UnreadableHeadersError, readable_runs
 from .out_of_range import OutOfRange, Refusal, Restart
 from .side_read import SideReader
+from .sidecar_read import SidecarReader, delivered
 from .spill.store import RocksSpillStore
 from .topic_ids import TopicIds
 from .unseen import Unseen
@@ -107,6 +108,8 @@ class Reading:
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self.shared = Shared()
         self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map, self.shared)
+        self.shared.relocate = delivered
+        self._sidecar_reader = SidecarReader(log, config.librdkafka_quiet)
         self._unseen = Unseen(log, config.librdkafka_quiet, is_needed=not config.tells_ends)
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
@@ -298,6 +301,7 @@ class Reading:
 
     def _drop_buffer(self, assigned: Assigned) -> None:
         self._side_reader.forget(assigned.buffer)
+        self._sidecar_reader.forget(assigned.buffer)
         if assigned.home is not None:
             self.following.homes.forget(assigned.home)
         assigned.buffer.close()
@@ -585,6 +589,7 @@ class Reading:
             waiting = True
         if self._blocked:
             waiting = self._side_read() or waiting
+            waiting = self._read_sidecars() or waiting
         now = time.monotonic()
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
@@ -622,11 +627,32 @@ class Reading:
                 self._begin(assigned)
             self.reassign([assigned.key for assigned in partitions])
 
+    def _read_sidecars(self) -> bool:
+        """Reads one slice of the sidecars. Returns whether a partition waits for one."""
+        waiting = [self.assigned[key] for key in self._blocked]
+        buffers = [a.buffer for a in waiting if a.buffer.stream_wanted() is not None]
+        try:
+            if not self._sidecar_reader.step(buffers, SIDE_READ_SLICE_S):
+                return False
+        except ConsumerError:
+            raise
+        except KafkaException as error:
+            _LOG.warning("sidecar_read_failed error=%s", error)
+        for assigned in waiting:
+            self._unblock(assigned)
+        return True
+
+    def _unblock(self, assigned: Assigned) -> None:
+        if not assigned.buffer.blocked:
+            self._blocked.discard(assigned.key)
+            self.release(assigned)
+        self._wake(assigned)
+
     def _side_read(self) -> bool:
         buffers = [self.assigned[key].buffer for key in self._blocked]
         target = self._side_reader.busy_with
         if target is None:
-            target = next((b for b in buffers if b.failure is None), None)
+            target = next((b for b in buffers if not (b.failure or b.stream_wanted())), None)
         if target is None:
             return False
         try:
@@ -635,11 +661,7 @@ class Reading:
             raise
         except KafkaException as error:
             _LOG.warning("side_read_failed partition=%s error=%s", target.partition, error)
-        assigned = self.assigned[target.partition]
-        if not assigned.buffer.blocked:
-            self._blocked.discard(assigned.key)
-            self.release(assigned)
-        self._wake(assigned)
+        self._unblock(self.assigned[target.partition])
         return True
 
     def _look_up(self, now: float) -> None:
@@ -680,6 +702,7 @@ class Reading:
         self._look_ups.close()
         self.following.close()
         self._side_reader.close()
+        self._sidecar_reader.close()
         self._unseen.close()
         self._store.close()
 

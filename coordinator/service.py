@@ -48,6 +48,7 @@ from .server.bindings import GroupBindings
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.rules import TopicRules
+from .server.sidecars import Sidecars
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
 from .server.switching import Switching
 from .store.opening import MetadataConfig
@@ -157,6 +158,7 @@ class Coordinator:
         self._switching = Switching(self._topics, self._bindings)
         self._rules = TopicRules(self._log, self._topics.known)
         self._topics.listen(self._rules.looked_up)
+        self._sidecars = Sidecars(self._log, self._topics)
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(
@@ -165,6 +167,7 @@ class Coordinator:
             self._bindings,
             self._switching,
             self._rules,
+            self._sidecars,
             StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
@@ -231,7 +234,7 @@ class Coordinator:
             nonce=nonce,
             journal_id=journal.topic_id,
         )
-        self._switching.members = ownership.members
+        self._switching.members = self._sidecars.members = ownership.members
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
         metadata = self._metadata = MetadataRuntime(
@@ -329,6 +332,7 @@ class Coordinator:
         self._guard.close()
         self._bindings.close()
         self._rules.close()
+        self._sidecars.close()
         if self._ownership is not None:
             await self._ownership.stop()
         if self._metadata is not None:

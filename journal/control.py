@@ -41,6 +41,7 @@ _COMMITTED: Final = WireControl.COMMITTED
 _ABORTED: Final = WireControl.ABORTED
 _PLACES: Final = WireControl.PLACES
 _MARKERS: Final = WireControl.MARKERS
+_POINTER: Final = WireControl.POINTER
 
 
 @value(frozen=True, slots=True)
@@ -133,6 +134,21 @@ class Marker(Lazy):
 
     A topic that is deleted and created again may get a marker of its predecessor (trap 12).
     """
+    sidecar: tuple[BranchRange, ...] = ()
+    """The range of each accepted branch in the partition's sidecar, with offsets there. If there is
+    any, the marker is a *pointer*, and committed."""
+    since: int = 0
+    """On a pointer: an end of this partition that was told before the decision. So the first
+    pointer of its TxId stands at or behind it. Part of the decision: all copies of a pointer say
+    the same."""
+    pointer: int | None = None
+    """On a sidecar's COMMITTED marker: offset of the pointer in the main partition; None if it is
+    not known."""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it says that records of the partition's sidecar are delivered here."""
+        return bool(self.sidecar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,25 +218,29 @@ def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> by
         partitions: the partition list, encoded before; without it, `marker.partitions` is used.
     """
     listed = partitions if partitions is not None else PartitionList.of(marker.partitions)
+    # A kind of its own: a program of the version before would take a COMMITTED marker without
+    # branches for an empty transaction, and lose it silently.
+    ended = _POINTER if marker.is_pointer else _COMMITTED
     wire = WireControl(
-        kind=WireControl.COMMITTED if marker.committed else WireControl.ABORTED,
+        kind=ended if marker.committed else _ABORTED,
         commit_sequence=marker.commit_sequence,
         hw=marker.hw,
         partition_count=listed.count or marker.partition_count,
         partitions=listed.wire,
-        branches=[
-            WireRange(
-                branch=b.branch,
-                first_offset=b.first_offset,
-                last_offset=b.last_offset,
-                count=b.count,
-            )
-            for b in marker.branches
-        ],
+        branches=[*map(_wire_range, marker.branches)],
         epoch=marker.epoch,
         topic_id=marker.topic_id,
+        sidecar=[*map(_wire_range, marker.sidecar)],
+        since=marker.since,
+        pointer=marker.pointer,
     )
     return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
+
+
+def _wire_range(b: BranchRange) -> WireRange:
+    return WireRange(
+        branch=b.branch, first_offset=b.first_offset, last_offset=b.last_offset, count=b.count
+    )
 
 
 def encode_data_control(control: DataControl) -> bytes:
@@ -255,24 +275,34 @@ def decode_control(raw: bytes | None) -> Marker | DataControl | ModeRecord:
         return DataControl(branch=wire.branch, sequence=sequence)
     if kind in (_PLACES, _MARKERS):
         return ModeRecord(kind == _PLACES, wire.topic_id)
-    if kind not in (_COMMITTED, _ABORTED):
+    if kind not in (_COMMITTED, _ABORTED, _POINTER):
         raise MalformedHeaderError(f"TxCtl of an unknown kind {kind}; upgrade this program")
+    sidecar: tuple[BranchRange, ...] = ()
     try:
         branches = [
             BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in wire.branches
         ]
+        if kind == _POINTER:
+            sidecar = tuple(
+                BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in wire.sidecar
+            )
     except ValueError as error:
         raise MalformedHeaderError("a marker's count does not fit its offsets") from error
+    if kind == _POINTER and not sidecar:
+        raise MalformedHeaderError("a pointer that names no records")
     # Consumers need no partition list, and in small transactions it would cost as much as all the
     # rest.
     marker = Marker.__new__(Marker)
-    marker.committed = kind == _COMMITTED  # type: ignore[misc]  # not handed out yet
+    marker.committed = kind != _ABORTED  # type: ignore[misc]  # not handed out yet
     marker.commit_sequence = wire.commit_sequence  # type: ignore[misc]
     marker.hw = wire.hw  # type: ignore[misc]
     marker.epoch = wire.epoch  # type: ignore[misc]
     marker.partition_count = wire.partition_count  # type: ignore[misc]
     marker.branches = tuple(branches)  # type: ignore[misc]
     marker.topic_id = wire.topic_id  # type: ignore[misc]
+    marker.sidecar = sidecar  # type: ignore[misc]
+    marker.since = wire.since  # type: ignore[misc]
+    marker.pointer = wire.pointer if wire.HasField("pointer") else None  # type: ignore[misc]
     marker.unread = (_partitions, raw, 1)  # type: ignore[misc]
     return marker
 

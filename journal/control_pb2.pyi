@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TxCtl(_message.Message):
-    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch", "topic_id")
+    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch", "topic_id", "sidecar", "since", "pointer")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DATA: _ClassVar[TxCtl.Kind]
@@ -16,11 +16,13 @@ class TxCtl(_message.Message):
         ABORTED: _ClassVar[TxCtl.Kind]
         PLACES: _ClassVar[TxCtl.Kind]
         MARKERS: _ClassVar[TxCtl.Kind]
+        POINTER: _ClassVar[TxCtl.Kind]
     DATA: TxCtl.Kind
     COMMITTED: TxCtl.Kind
     ABORTED: TxCtl.Kind
     PLACES: TxCtl.Kind
     MARKERS: TxCtl.Kind
+    POINTER: TxCtl.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +33,9 @@ class TxCtl(_message.Message):
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    SIDECAR_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    POINTER_FIELD_NUMBER: _ClassVar[int]
     kind: TxCtl.Kind
     branch: int
     sequence: int
@@ -41,7 +46,10 @@ class TxCtl(_message.Message):
     branches: _containers.RepeatedCompositeFieldContainer[BranchRange]
     epoch: int
     topic_id: str
-    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+    sidecar: _containers.RepeatedCompositeFieldContainer[BranchRange]
+    since: int
+    pointer: int
+    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., sidecar: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., since: _Optional[int] = ..., pointer: _Optional[int] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
     __slots__ = ("topic", "partitions")

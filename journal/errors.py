@@ -397,7 +397,8 @@ class JournalTopicError(TopicError):
 
 
 class TopicModeError(TopicError):
-    """A topic can't be switched between markers and places; the message says what is in the way."""
+    """A topic can't be switched between markers and places, or its mode does not allow what was
+    asked for; the message says what is in the way."""
 
     code = 44
     kafka_code = KafkaError.INVALID_CONFIG
@@ -434,8 +435,8 @@ class UnknownRecordError(JournalError):
 class HandedOverError(JournalError):
     """Another journal's home places a transaction, and this reader can't tell whether it is due.
 
-    Its transaction group's journal was trimmed past where it begins, or the consumer group changed
-    between serial order and the order of the home. The text says how to go on.
+    The consumer group changed between serial order and the order of the home, or somebody else than
+    its owner trimmed the transaction group's journal. The text says how to go on.
     """
 
     code = 64

@@ -21,6 +21,7 @@ The difference leaves room for a suffix. With less, the metadata holds fewer jou
 """
 _PREFIX: Final = "logtx/1"
 _ENTRY: Final = re.compile(r"(!?)(\d{1,5})-([0-9a-f]{12})=(\d{1,19})")
+_SIDE: Final = re.compile(r"~(\d{1,19})")
 _PASSED: Final = re.compile(r"@(\d{1,5})-([0-9a-f]{12})=(\d{1,19})(?:\+(\d{1,19}))?")
 # Readers skip entries that they don't know: one that knows no places goes on at o2 without them.
 
@@ -93,6 +94,11 @@ class Position:
     one: a place in the former says nothing about it. Not part of `to_metadata`, for Kafka drops a
     topic's group offsets with the topic."""
 
+    side: int | None = None
+    """Of a transaction at `o2` whose records lie in a sidecar: offset there from which the rest of
+    them is read. It follows from `o2` and `o3`, and spares a restarted reader what it would read
+    and skip. None: not known, or nothing of the sidecar was delivered."""
+
     @property
     def place(self) -> Place:
         """The part that compare-and-set compares; o1 and `met` only say how to get there."""
@@ -120,6 +126,7 @@ class Position:
             (partition, incarnation), sequence = self.passed.home, self.passed.sequence
             text += f" @{partition}-{incarnation:012x}={sequence}"
             text += f"+{self.passed.taken}" if self.passed.taken else ""
+        text += "" if self.side is None else f" ~{self.side}"
         for (partition, incarnation), sequence in sorted(self.delivered.items()):
             text += f" !{partition}-{incarnation:012x}={sequence}"
         if len(text) > POSITION_MAX_CHARS:
@@ -153,8 +160,17 @@ class Position:
         for entry in filter(None, map(_PASSED.fullmatch, parts[3:])):
             home = int(entry[1]), int(entry[2], 16)
             passed = Passed(home, int(entry[3]), int(entry[4] or 0))
+        sides = [int(found[1]) for found in filter(None, map(_SIDE.fullmatch, parts[3:]))]
         for entry in filter(None, map(_ENTRY.fullmatch, parts[3:])):
             target = delivered if entry[1] else met
             target[int(entry[2]), int(entry[3], 16)] = int(entry[4])
         o2, o3 = int(parts[1]), int(parts[2])
-        return cls(o1=o1, o2=max(o1, o2), o3=o3, met=met, delivered=delivered, passed=passed)
+        return cls(
+            o1=o1,
+            o2=max(o1, o2),
+            o3=o3,
+            met=met,
+            delivered=delivered,
+            passed=passed,
+            side=sides[-1] if sides else None,
+        )

@@ -69,6 +69,15 @@ READER_SETTINGS: Final[Mapping[str, Any]] = {
 }
 """Settings of consumers that read a log by offset, outside of any consumer group."""
 
+STANDING_READER_SETTINGS: Final[Mapping[str, Any]] = {
+    **READER_SETTINGS,
+    # Each such reader asks every broker that often, idle or not: at 10 ms, those of three
+    # coordinators kept three brokers at half a core. What is new comes at once all the same; only
+    # a partition that is followed anew waits for it.
+    "fetch.wait.max.ms": 100,
+}
+"""`READER_SETTINGS` of consumers that a coordinator keeps open all its life."""
+
 
 class RecordsTrimmedError(LogtxError):
     """The requested range begins below the log's start: its records are deleted."""

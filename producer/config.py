@@ -22,6 +22,7 @@ OWN: Final = (
     "transaction.begin.ahead",
     "transaction.group",
     "transaction.key",
+    "transaction.sidecar.min.bytes",
     "transaction.timeout.ms",
     "transactional.generation",
     "transactional.id",
@@ -69,6 +70,9 @@ class ProducerConfig:
 
     Only where one follows another; it is aborted if it is not asked for within 0.2 s.
     """
+    sidecar: bool = False
+    """``transaction.sidecar.min.bytes``: whether transactions write to sidecars by default: 0 yes,
+    -1 no."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
     librdkafka: Mapping[str, Any]
@@ -100,6 +104,7 @@ class ProducerConfig:
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
+            "sidecar": _take_sidecar(rest),
         }
         refuse_unknown(rest, _OWN_PREFIXES, OWN, "producer")
         librdkafka = check_librdkafka(rest)
@@ -127,6 +132,16 @@ def _take_identity(rest: dict[str, Any]) -> dict[str, Any]:
         "transaction_group": group,
         "generation": take_integer(rest, "transactional.generation", None, 0),
     }
+
+
+def _take_sidecar(rest: dict[str, Any]) -> bool:
+    size = take_integer(rest, "transaction.sidecar.min.bytes", -1, -1)
+    if size > 0:
+        raise ConfigError(
+            f"transaction.sidecar.min.bytes={size}: a transaction can't grow into its sidecar yet."
+            " Set 0 for sidecars from the first record on, or -1 for none"
+        )
+    return bool(size == 0)
 
 
 def _take_key(rest: dict[str, Any]) -> dict[str, Any]:

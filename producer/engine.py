@@ -35,6 +35,7 @@ from .futures import Callbacks
 from .opening import open_producer
 from .resolver import Resolver, Undecided
 from .sender import Send, Sender
+from .sidecars import SidecarNames
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,6 +105,9 @@ class Engine:
             on_stopped=on_stopped,
             on_delivery=config.librdkafka.get("on_delivery"),
         )
+
+        self.sidecars: Final = SidecarNames(self._open_sidecars, self.sender.check_may_wait)
+        """The sidecars of topics, opened when they are first asked for."""
 
     @classmethod
     def closed_one(cls) -> Self:
@@ -200,6 +204,10 @@ class Engine:
                 f"{binding.transaction_group!r}, this producer is in {own!r}: {cure}"
             )
         self._bound.add(group)
+
+    def _open_sidecars(self, topics: Iterable[str]) -> None:
+        self.check()
+        self.queries.open_sidecars(topics)
 
     def forget_bindings(self) -> None:
         """Asks for all bindings again: one ended, as it does if a group is unused for long."""

@@ -124,6 +124,8 @@ class Producer:
         self,
         timeout: float | None = None,
         partitions: Iterable[TopicPartition] | None = None,
+        *,
+        sidecar: bool | None = None,
     ) -> Transaction:
         """Opens a transaction.
 
@@ -135,6 +137,9 @@ class Producer:
             timeout: seconds until the coordinator aborts it; None: ``transaction.timeout.ms``.
             partitions: (topic, partition)s that will be written to, if known: they are sure to get
                 a marker, even if this process dies at once.
+            sidecar: whether its records go to the sidecars of their topics: for large ones, and for
+                those that may be aborted and must leave no trace. None: as
+                ``transaction.sidecar.min.bytes`` says.
 
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator was reached in time.
@@ -150,6 +155,8 @@ class Producer:
         given: list[TransactionShell] = []
         try:
             transaction = self._transactions.begin(timeout_ms, partitions or (), self, given)
+            if self._config.sidecar if sidecar is None else sidecar:
+                transaction.use_sidecars(self._engine.sidecars)
             self._current, self._ending = transaction, False
             return transaction
         except BaseException:

@@ -21,9 +21,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.interface import DeliveryCallback, Headers
+from ..journal.sidecar import check_named_by_user
 from .core.bookkeeping import abort_only
 from .core.tally import BranchTally
 from .sender import SERVE_EVERY, Send, Sender
+from .sidecars import SidecarNames
 
 _MASK: Final = SERVE_EVERY - 1
 """Bits that are all set in every `SERVE_EVERY`th number."""
@@ -88,14 +90,24 @@ class Writer:
         )
         self._admit = self._tally.admit
         self._own_receivers = self._tally.receivers()
-        self._receivers = self._own_receivers
+        self._receivers: Mapping[str, Any] = self._own_receivers
         if sender.on_delivery is not None:
             self._receivers = _Told(self._own_receivers, sender)
         self._send = sender.send
         self._headers: Headers = []
+        self._sidecars: SidecarNames | None = None
+        """Names the topics that records go to; None: those that the application names."""
         # Whether records may go straight to librdkafka. Set to False before anything closes the
         # tally.
         self._direct = False
+
+    def use_sidecars(self, names: SidecarNames) -> None:
+        """Sends all records to the sidecars of the topics that the application names.
+
+        Call it before the first record.
+        """
+        self._sidecars = names.fresh()
+        self._tally.writes_to_sidecars = True
 
     def produce(
         self,
@@ -108,6 +120,8 @@ class Writer:
         headers: UserHeaders = None,
     ) -> None:
         """Sends a record: see `Transaction.produce`."""
+        if self._sidecars is not None:
+            topic = self._sidecars[topic]
         try:
             # Admits the record first, then looks whether records are taken: a commit that comes
             # between the two waits for this record, and one that came before is noticed below.
@@ -165,6 +179,8 @@ class Writer:
             LogtxError, TypeError: as `produce` for the first record that is not taken. Those before
                 it are sent.
         """
+        if self._sidecars is not None:
+            topic = self._sidecars[topic]
         try:
             for start in range(0, len(values), SERVE_EVERY):
                 columns = (values, keys, partitions, timestamps)
@@ -247,6 +263,8 @@ class Writer:
     ) -> None:
         try:
             self._check()
+            if self._sidecars is None:
+                check_named_by_user(topic)  # A record that is kept would be refused later.
             pairs = check_headers(headers)
             record = Record(number, topic, value, key, partition, timestamp, pairs, on_delivery)
             self._route(record)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 from confluent_kafka import Producer
 
@@ -20,6 +21,10 @@ from logtx.integration.testing import Cluster
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
+
+# Examples take as long as a busy machine lets them.
+hypothesis.settings.register_profile("logtx", deadline=None)
+hypothesis.settings.load_profile("logtx")
 
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]

@@ -21,10 +21,12 @@ from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.modes import Mode
 from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from logtx.journal.reader import journal_partition_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 WAIT_S: Final = 120.0
 TOPIC: Final = "orders"
+JOURNALS: Final = 2
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs/plain-readers.md"
 
 
@@ -35,7 +37,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with LocalKafka(directory, java_options=QUICK_TO_START) as kafka:
         found = kafka.bootstrap_servers
         store = f"rocksdb:{directory / 'store'}"
-        options = "--journal-partitions", "2", "--metadata-store", store
+        options = "--journal-partitions", str(JOURNALS), "--metadata-store", store
         coordinator = coordinator_child(found, directory, *options)
         coordinator.start()
         coordinator.await_ready()
@@ -78,8 +80,9 @@ def of_page() -> dict[str, Any]:
 class Writer:
     """Producers of transactions, and of plain records."""
 
-    def __init__(self, servers: str) -> None:
-        self.producer = logtx.Producer({"bootstrap.servers": servers, "transactional.id": "w"})
+    def __init__(self, servers: str, **settings: str) -> None:
+        named = {"transactional.id": "w", **settings}
+        self.producer = logtx.Producer({"bootstrap.servers": servers, **named})
         self.producer.init_transactions()
         self._log = KafkaLog({"bootstrap.servers": servers})
         self._plain = self._log.producer({"enable.idempotence": True})
@@ -155,6 +158,25 @@ def test_a_plain_consumer_reads_what_is_committed(servers: str, plain: Any) -> N
         delivered += [value_of(m) for m in ours.consume(100, 0.2)]
     assert sorted(delivered) == sorted(found)
     ours.close()
+    writer.close()
+
+
+def test_trap_96_what_another_journal_decided_is_read(
+    servers: str, plain: Any, client: logtx.MetadataClient
+) -> None:
+    """The topic's home places it. Its own journal says which records count, for as long as they
+    are there."""
+    home = journal_partition_of(DEFAULT_TRANSACTION_GROUP, JOURNALS)
+    other = next(g for g in "ghij" if journal_partition_of(g, JOURNALS) != home)
+    writer = Writer(servers, **{"transactional.id": "far", "transaction.group": other})
+    writer.put(b"near")
+    committed, aborted = writer.begin(b"far 0", b"far 1"), writer.begin(b"dropped")
+    committed.commit(finished=True)
+    aborted.abort()
+    writer.put(b"end")
+    assert client.header(committed.txid).finished
+    assert read(plain, b"end")[-4:] == [b"near", b"far 0", b"far 1", b"end"]
+    assert command(servers, "metadata", "check")["wrong"] == []
     writer.close()
 
 

@@ -28,6 +28,9 @@ LIMIT_S: Final = 150.0
 IDLE_S: Final = 6.0
 """A reader of logtx ends after this time without a record (a read_committed one only at the ends of
 the logs). A smaller value may stop too early, a larger one delays the end."""
+SERIAL_IDLE_S: Final = 20.0
+"""The same for a serializable reader: where a topic was made anew, it looks at a partition's end
+twice, five seconds apart, before it passes over what went with the former one."""
 ANEW_S: Final = 75.0
 """The same for a serializable reader where a topic that is made anew was in metadata mode: what is
 placed behind the new topic's end is waited for, for a minute."""
@@ -60,8 +63,9 @@ def read_all(process: Process) -> None:
         for p in partitions
     }
     notes.assigned(partitions)
-    serial_anew = settings.metadata is Metadata.ALL and reader.isolation == "serializable"
-    idle_s = ANEW_S if serial_anew else IDLE_S
+    idle_s = IDLE_S
+    if reader.isolation == "serializable":
+        idle_s = ANEW_S if settings.metadata is Metadata.ALL else SERIAL_IDLE_S
     idle_until_s = time.monotonic() + max(idle_s, FIRST_S)
     at_end: set[tuple[str | None, int | None]] = set()
     while not process.stopping.is_set():

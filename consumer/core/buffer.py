@@ -35,6 +35,7 @@ Source: Transactional Messaging in Kafka, "Transactional consumer".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import TypeAlias
 
@@ -47,27 +48,24 @@ from ...journal.control import (
     decode_control,
 )
 from ...journal.errors import (
-    IntegrityError,
     MalformedHeaderError,
-    TornTransactionError,
 )
 from ...journal.position import Journal, Position
 from ...journal.txid import TxId
 from .counters import ConsumerCounters
-from .delivery_queue import DeliveryQueue
 from .ended import EndedTxIds
 from .entries import (
     EndedTransaction,
     EntryState,
     ModeMet,
     PlainRun,
-    SideRead,
     advance,
     journal_of,
 )
 from .headers import txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .ranges import Match, Verdict
+from .pointers import PointedTransaction, side_at, side_behind
+from .settling import SettlingQueue
 from .shared import Shared
 
 MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
@@ -94,7 +92,7 @@ def met_before(start: Position) -> dict[Journal, int]:
     return met
 
 
-class PartitionBuffer(DeliveryQueue):
+class PartitionBuffer(SettlingQueue):
     """Applies the rules of ``read_committed`` to one data partition.
 
     Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
@@ -129,14 +127,17 @@ class PartitionBuffer(DeliveryQueue):
             shared: shared with the consumer's other partitions; None shares nothing.
         """
         met = met_before(start)
-        super().__init__(partition, pending_map, dict(met))
-        self.counters = counters if counters is not None else ConsumerCounters()
-        self.torn_skip_below = torn_skip_below
+        super().__init__(
+            partition,
+            start,
+            pending_map,
+            dict(met),
+            counters=counters,
+            torn_skip_below=torn_skip_below,
+            shared=shared,
+        )
         self._pending = pending_map.view()
         self._malformed = malformed
-        self._shared = shared if shared is not None else Shared()
-        self._controls = self._shared.controls
-        self._start = start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
         self._met = met
@@ -369,12 +370,17 @@ class PartitionBuffer(DeliveryQueue):
             self.counters.duplicate_markers += 1
             self.counters.late_records += 0 if pending is None else pending.count
         if live and marker.committed and not duplicate:
-            self._commit(EndedTransaction(raw, marker, offset), pending)
+            self._commit(self._entry(raw, marker, offset), pending)
         else:
             if live and marker.committed:
                 self._push(EndedTransaction(raw, marker, offset))
             if pending is not None:
                 self._pending_map.discard(pending)
+
+    def _entry(self, raw: RawTxId, marker: Marker, offset: int) -> EndedTransaction:
+        if marker.is_pointer:
+            return PointedTransaction(raw, marker, offset, self.partition)
+        return EndedTransaction(raw, marker, offset)
 
     def has_ended(self, raw: RawTxId) -> bool:
         """Returns whether the TxId is known to have ended here; False too if that was forgotten."""
@@ -386,6 +392,8 @@ class PartitionBuffer(DeliveryQueue):
             if pending is not None:
                 self.counters.late_records += pending.count
                 self._pending_map.discard(pending)
+            if isinstance(entry, PointedTransaction):
+                self._commit_pointer(entry)
         elif pending is None and entry.is_foreign:
             # Were any of its records here, it would be no marker of another topic: a log that was
             # copied with other offsets, or is damaged, must not pass for an empty one.
@@ -399,70 +407,11 @@ class PartitionBuffer(DeliveryQueue):
                 # A side read gets all records; keeping this part as well would only cost memory.
                 entry.first_offset = entry.marker_offset
                 self._pending_map.discard(pending)
-        if entry.state is EntryState.WAITING:
+        if entry.state is EntryState.WAITING and ranges:
             # Whoever deletes what lies below o1 would take them from the side read (trap 89).
             entry.first_offset = min(r.first_offset for r in ranges)
             self.counters.side_reads += 1
         self._push(entry)
-
-    def _fill(self, entry: EndedTransaction, pending: PendingTransaction) -> None:
-        """Makes an entry READY, WAITING or FAILED by comparing `pending` with its marker."""
-        ranges = entry.marker.branches
-        if (
-            len(ranges) == 1
-            and pending.uniform
-            and pending.count == entry.stated
-            and pending.first_offset == ranges[0].first_offset
-            and pending.last_offset == ranges[0].last_offset
-            and self._controls.branch(pending.control) == ranges[0].branch
-        ):
-            # Offsets only rise, so with first, last and count as stated these are the records.
-            self._make_ready(entry, pending, None)
-            return
-        stream = self._pending_map.stream
-        verdict = self._controls.judge(stream(pending), ranges)
-        if verdict.match is Match.MORE:
-            verdict = self._controls.judge_without_duplicates(stream(pending), ranges, verdict)
-        if verdict.match is Match.EXACT:
-            self.counters.late_records += verdict.late
-            self._make_ready(entry, pending, verdict)
-        elif verdict.match is Match.MORE:
-            self._fail(entry, IntegrityError(self._text(entry, "holds more than its marker says")))
-        else:
-            entry.state = EntryState.WAITING
-
-    def _make_ready(
-        self, entry: EndedTransaction, pending: PendingTransaction, selects: Verdict | None
-    ) -> None:
-        entry.state = EntryState.READY
-        entry.pending, entry.selects = pending, selects
-        entry.total = entry.stated
-        entry.taken = min(self._delivered_before(entry), entry.total)
-        self._filled(entry)
-
-    def _delivered_before(self, entry: EndedTransaction) -> int:
-        # Returns how many of its records an earlier life of the reader delivered.
-        return self._start.o3 if entry.marker_offset == self._start.o2 else 0
-
-    def _filled(self, entry: EndedTransaction) -> None:
-        self._open_stream(entry)
-
-    def _open_stream(self, entry: EndedTransaction) -> None:
-        """Opens a READY entry's stream from `taken` on. Its records are not spilled any more."""
-        pending, verdict = entry.pending, entry.selects
-        assert pending is not None
-        if verdict is None:
-            in_memory = pending.run is None
-            entry.stream = pending.records if in_memory else self._pending_map.stream(pending)
-        else:
-            selected = self._controls.select(
-                self._pending_map.stream(pending),
-                entry.marker.branches,
-                remove_duplicates=verdict.remove_duplicates,
-            )
-            entry.stream = selected if pending.run is not None else list(selected)
-        if entry.taken and not isinstance(entry.stream, Sequence):
-            entry.stream = islice(entry.stream, entry.taken, None)
 
     def _after_batch(self) -> None:
         if self._passed:
@@ -483,84 +432,7 @@ class PartitionBuffer(DeliveryQueue):
         self.counters.discarded_transactions += 1
         self._pending_map.discard(pending)
 
-    # ---- side reads and look-ups ----------------------------------------------------------------
-
-    def side_reads(self) -> list[SideRead]:
-        """Returns the side reads that entries wait for, by marker offset."""
-        return [SideRead.of(e) for e in self._waiting()]
-
-    def _waiting(self) -> Iterator[EndedTransaction]:
-        for entry in self._queue:
-            if isinstance(entry, EndedTransaction) and entry.state is EntryState.WAITING:
-                yield entry
-
-    def answer_side_read(
-        self, request: SideRead, found: PendingTransaction | None, *, duplicate: bool, torn: bool
-    ) -> bool:
-        """Answers a side read. Changes nothing but that transaction's delivery.
-
-        Args:
-            request: a request from `side_reads`; one that no entry waits for any more is ignored.
-            found: the TxId's records in the range, charged to this buffer's pending map.
-            duplicate: whether an earlier marker of the TxId is in the range.
-            torn: whether the log's start lies above the range's first offset.
-
-        Returns:
-            False if records are missing that retention did not delete, and the marker names their
-            topic: `answer_topic` must follow. The entry waits until then.
-        """
-        entry = self._asker(request)
-        if entry is not None and duplicate:
-            self.counters.duplicate_markers += 1
-            entry.state = EntryState.READY
-        elif entry is not None:
-            if found is not None:
-                self._fill(entry, found)
-                if entry.state is EntryState.READY:
-                    return True
-            if entry.state is EntryState.WAITING and (torn or not entry.marker.topic_id):
-                self._settle_missing(entry, torn)
-        if entry is not None and entry.state is not EntryState.WAITING:
-            entry.first_offset = entry.marker_offset  # Nothing of it is to be read again.
-        if found is not None:
-            self._pending_map.discard(found)
-        return entry is None or entry.state is not EntryState.WAITING
-
-    def _asker(self, request: SideRead) -> EndedTransaction | None:
-        asked = request.txid, request.marker_offset
-        return next((e for e in self._waiting() if (e.txid, e.marker_offset) == asked), None)
-
-    def answer_topic(self, request: SideRead, topic_id: str) -> None:
-        """Ends a transaction whose records are missing, by the id of the topic that is read here.
-
-        If the marker names another topic, that one had the records: it was deleted, and its name
-        given to this one, before the marker was written (trap 12).
-        """
-        entry = self._asker(request)
-        if entry is None:
-            return
-        if topic_id and topic_id != entry.marker.topic_id:
-            self.counters.foreign_markers += 1
-            entry.state = EntryState.READY
-        else:
-            self._settle_missing(entry, torn=False)
-        entry.first_offset = entry.marker_offset
-
-    def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
-        if not torn:
-            # The log is whole and yet lacks committed records: that is never skipped.
-            text = (
-                "the log holds less than its marker says: it lost records, or the topic was deleted"
-                " and created anew meanwhile; to go on without the transaction, commit offset"
-                f" {entry.marker_offset + 1} for the group and start again"
-            )
-            self._fail(entry, IntegrityError(self._text(entry, text)))
-        elif SideRead.of(entry).first_offset < self.torn_skip_below:
-            self.counters.torn_transactions += 1
-            entry.state = EntryState.READY
-        else:
-            text = "retention deleted a part of it; torn.reset=skip goes on without it"
-            self._fail(entry, TornTransactionError(self._text(entry, text)))
+    # ---- look-ups ---------------------------------------------------------------------------
 
     def pending(self) -> Iterator[PendingTransaction]:
         """Returns the pending transactions, by first offset."""
@@ -638,7 +510,8 @@ class PartitionBuffer(DeliveryQueue):
         head = queue[0]
         if isinstance(head, PlainRun):
             return self._position(head.first_offset, 0, self._met_taken, queue)
-        return self._position(head.marker_offset, head.taken, self._met_taken, queue)
+        position = self._position(head.marker_offset, head.taken, self._met_taken, queue)
+        return _with_side(position, head.side) if isinstance(head, PointedTransaction) else position
 
     def _position(
         self,
@@ -654,10 +527,12 @@ class PartitionBuffer(DeliveryQueue):
             if isinstance(entry, EndedTransaction):
                 o1 = min(o1, entry.first_offset)
         if o2 < self._start.o2:
-            return Position(o1=o1, o2=self._start.o2, o3=self._start.o3, met=self._start.met)
+            start = self._start
+            return Position(o1=o1, o2=start.o2, o3=start.o3, met=start.met, side=start.side)
+        side = None
         if o2 == self._start.o2 and not o3:
-            o3 = self._start.o3
-        return Position(o1=o1, o2=o2, o3=o3, met=dict(met))
+            o3, side = self._start.o3, self._start.side
+        return Position(o1=o1, o2=o2, o3=o3, met=dict(met), side=side)
 
     def position_after(self, offset: int) -> Position | None:
         """Returns the position after the record at `offset`, as if it were the last delivered.
@@ -673,7 +548,11 @@ class PartitionBuffer(DeliveryQueue):
             return self._position(offset + 1, 0, share.met, rest)
         if share.start + index + 1 < entry.total:
             rest.append(entry)
-            return self._position(entry.marker_offset, share.start + index + 1, share.met, rest)
+            o3 = share.start + index + 1
+            position = self._position(entry.marker_offset, o3, share.met, rest)
+            if isinstance(entry, PointedTransaction) and not entry.is_numbered:
+                position = _with_side(position, side_behind(offset))
+            return position
         met = dict(share.met)
         advance(met, entry)
         return self._position(entry.behind, 0, met, rest)
@@ -688,11 +567,14 @@ class PartitionBuffer(DeliveryQueue):
             return
         first, *_ = self.last_take
         rest = [*(share.entry for share in self.last_take), *self._queue]
+        side = None
         if isinstance(first.entry, PlainRun):
             o2, o3 = first.records[0].offset(), 0
         else:
             o2, o3 = first.entry.marker_offset, first.start
-        self._put_back = self._position(o2, o3, self._met_before, rest)
+            if o3 and first.records:
+                side = side_at(first.entry, first.records[0].offset())
+        self._put_back = _with_side(self._position(o2, o3, self._met_before, rest), side)
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
@@ -702,3 +584,7 @@ class PartitionBuffer(DeliveryQueue):
         self._queue.clear()
         self.last_take = []
         self._pending_map.drop(self._pending)
+
+
+def _with_side(position: Position, side: int | None) -> Position:
+    return position if side is None else replace(position, side=side)

@@ -32,6 +32,16 @@ class ConsumerCounters:
     misplaced_transactions: int = 0
     """Transactions delivered behind their place: a broker told an end of the past. Readers that
     come later deliver them before records that came here first."""
+    pointers: int = 0
+    """Committed transactions whose records are, wholly or in part, in a sidecar."""
+    sidecar_records: int = 0
+    """Records of theirs that were read in sidecars."""
+    sidecar_passed: int = 0
+    """Records that were read in sidecars and passed over: those of other transactions between them,
+    and late ones."""
+    copied_pointers: int = 0
+    """Pointers passed over because the sidecar has lost what they name, and retention the place
+    where a first one may have been."""
     side_reads: int = 0
     """Transactions that needed a side read."""
     look_ups: int = 0

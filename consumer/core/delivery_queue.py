@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConsumerError, SpillError
@@ -80,7 +79,7 @@ class DeliveryQueue:
     @property
     def queued_records(self) -> int:
         """Number of records that are read, not pending, and waiting to be taken."""
-        return sum(len(e.records) if isinstance(e, PlainRun) else e.total for e in self._queue)
+        return sum(len(e.records) if isinstance(e, PlainRun) else e.available for e in self._queue)
 
     @property
     def failure(self) -> ConsumerError | None:
@@ -126,9 +125,9 @@ class DeliveryQueue:
                 entry.index = start + len(records)
             elif entry.state is EntryState.READY:
                 start = entry.taken
-                stop = min(start + room, entry.total)
+                stop = min(start + room, entry.available)
                 try:
-                    records = _part(entry, start, stop)
+                    records = entry.part(start, stop)
                 except SpillError as error:
                     self._fail(entry, error)
                     return taken
@@ -138,6 +137,8 @@ class DeliveryQueue:
                     return taken
                 self.last_take.append(Share(entry, start, records))
                 entry.taken = stop
+                if stop == entry.available < entry.total:
+                    entry.state = EntryState.STREAMING
             else:
                 return taken
             taken += records
@@ -166,7 +167,8 @@ class DeliveryQueue:
 
     @property
     def blocked(self) -> bool:
-        """Whether a transaction that waits for a side read or failed stops delivery."""
+        """Whether a transaction stops delivery that waits for a side read or for records in a
+        sidecar, or failed."""
         self._pass_finished()
         head = self._queue[0] if self._queue else None
         return isinstance(head, EndedTransaction) and head.state is not EntryState.READY
@@ -179,9 +181,3 @@ class DeliveryQueue:
         topic, partition = self.partition
         txid = TxId.from_bytes(entry.txid)
         return f"transaction {txid} in {topic}[{partition}], marker {entry.marker_offset}: {what}"
-
-
-def _part(entry: EndedTransaction, start: int, stop: int) -> Sequence[Record]:
-    if isinstance(entry.stream, Sequence):
-        return entry.stream[start:stop] if start or stop < entry.total else entry.stream
-    return list(islice(entry.stream, stop - start))

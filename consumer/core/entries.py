@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from ...journal.control import Marker
@@ -20,6 +21,8 @@ class EntryState(Enum):
     READY = "ready"
     WAITING = "waiting"
     """It waits for a side read."""
+    STREAMING = "streaming"
+    """What was read of it is delivered; its next records are being read in the sidecar."""
     FAILED = "failed"
     """It can't be delivered: `error` says why, and the partition stops there."""
 
@@ -44,6 +47,7 @@ class EndedTransaction:
     """A committed transaction at its marker, on its way to the application."""
 
     __slots__ = (
+        "available",
         "error",
         "first_offset",
         "journal",
@@ -80,6 +84,8 @@ class EndedTransaction:
         """The records to deliver; an iterator goes on from `taken`."""
         self.total = 0
         """Number of records to deliver: `stated` once they are there, 0 before."""
+        self.available = 0
+        """How many of them are read: all, unless they lie in a sidecar."""
         self.taken = 0
         self.error: ConsumerError | None = None
 
@@ -92,6 +98,18 @@ class EndedTransaction:
     def read_to(self) -> int:
         """Everything below this offset tells what there is of it."""
         return self.marker_offset
+
+    @property
+    def read_from(self) -> int:
+        """Who has read everything from here on, up to the marker, knows whether it is the first."""
+        return min(r.first_offset for r in self.marker.branches)
+
+    def part(self, start: int, stop: int) -> Sequence[Record]:
+        """Returns the records of these indices; `start` is `taken`, and they are read."""
+        if isinstance(self.stream, Sequence):
+            whole = not start and stop >= len(self.stream)
+            return self.stream if whole else self.stream[start:stop]
+        return list(islice(self.stream, stop - start))
 
     @property
     def is_foreign(self) -> bool:
@@ -142,7 +160,7 @@ class SideRead:
     @classmethod
     def of(cls, entry: EndedTransaction) -> SideRead:
         """Returns the side read that settles a waiting entry."""
-        first = min(r.first_offset for r in entry.marker.branches)
+        first = entry.read_from
         return cls(entry.txid, entry.marker, first, entry.marker_offset, entry.read_to)
 
 

@@ -49,7 +49,7 @@ class _Tally:
     last_offset: int = -1
 
 
-class _Numbers:
+class Numbers:
     """A set of whole numbers. There may be many millions, but nearly all come in a row."""
 
     __slots__ = ("_high", "_low", "_others")
@@ -151,7 +151,7 @@ class ControlCache:
         Returns:
             An EXACT verdict if the counts fit now, else `verdict`.
         """
-        seen = {r.branch: _Numbers() for r in ranges}
+        seen = {r.branch: Numbers() for r in ranges}
         counts = {r.branch: 0 for r in ranges}
         for record in self.select(records, ranges, remove_duplicates=False):
             branch, sequence = self.branch_of(record)
@@ -166,7 +166,7 @@ class ControlCache:
     ) -> Iterator[Record]:
         """Yields the records that the marker accepts, in offset order."""
         by_branch = {r.branch: r for r in ranges}
-        seen = {r.branch: _Numbers() for r in ranges}
+        seen = {r.branch: Numbers() for r in ranges}
         for record in records:
             branch, sequence = self.branch_of(record)
             stated = by_branch.get(branch)

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from ...journal.control import Marker, ModeRecord, TopicPartition
-from ...journal.errors import MalformedHeaderError
+from ...journal.errors import ConsumerError, MalformedHeaderError
 from ...journal.places import GONE
 from ...journal.position import Journal, Passed, Position
 from .buffer import MalformedFactory, PartitionBuffer, met_before
@@ -31,6 +31,7 @@ from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .placed_buffer import PlacedTransaction
+from .pointers import PointedTransaction
 from .shared import Shared
 
 PARTITION_BYTES: Final = 2
@@ -218,6 +219,13 @@ class SerialBuffer(PartitionBuffer):
         super()._end(raw, marker, offset, live)
         if marker.committed:
             self._note_read(journal_of(raw), marker.commit_sequence)
+
+    def _begin_sidecar(self, entry: PointedTransaction) -> None:
+        text = (
+            "its records lie in a sidecar, which readers in serial order can't deliver yet: read"
+            " with isolation.level=read_committed"
+        )
+        self._fail(entry, ConsumerError(self._text(entry, text)))
 
     def _note_read(self, journal: Journal, sequence: int) -> None:
         read = self._read.setdefault(journal, [])

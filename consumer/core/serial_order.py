@@ -24,7 +24,8 @@ below the floor we know the few unfinished ones. All markers of the others lie b
 our partitions have by then. So markers alone give their order: in one partition they stand in
 commit-sequence order. When each partition shows its next marker, or was read up to that end, the
 lowest of these markers is of the next transaction, and the next markers with the same commit
-sequence are all of it.
+sequence are all of it. What is handed over ends behind its last record, and markers of lower
+sequences may stand behind that: it shows nothing of what comes next in its partition.
 
 What would go wrong otherwise: traps 18, 23 and 63.
 """
@@ -44,7 +45,7 @@ from ...journal.value import value
 from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState
 from .looks import CONTRADICTED_APART_S, Looks
-from .serial_buffer import SerialBuffer
+from .serial_buffer import HandedTransaction, SerialBuffer
 
 NO_TIMESTAMP: Final = -1
 """The time of a decision that was trimmed from the journal; Kafka uses the same value."""
@@ -182,7 +183,7 @@ class SerialOrder:
         return [
             key
             for key, buffer in buffers.items()
-            if buffer.first(floor.journal) is None
+            if not _shows_next(buffer.first(floor.journal))
             and buffer.delivered.get(floor.journal, -1) < floor.sequence - 1
             and not self._looks.is_read(key, buffer.next_offset, floor.sequence)
         ]
@@ -336,3 +337,8 @@ class SerialOrder:
         for key, buffer in buffers.items():
             if not keep or key not in keep:
                 buffer.release(decision.txid.journal, decision.sequence)
+
+
+def _shows_next(first: EndedTransaction | None) -> bool:
+    """Returns whether no end of a lower commit sequence lies behind this one in its partition."""
+    return first is not None and not isinstance(first, HandedTransaction)

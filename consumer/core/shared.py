@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .pointers import Relocate, relocated
 from .ranges import ControlCache
 
 ENDED_MAX: Final = 400_000
@@ -19,6 +20,8 @@ class Shared:
 
     def __init__(self) -> None:
         self.controls = ControlCache()
+        self.relocate: Relocate = relocated
+        """Makes what is delivered of a record in a sidecar."""
         self.ended_max = ENDED_MAX_OF_ONE
         """How many ended TxIds each partition may remember."""
 

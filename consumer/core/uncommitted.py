@@ -1,13 +1,16 @@
 """Delivers what ``read_uncommitted`` shows: every record at its place, except markers.
 
+What lies in a sidecar comes when its pointer is met: two logs have no order between them.
+
 Source: Transactional Messaging in Kafka, "Transactional consumer", READ_UNCOMMITTED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ...journal.control import TXCTL_HEADER, TXID_HEADER
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker
 from ...journal.errors import MalformedHeaderError
 from .buffer import PartitionBuffer
 from .headers import well_formed
@@ -41,6 +44,11 @@ class UncommittedBuffer(PartitionBuffer):
         except MalformedHeaderError as error:
             self._report(record, txids[0], error, live=True)
             return
+        if isinstance(marker, Marker) and marker.is_pointer:
+            # What lies in the main partition was delivered at its place.
+            raw = txids[0]
+            assert raw is not None, "it has been checked"
+            self._end(raw, replace(marker, branches=()), record.offset(), live=True)
         if marker is not None:
             return
         if not well_formed(txids[0]):

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...journal.collector import collector_paused
-from ...journal.errors import BrokerError, MalformedHeaderError
+from ...journal.errors import BrokerError, MalformedHeaderError, NotSupportedError
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.position import Passed, Position
 from ..core.buffer import PartitionBuffer
@@ -189,6 +189,7 @@ class RangeReader:
             TornTransactionError, IntegrityError: a committed transaction is not whole.
             MalformedHeaderError: a record's TxId or TxCtl header does not decode.
             SwitchedError: the topic was switched when the range was planned.
+            NotSupportedError: a transaction has its records in a sidecar.
             BrokerError: no progress in `STALL_S`.
         """
         part, buffer = self._part, self._buffer
@@ -198,6 +199,11 @@ class RangeReader:
             yield from self._taken() if self._large is None else self._taken_of(self._large)
             if buffer.failure is not None:
                 raise buffer.failure
+            if buffer.stream_wanted() is not None:
+                raise NotSupportedError(
+                    f"a transaction in {part.topic}[{part.partition}] has its records in a sidecar,"
+                    " which Spark can't read yet: read the topic with logtx.Consumer"
+                )
             if buffer.blocked:
                 self._side_reader.step(buffer, _POLL_S)
                 progress_s = time.monotonic()

@@ -18,6 +18,7 @@ from ...journal.errors import (
     JournalError,
     LogtxError,
     NotCoordinatorError,
+    NotSupportedError,
     OffsetsPendingError,
     RequestTimedOutError,
     RetriableError,
@@ -38,6 +39,7 @@ from ..protocol.commands import (
     FetchOffsets,
     GetOutcome,
     GroupOffsets,
+    OpenSidecars,
     Outcome,
     Reply,
 )
@@ -134,6 +136,24 @@ class CoordinatorQueries:
         named = None if partitions is None else tuple(partitions)
         command = FetchOffsets(group=group, partitions=named)
         return self._ask(bound, command, GroupOffsets, timeout_s)
+
+    def open_sidecars(self, topics: Iterable[str]) -> None:
+        """Makes sure that topics have their sidecars.
+
+        Raises:
+            UnsupportedTopicError: a topic can't have one, or its sidecar has a setting that could
+                lose records.
+            UnknownTopicError: there is no such topic.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        names = tuple(topics)
+        try:
+            self._ask(names[0], OpenSidecars(topics=names), Done)
+        except NotSupportedError as error:
+            raise NotSupportedError(
+                f"a coordinator of an older build answers, which knows no sidecars ({error}):"
+                " upgrade all coordinators"
+            ) from error
 
     def claim_offsets(
         self,

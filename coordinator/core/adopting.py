@@ -97,6 +97,12 @@ class Handed:
     committed: bool
     writes: tuple[HandedWrites, ...]
 
+    @property
+    def ends(self) -> dict[PartitionId, int]:
+        """Partition → the offset behind the last record that the commit accepts there."""
+        accepted = (w for w in self.writes if w.branches)
+        return {w.partition: max(r.last_offset for r in w.branches) + 1 for w in accepted}
+
 
 # ---- the journal that decides -------------------------------------------------------------------
 
@@ -149,16 +155,14 @@ class HandedOver:
         for key in keys:
             self._marks[key] = self._marks.get(key, 0) + 1
 
-    def replay_finished(self, begin: int) -> bool:
-        """Forgets a finished transaction. Returns whether something of it was handed over."""
+    def replay_finished(self, begin: int) -> Handed | None:
+        """Forgets a finished transaction. Returns it if something of it was handed over."""
         for key in self._marked.pop(begin, ()):
             self._marks[key] -= 1
             if not self._marks[key]:
                 del self._marks[key]
         sequence = self._sequences.pop(begin, None)
-        if sequence is not None:
-            del self._handed[sequence]
-        return sequence is not None
+        return None if sequence is None else self._handed.pop(sequence)
 
     def may_hand(self, partition: TopicPartition) -> bool:
         """Returns whether a decision that is made now may hand a partition over (A4).

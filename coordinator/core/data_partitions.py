@@ -9,8 +9,10 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
+from ...journal.sidecar import is_sidecar
 from .decision import TopicFacts
 from .modes import TopicModes
+from .sidecars import check_mains_are_marked, main_partition, sidecars_among
 from .topics import disagreement, may_be_same
 from .transactions import TransactionMetadata
 
@@ -145,10 +147,14 @@ def writes_of(
         UnknownTopicError: there is no such partition.
     """
     registered, added = transaction.partitions, transaction.branches
-    partitions = (*registered.values(), *added_to(topics, modes, transaction, named))
+    sidecars = sidecars_among(named, added)
+    names = dict.fromkeys((*named, *map(main_partition, sidecars))) if sidecars else named
+    partitions = (*registered.values(), *added_to(topics, modes, transaction, names))
     placed = placed_of(partitions, modes)
     handed = handed_of(partitions)
-    check_markers_fit(topics, added, named, (*placed, *dict(handed)))
+    unmarked = (*placed, *dict(handed))
+    check_mains_are_marked(sidecars, unmarked)
+    check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
         whole = tuple(
             [PartitionWrites(p, named.get((p.topic, p.partition), ())) for p in partitions]
@@ -222,12 +228,19 @@ def check_markers_fit(
         RequestTooLargeError: the marker would name too many branches, or the topic takes none.
     """
     without = frozenset(placed)
+    counts: dict[TopicPartition, int] = {}
     for key in (added.keys() | writes.keys()) if added else writes:
+        count = len(writes.get(key, ())) + len(added.get(key, ()))
+        counts[key] = counts.get(key, 0) + count
+        if is_sidecar(key[0]):
+            # The pointer names them, too, with what the main partition itself holds.
+            main = main_partition(key)
+            counts[main] = counts.get(main, 0) + count
+    for key, count in counts.items():
         if key in without:
             continue
         topic, partition = key
         facts = topics.get(topic)
-        count = len(writes.get(key, ())) + len(added.get(key, ()))
         size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * count
         if facts is None or size <= min(facts.record_max_bytes, MARKER_BYTES_MAX):
             continue

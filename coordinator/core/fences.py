@@ -1,7 +1,9 @@
 """Which snapshot a journal may be trimmed to, so that readers of what is left of the data find all.
 
-A reader of data needs the places of all transactions whose records it may meet. So the journal is
-trimmed to a snapshot only when each partition's log starts at or behind its last place there (R14).
+A reader of data needs the places of all transactions whose records it may meet. One in serial order
+needs the decisions that hand something over, too: no marker tells of them, and only the home's
+journal tells of their places. So the journal is trimmed to a snapshot only when the log of each
+partition starts at or behind its last place there, and behind what was handed over there (R14).
 Data may be kept for weeks, and a snapshot is taken every few minutes. So one snapshot at a time
 waits, the *fence*. When the data has passed it, the journal is trimmed to it, and the newest
 snapshot waits in its place. That keeps at most twice what is needed, and a snapshot says two

@@ -14,6 +14,7 @@ from typing import Final
 from ...journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
+    BranchRange,
     Marker,
     PartitionList,
     TopicPartition,
@@ -135,6 +136,10 @@ class Job:
     partition: DataPartition
     size: int = 0
     """Upper bound of its bytes in a batch, from when it is sent."""
+    points_to: DataPartition | None = None
+    """The sidecar partition whose records are delivered here: the marker is a pointer."""
+    pointer: int | None = None
+    """Of a marker in a sidecar: the offset at which its pointer was written, if it is known."""
 
     @property
     def txid(self) -> TxId:
@@ -197,6 +202,11 @@ def headers_of(job: Job) -> Headers:
         return [(TXID_HEADER, ending.txid.to_bytes()), (TXCTL_HEADER, ending.control())]
     transaction = ending.transaction
     branches = tuple(transaction.branches.get(job.partition.key, ()))
+    sidecar: tuple[BranchRange, ...] = ()
+    since = 0
+    if job.points_to is not None:
+        sidecar = tuple(transaction.branches[job.points_to.key])
+        since = transaction.since[job.points_to.key]
     marker = Marker(
         committed=transaction.state in (State.COMMITTING, State.COMMITTED),
         commit_sequence=ending.sequence,
@@ -204,6 +214,9 @@ def headers_of(job: Job) -> Headers:
         epoch=ending.epoch,
         branches=branches,
         topic_id=job.partition.topic_id if branches else "",
+        sidecar=sidecar,
+        since=since,
+        pointer=job.pointer,
     )
     control = encode_marker(marker, ending.listed)
     return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]

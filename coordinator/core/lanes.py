@@ -42,6 +42,14 @@ it is placed there (`Placer.may_mark`). That is no state of its own, for it says
 marker is to be sent: a lane that waits for a place stays FLOWING or CAREFUL, has nothing in flight
 that could fail behind it, and goes on with `resume`. Other lanes don't wait with it.
 
+Records of a transaction in a sidecar (`journal.sidecar`) are delivered at a pointer in the main
+partition. That is the transaction's marker there, and stands in the lane of the main partition
+between the markers of lower and of higher sequences: beside the lane it could overtake one, and
+readers would take it, or the other, for a duplicate (trap 90). The marker of the sidecar itself
+follows when the pointer is acknowledged, and states its offset. Nobody needs an order of these. The
+pointer says what the decision says, `since` too: a copy that a new owner writes must not claim that
+the first pointer lies behind itself (trap 91).
+
 No batch is larger than a topic takes: the markers in flight to one data partition are bounded by
 its ``max.message.bytes``, over all its lanes. A topic with a small limit so never stops the shared
 producer, except while its limit is not known, or was just lowered.
@@ -77,6 +85,7 @@ from .lane import (
     headers_of,
 )
 from .mode_records import MayMark, ModeRecords, ModeWrite
+from .sidecars import pointing
 from .topics import Existence, TopicKnowledge
 from .transactions import TransactionMetadata
 
@@ -180,14 +189,18 @@ class MarkerLanes:
         listed = PartitionList.of(partitions)
         ending = Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
         journal, ranges = transaction.txid.partition, 0
+        points_to = pointing(transaction)
         for key, partition in partitions.items():
-            if key in placed:
-                continue
+            if key in placed or key in transaction.since:
+                continue  # A sidecar's own marker follows its pointer.
             lane = self._lane(journal, key)
             if self._modes and (write := self._modes.before(journal, partition)):
                 mode_partition = DataPartition(*key, write.topic_id)
                 lane.queue.append(Job(lane, write, mode_partition))
-            lane.queue.append(Job(lane, ending, partition))
+            job = Job(lane, ending, partition)
+            if points_to:
+                job.points_to = points_to.get(key)
+            lane.queue.append(job)
             ranges += len(transaction.branches.get(key, ())) if transaction.parts else 0
             if ranges > RANGES_MAX:
                 self._later[lane] = None
@@ -340,9 +353,18 @@ class MarkerLanes:
             lane.until_empty = False
             self._turn(lane, LaneState.FLOWING)
         if isinstance(job.part_of, Ending):
+            self._follow(job, offset)
             count(job, gone=False)
         else:
             self._mode_written(job.part_of, job, offset, now_ms)
+        self._send(lane)
+
+    def _follow(self, job: Job, offset: int | None) -> None:
+        """Queues the marker of the sidecar behind its pointer, at this offset; None: not known."""
+        if job.points_to is None or not job.part_of.is_live:
+            return  # The next owner writes both.
+        lane = self._lane(job.txid.partition, job.points_to.key)
+        lane.queue.append(Job(lane, job.part_of, job.points_to, pointer=offset))
         self._send(lane)
 
     def _reach(self, job: Job, offset: int | None) -> None:
@@ -506,6 +528,8 @@ class MarkerLanes:
                 return existence is Existence.ALIVE
             job = lane.queue.popleft()
             if isinstance(job.part_of, Ending):
+                # The sidecar outlives its main topic: its own transaction must end there, too.
+                self._follow(job, None)
                 count(job, gone=True)
             else:
                 self._modes.give_up(job.part_of)

@@ -13,7 +13,8 @@ Three of the rules of order are kept here (the others: `placing`, `modes`):
 - A fence (a snapshot, seen as a place to begin reading at) holds the last place of each partition,
   and all that is unfinished (R13). The journal is trimmed to a fence only when every partition's
   log starts at or behind its last place there (R14): then no reader of what is left of the data
-  needs anything that lies before the fence.
+  needs anything that lies before the fence. Of what is handed over to other homes, the end behind
+  its last record counts like a place: readers in this journal's order learn of it here alone.
 
 Pure.
 """
@@ -36,7 +37,7 @@ class Fence:
     offset: int
     """Journal offset of its first chunk: records from there on are read."""
     last: Mapping[PartitionId, int]
-    """Partition → its last place at that moment."""
+    """Partition → its last place at that moment, or the end of what was handed over there."""
 
     def passed(self, log_starts: Mapping[PartitionId, int]) -> bool:
         """Returns whether the journal may be trimmed to it, as far as places go (R14).
@@ -81,7 +82,8 @@ class Places:
     def __init__(self) -> None:
         self.unplaced = UnplacedTransactions()
         self.last: dict[PartitionId, int] = {}
-        """Partition → the highest place given there."""
+        """Partition → the highest place given there; of another home's, the end behind the last
+        record of what was handed over."""
         self._unfinished: dict[int, _Placing] = {}
 
     # ---- what the journal says ------------------------------------------------------------------
@@ -99,6 +101,17 @@ class Places:
             return
         placing = self._unfinished[begin] = _Placing(sequence, ends)
         self.unplaced.add(sequence, begin, placing.ends)
+
+    def replay_handed(self, ends: Mapping[PartitionId, int]) -> None:
+        """Notes where what was decided here ends, in partitions in which other homes placed it.
+
+        Call it when that is finished: until then, snapshots list it.
+
+        Args:
+            ends: partition → the offset behind the last record that a commit accepts there.
+        """
+        for partition, end in ends.items():
+            self.last[partition] = max(end, self.last.get(partition, 0))
 
     def replay_placed(self, placed: Placed) -> list[int]:
         """Applies a valid PLACED record.

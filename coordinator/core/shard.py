@@ -83,6 +83,7 @@ from .data_partitions import (
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState, marked_by
+from .sidecars import sidecars_among, since_of
 from .topic_homes import TopicHomes
 from .transactions import (
     TransactionMetadata,
@@ -171,6 +172,8 @@ class Shard(ShardState):
                     return self.queues.handle(command, ref, now, topics)
                 case commands.SetTopicRule():
                     raise NotSupportedError("no journal partition keeps rules: ask by a call")
+                case commands.OpenSidecars():
+                    raise NotSupportedError("no journal partition keeps sidecars: ask by a call")
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:
@@ -442,6 +445,9 @@ class Shard(ShardState):
             added=of_parts,
             placed=placed,
             handed=handed,
+            sidecar_since=since_of(
+                sidecars_among(command.writes, transaction.branches), command.main_ends
+            ),
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))

@@ -249,6 +249,8 @@ class ShardState:
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
         transaction = self._decide(record.begin, State.COMMITTING, offset)
         self._read_or_keep(transaction, record)
+        if record.sidecar_since:
+            transaction.since = dict(record.sidecar_since)
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             self.ages.use(group)
@@ -417,7 +419,8 @@ class ShardState:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
         self.places.replay_finished(record.begin)
-        if self.handed.replay_finished(record.begin):
+        if (handed := self.handed.replay_finished(record.begin)) is not None:
+            self.places.replay_handed(handed.ends)
             self.watermark.emit(offset, HandedFinished(record.begin))
         self.watermark.finished(offset, record.begin)
 

@@ -55,6 +55,7 @@ from ...journal.records.types import (
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
+    SnapshotSince,
     SnapshotSteps,
     SnapshotTransaction,
     StepIdentity,
@@ -105,6 +106,7 @@ _Rows: TypeAlias = tuple[
     list[SnapshotHanded],
     list[SnapshotAdopted],
     list[SnapshotAdoption],
+    list[SnapshotSince],
     list[SnapshotSubscription],
 ]
 _Row: TypeAlias = (
@@ -120,6 +122,7 @@ _Row: TypeAlias = (
     | SnapshotHanded
     | SnapshotAdopted
     | SnapshotAdoption
+    | SnapshotSince
     | SnapshotSubscription
 )
 
@@ -149,7 +152,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [], [], [], [], [], [], [], [], [], [], [])
+        rows: _Rows = (*([], [], [], [], [], []), *([], [], [], []), *([], [], [], []), [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -161,7 +164,7 @@ class SnapshotTaker:
         self.done = self._next is None
         producers, transactions, groups, bindings, claims, uses = rows[:6]
         modes, last_places, places, fence_places = rows[6:10]
-        handed, adopted, unplaced, subscriptions = rows[10:]
+        handed, adopted, unplaced, since, subscriptions = rows[10:]
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -187,6 +190,7 @@ class SnapshotTaker:
             handed=tuple(handed),
             adopted=tuple(adopted),
             unplaced=tuple(unplaced),
+            sidecar_since=tuple(since),
             subscriptions=tuple(subscriptions),
         )
         self._index += 1
@@ -229,13 +233,14 @@ def _rows(shard: Shard) -> _Rows:
     handed = [
         SnapshotHanded(t.begin, tuple(t.handed.items())) for t in shard.transactions if t.handed
     ]
+    since = [SnapshotSince(t.begin, tuple(t.since.items())) for t in shard.transactions if t.since]
     waiting = shard.fences.waiting
     fence_places = [] if waiting is None else list(waiting.last.items())
     last = list(shard.places.last.items())
     return (
         *(producers, transactions, groups, bindings, claims, uses),
         *(modes, last, places, fence_places),
-        *(handed, adopted, unplaced),
+        *(handed, adopted, unplaced, since),
         list(shard.queues.subscriptions.rows()),
     )
 
@@ -330,6 +335,10 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for use in uses:
         yield 5, use, _name_bytes(use[0])
     yield from _pieces_of_places(rows)
+    for told in rows[13]:
+        for ends in _split(told.partitions, _handed_bytes):
+            size = _FIXED_BYTES + sum(map(_handed_bytes, ends))
+            yield 13, told._replace(partitions=ends), size
     yield from _pieces_of_subscriptions(rows)
 
 
@@ -359,10 +368,10 @@ def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
 
 
 def _pieces_of_subscriptions(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
-    for part in chain.from_iterable(map(_subscription_pieces, rows[13])):
+    for part in chain.from_iterable(map(_subscription_pieces, rows[14])):
         spans = len(part.deleted) + len(part.pending)
         name_bytes = _name_bytes(part.group, part.partition.topic, part.partition.topic_id)
-        yield 13, part, name_bytes + _SPAN_BYTES * spans
+        yield 14, part, name_bytes + _SPAN_BYTES * spans
 
 
 def _subscription_pieces(row: SnapshotSubscription) -> Iterator[SnapshotSubscription]:
@@ -616,6 +625,8 @@ def _restore_places(
         transaction = transactions[begin]
         transaction.handed = {**transaction.handed, **dict(partitions)}
         transaction.placed |= transaction.handed.keys()
+    for begin, partitions in chain.from_iterable(c.sidecar_since for c in chunks):
+        transactions[begin].since = {**transactions[begin].since, **dict(partitions)}
     adopted: dict[Journal, tuple[int, dict[int, frozenset[PartitionId]]]] = {}
     for journal, upto, refused in chain.from_iterable(c.adopted for c in chunks):
         found = adopted.setdefault(journal, (upto, {}))[1]

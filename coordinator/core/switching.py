@@ -17,6 +17,7 @@ from ...journal.errors import (
 )
 from ...journal.mode_rules import is_rule
 from ...journal.modes import Mode, ModeChange, Phase
+from ...journal.sidecar import is_sidecar
 from ..protocol import commands
 from .data_partitions import Topics
 from .modes import SWITCHING, TopicModes
@@ -35,16 +36,18 @@ _FINAL: Final = {Mode.METADATA: Phase.METADATA, Mode.MARKERS: Phase.MARKERS}
 
 
 def check_name(topic: str) -> None:
-    """Refuses names that stand for many topics.
+    """Refuses names that stand for many topics, and sidecars.
 
     Raises:
-        NotSupportedError: the name does.
+        NotSupportedError: it is such a name.
     """
     if is_rule(topic):
         raise NotSupportedError(
             f"{topic!r} would stand for all topics that begin so, which can't be switched together:"
             " switch each by its name"
         )
+    if is_sidecar(topic):
+        raise NotSupportedError(f"{topic} is a sidecar, which always has markers")
 
 
 def begin(

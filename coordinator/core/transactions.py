@@ -75,6 +75,10 @@ class TransactionMetadata:
     abort is told by the journal alone. Those that are handed over are among them."""
     handed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Partition → home to which it is handed over, once it is decided."""
+    since: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Sidecar partition → end of its main partition that was told before the decision, for each
+    with records that the commit accepts. In the main partitions it gets pointers. Empty while it
+    is open, and for almost all."""
     reason: AbortReason | None = None
     """Why the transaction is aborted."""
     doomed: AbortReason | None = None

@@ -148,6 +148,10 @@ class End:
     """
     parts: int = 0
     """Number of the parts (`AddWrites`) that name the rest; the coordinator must have them all."""
+    main_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Ends of the main partitions of the sidecars that it names, told after it came. Not part of
+    the
+    request: the coordinator asks for them before it lets the shard decide."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -305,6 +309,17 @@ class SetTopicRule:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class OpenSidecars:
+    """Ask for the sidecars of topics, which are created where they are missing.
+
+    Any coordinator takes it, whatever it serves: see `journal.sidecar`. Answered by `Done`.
+    """
+
+    topics: tuple[str, ...]
+    """The main topics."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class DescribeTopics:
     """Ask for the modes of topics whose home the journal partition is."""
 
@@ -337,6 +352,7 @@ Command: TypeAlias = (
     | SetTopicMode
     | DescribeTopics
     | SetTopicRule
+    | OpenSidecars
     | AddAcks
     | Attach
     | Acquire

@@ -105,7 +105,8 @@ class Operation:
     placed: bool = False
     """Of a write: whether it ends by a place, rather than by a marker."""
     place: int | None = None
-    """Of a write: where it is delivered; None: nowhere yet, or it ends by a marker."""
+    """Of a write: where it is delivered; None: nowhere yet, or it ends by a marker. Where the home
+    of another journal places it: the offset behind its last record, which is no higher."""
     subscription: str = ""
     """Of an acknowledgement: the consumer group."""
     from_place: Place | None = None

@@ -358,6 +358,15 @@ def _decode_set_topic_rule(wire: pb.SetTopicRule, _: Envelope) -> commands.SetTo
     return commands.SetTopicRule(rule=check_rule(wire.rule), mode=mode, transaction_group=group)
 
 
+def _encode_open_sidecars(wire: pb.OpenSidecars, command: commands.OpenSidecars) -> None:
+    wire.topics.extend(command.topics)
+
+
+def _decode_open_sidecars(wire: pb.OpenSidecars, _: Envelope) -> commands.OpenSidecars:
+    check_new_topics(tuple(wire.topics))
+    return commands.OpenSidecars(topics=tuple(wire.topics))
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -412,6 +421,7 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
         "describe_topics", _encode_describe_topics, _decode_describe_topics
     ),
     commands.SetTopicRule: Codec("set_topic_rule", _encode_set_topic_rule, _decode_set_topic_rule),
+    commands.OpenSidecars: Codec("open_sidecars", _encode_open_sidecars, _decode_open_sidecars),
     commands.Attach: Codec("attach", queue_wire.encode_attach, queue_wire.decode_attach),
     commands.Acquire: Codec("acquire", queue_wire.encode_acquire, queue_wire.decode_acquire),
     commands.Acknowledge: Codec(

@@ -169,13 +169,25 @@ def check_topic(
         return
     mends = dict(_mends(info, info.settings, required))
     if mends:
-        found = ", ".join(f"{name}={info.settings[name]}" for name in mends)
-        mend = ",".join(f"{name}={value}" for name, value in mends.items())
-        raise JournalTopicError(
-            f"topic {info.topic} has {found}; mend it with: kafka-configs.sh --bootstrap-server"
-            f" {servers} --alter --entity-type topics --entity-name {info.topic}"
-            f" --add-config {mend}"
-        )
+        found, mend = found_and_mended(info, mends, servers)
+        raise JournalTopicError(f"topic {info.topic} has {found}; mend it with: {mend}")
+
+
+def found_and_mended(info: TopicInfo, mends: Mapping[str, str], servers: str) -> tuple[str, str]:
+    """Returns what a topic's wrong settings are, and the command that mends them.
+
+    Args:
+        info: what the log says about the topic.
+        mends: wrong setting → the value that it must have.
+        servers: ``bootstrap.servers``, for the command.
+    """
+    settings = info.settings or {}
+    found = ", ".join(f"{name}={settings[name]}" for name in mends)
+    mend = ",".join(f"{name}={value}" for name, value in mends.items())
+    return found, (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics"
+        f" --entity-name {info.topic} --add-config {mend}"
+    )
 
 
 def _mends(

@@ -38,6 +38,7 @@ from ..core.handing import Known
 from ..core.offsets_lanes import OffsetsKey
 from ..core.replica import Replica
 from ..core.shard import Shard
+from ..core.sidecars import sidecars_among
 from ..core.tenure import Tenure
 from ..core.topic_homes import unwritten
 from ..membership.balance import Member
@@ -176,6 +177,15 @@ class PartitionRuntime:
             return ()
         modes, known = serving.tenure.shard.modes, self._services.look_ups.known
         return unwritten(partitions, self.partition, modes, homes, known)
+
+    def sidecars(self, command: commands.End) -> Collection[TopicPartition]:
+        """Returns the sidecar partitions with records that a commit names, itself or in parts."""
+        serving = self._live
+        if serving is None:
+            return sidecars_among(command.writes)
+        transaction = serving.tenure.shard.transactions.get(command.txid.offset)
+        named = () if transaction is None else (transaction.branches,)
+        return sidecars_among(command.writes, *named)
 
     @property
     def placing_count(self) -> int:

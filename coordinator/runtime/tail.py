@@ -20,14 +20,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...journal.errors import BrokerError, CorruptRecordError, JournalError, LogtxError
 from ...journal.logs.interface import Log, LogConsumer
-from ...journal.reader import JOURNAL_TOPIC, READER_SETTINGS, decode_message
+from ...journal.reader import JOURNAL_TOPIC, STANDING_READER_SETTINGS, decode_message
 from ...journal.records.types import Entry
 from ..tasks import raise_on
 
 _LOG = logging.getLogger(__name__)
 
 CONSUMER_SETTINGS: Final = {
-    **READER_SETTINGS,
+    **STANDING_READER_SETTINGS,
     # Bounds what librdkafka reads ahead for each partition: a lagging standby is not worth more.
     "queued.max.messages.kbytes": 4_096,
 }

@@ -28,6 +28,7 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log
 from ...journal.mode_rules import ModeRule, encode_rule, longest
 from ...journal.modes import Mode, Phase
+from ...journal.sidecar import is_sidecar
 from ..client.admin import AdminQueries
 from ..client.rules import PublishedRules
 from ..core.named_topics import NamedTopics, applies
@@ -100,6 +101,8 @@ class TopicRules:
     def looked_up(self, topic: str) -> None:
         """Notes that a topic was looked up: see `TopicLookUps.listen`."""
         facts = self._known.facts.get(topic)
+        if is_sidecar(topic):
+            return  # It has markers, whatever the mode of its topic.
         if facts is None or self._closed or not self._named.note(topic, facts.topic_id):
             return
         if self._task is None:

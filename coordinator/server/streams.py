@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from ...journal.control import TopicPartition
@@ -36,6 +36,7 @@ from ...journal.modes import is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.state import State
 from ...journal.value import value
+from ..core.sidecars import main_partition
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
@@ -47,6 +48,7 @@ from ..runtime.serving import Answer
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
 from .rules import TopicRules
+from .sidecars import Sidecars
 from .switching import Switching
 from .window import Window
 
@@ -228,6 +230,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         bindings: GroupBindings,
         switching: Switching,
         rules: TopicRules,
+        sidecars: Sidecars,
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
@@ -239,6 +242,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             bindings: bindings of consumer groups.
             switching: checks switches of topics.
             rules: writes rules for topics that are created later.
+            sidecars: opens sidecars of topics.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
         """
@@ -247,6 +251,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._bindings = bindings
         self._switching = switching
         self._rules = rules
+        self._sidecars = sidecars
         self._limits = limits
         self._counters = counters
         self._all_loaded = False
@@ -277,6 +282,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                 await runtime.room()
                 if isinstance(command, commands.SetTopicRule):
                     reply = await self._rules.set(command)
+                elif isinstance(command, commands.OpenSidecars):
+                    reply = await self._sidecars.open(command)
                 elif isinstance(
                     command,
                     commands.ListTransactions
@@ -439,6 +446,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                 raise NotSupportedError("this stream is connected already")
             answer.ends = isinstance(command, commands.End)
             doubt = await self._prepare(command, runtime)
+            if isinstance(command, commands.End) and doubt is None:
+                command, doubt = await self._with_main_ends(command, runtime)
         except (LogtxError, ValueError) as error:
             answer(_as_logtx(error))
             return
@@ -480,7 +489,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                 return await self._learn(command.writes, runtime)
             case commands.End():
                 if command.action is commands.Action.COMMIT:
-                    refusal = await self._learn(command.writes, runtime)
+                    mains = map(main_partition, runtime.sidecars(command))
+                    refusal = await self._learn([*command.writes, *mains], runtime)
                     await runtime.drain(command.writes)
                     return refusal
                 # An abort must succeed whatever happened to its topics: the shard sees to it.
@@ -506,6 +516,18 @@ class Streams(pb_grpc.CoordinatorServicer):
                 count = len(self._runtimes)
                 return await self._switching.check(command, runtime.partition, count)
         return None
+
+    async def _with_main_ends(
+        self, command: commands.End, runtime: PartitionRuntime
+    ) -> tuple[commands.End, LogtxError | None]:
+        """Tells a commit with records in sidecars where the main partitions end by now."""
+        mains = frozenset(map(main_partition, runtime.sidecars(command)))
+        if not mains or command.action is not commands.Action.COMMIT:
+            return command, None
+        try:
+            return replace(command, main_ends=await self._sidecars.main_ends(mains)), None
+        except CoordinatorBusyError as error:
+            return command, error
 
     async def _learn(
         self, partitions: Collection[TopicPartition], runtime: PartitionRuntime

@@ -27,6 +27,7 @@ from ...journal.follower import JournalFollower
 from ...journal.logs.interface import Log
 from ...journal.reader import (
     JOURNAL_TOPIC,
+    STANDING_READER_SETTINGS,
     find_snapshot,
     read_entries,
 )
@@ -218,7 +219,7 @@ class Projector:
         try:
             if self._follower is None:
                 places = {p: f.next_offset for p, f in self._following.items()}
-                self._follower = JournalFollower(self._log, places)
+                self._follower = JournalFollower(self._log, places, STANDING_READER_SETTINGS)
             entries = self._follower.poll(POLL_S)
         except KafkaException as error:
             # A LogtxError is one too: it is that of one partition, and the others go on.

@@ -109,10 +109,12 @@ class Replay:
             return [*found, *_registered(story), *_runs(story, {})]
         sequence, commit = decision
         assert isinstance(commit, PrepareCommit)
-        placed = frozenset(commit.placed)
-        for run in _runs(story, dict.fromkeys(placed)):
+        handed = {key for key, _ in commit.handed}
+        for run in _runs(story, dict.fromkeys((*commit.placed, *handed))):
             partition = PartitionId(run.topic, run.partition, run.topic_id)
             place = self._place_of(partition, sequence) if run.placed else None
+            if partition.key in handed:
+                place = run.last_offset + 1
             if place == GONE or (finish is not None and place is None):
                 continue
             found.append(_with_place(run, place))

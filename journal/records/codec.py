@@ -70,11 +70,13 @@ _WITH_COLUMNS: Final = 7
 """Version of a decision that says in columns what was written: one that is placed or handed over,
 and names at least `COLUMNS_MIN` partitions. It takes a fifth of the bytes, and half of the time.
 """
-_WITH_QUEUES: Final = 9
+WITH_SIDECARS: Final = 8
+"""Version of a decision that accepts records in a sidecar, and of a snapshot's chunk that speaks of
+such a one. An older program would write a marker where a pointer must stand, and lose the commit.
+Its writes are in rows, however many they are."""
+WITH_QUEUES: Final = 9
 """Version of a snapshot's chunk that speaks of subscriptions. An older program would forget them.
 """
-_NEVER_WRITTEN: Final = frozenset({8})
-"""Versions that this program neither writes nor reads."""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -137,7 +139,7 @@ def _load_schemas(version: int) -> dict[int, Any]:
 
 
 _SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {
-    v: _load_schemas(v) for v in range(1, FORMAT_VERSION + 1) if v not in _NEVER_WRITTEN
+    v: _load_schemas(v) for v in range(1, FORMAT_VERSION + 1)
 }
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
 _AS_CURRENT: Final = frozenset(
@@ -174,7 +176,9 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
     if isinstance(record, Snapshot) and record.subscriptions:
-        return _WITH_QUEUES
+        return WITH_QUEUES
+    if isinstance(record, PrepareCommit | Snapshot) and record.sidecar_since:
+        return WITH_SIDECARS
     if _has_columns(record):
         return _WITH_COLUMNS
     if _speaks_of_homes(record):

@@ -34,6 +34,7 @@ from .types import (
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
+    SnapshotSince,
     SnapshotSteps,
     SnapshotTransaction,
     StepIdentity,
@@ -527,6 +528,32 @@ def _snapshot_handed_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotHanded, ..
     return tuple(SnapshotHanded(r["begin"], _handed_from_avro(r["partitions"])) for r in rows)
 
 
+def _ends_of_mains_to_avro(since: Handed) -> list[Avro]:
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), end in since:
+        grouped.setdefault(topic, []).append((partition, end))
+    return [
+        {"topic": topic, "partitions": [p for p, _ in found], "ends": [e for _, e in found]}
+        for topic, found in grouped.items()
+    ]
+
+
+def _ends_of_mains_from_avro(rows: Iterable[Avro]) -> Handed:
+    return tuple(
+        ((row["topic"], partition), end)
+        for row in rows
+        for partition, end in zip(row["partitions"], row["ends"], strict=True)
+    )
+
+
+def _snapshot_since_to_avro(rows: Iterable[SnapshotSince]) -> list[Avro]:
+    return [{"begin": r.begin, "partitions": _ends_of_mains_to_avro(r.partitions)} for r in rows]
+
+
+def _snapshot_since_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotSince, ...]:
+    return tuple(SnapshotSince(r["begin"], _ends_of_mains_from_avro(r["partitions"])) for r in rows)
+
+
 def _adopted_to_avro(rows: Iterable[SnapshotAdopted]) -> list[Avro]:
     return [
         {
@@ -612,6 +639,8 @@ TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "fence_places": _offsets_to_avro,
     "handed": _handed_to_avro,
     "Snapshot.handed": _snapshot_handed_to_avro,
+    "sidecar_since": _ends_of_mains_to_avro,
+    "Snapshot.sidecar_since": _snapshot_since_to_avro,
     "adopted": _adopted_to_avro,
     "unplaced": _unplaced_to_avro,
     "starts": _offsets_to_avro,
@@ -647,6 +676,8 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "fence_places": _offsets_from_avro,
     "handed": _handed_from_avro,
     "Snapshot.handed": _snapshot_handed_from_avro,
+    "sidecar_since": _ends_of_mains_from_avro,
+    "Snapshot.sidecar_since": _snapshot_since_from_avro,
     "adopted": _adopted_from_avro,
     "unplaced": _unplaced_from_avro,
     "starts": _offsets_from_avro,

@@ -387,7 +387,7 @@ def _lazy_prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     begin, at = _long(raw, at)
     record = PrepareCommit.__new__(PrepareCommit)
     record.begin, record.placed = begin, ()  # type: ignore[misc]  # not handed out yet
-    record.handed = ()  # type: ignore[misc]
+    record.handed, record.sidecar_since = (), ()  # type: ignore[misc]
     record.unread = (_decision, raw, at)  # type: ignore[misc]
     return record, len(raw)
 
@@ -418,7 +418,7 @@ def _lazy_placed_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     record = PrepareCommit.__new__(PrepareCommit)
     begin, placed, at = _begin_and_placed(raw, at)
     record.begin, record.placed = begin, placed  # type: ignore[misc]  # not handed out yet
-    record.handed = ()  # type: ignore[misc]
+    record.handed, record.sidecar_since = (), ()  # type: ignore[misc]
     record.unread = (_placed_decision, raw, at)  # type: ignore[misc]
     return record, len(raw)
 

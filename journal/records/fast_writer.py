@@ -152,13 +152,15 @@ def _add_writes(record: AddWrites) -> bytes | None:
 
 
 def _prepare_commit(record: PrepareCommit) -> bytes | None:
-    if record.added or record.placed or record.handed:
+    if record.added or record.placed or record.handed or record.sidecar_since:
         return None
     return b"".join((_long(record.begin), *_decision(record)))
 
 
 def _placed_commit(record: PrepareCommit) -> bytes | None:
     if record.added or record.handed or not record.placed or len(record.writes) >= COLUMNS_MIN:
+        return None
+    if record.sidecar_since:
         return None
     return b"".join(
         (_long(record.begin), _placed_partitions(record.placed), *_decision(record), _NOTHING)

@@ -77,7 +77,7 @@ class FoundSnapshot:
     are told if `modes` is empty: nothing is placed by this journal partition, so nobody asks."""
     last_places: Mapping[PartitionId, int] = field(default_factory=dict)
     """Partition → its last place at `first`. A transaction that is placed above it lies behind
-    `first`, or is unfinished."""
+    `first`, or is unfinished. In a topic of another home: the end of what was handed over."""
     modes: tuple[SnapshotMode, ...] = ()
     """The modes of the topics whose home the journal partition is, if they were ever switched."""
 

@@ -22,6 +22,7 @@ from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed
 from ..position import Journal, Place, Position
 from ..record_type import RecordType
+from ..sidecar import main_of
 from ..state import State
 from ..txid import TxId
 from ..value import Lazy, value
@@ -206,12 +207,24 @@ class PrepareCommit(Lazy):
     handed: tuple[tuple[TopicPartition, int], ...] = ()
     """(partition, journal partition of its topic's home): where it is handed over to another home,
     which places it or refuses. Not among `placed`."""
+    sidecar_since: tuple[tuple[TopicPartition, int], ...] = ()
+    """(sidecar partition, end of its main partition that was told before the decision), of each
+    with records that the commit accepts: its pointers say so, whoever writes them
+    (`Marker.since`)."""
 
     @property
     def written(self) -> list[TopicPartition]:
         """The partitions in which the transaction has records that count."""
         named = (w.partition.key for w in self.writes if w.branches)
         return list(dict.fromkeys((*named, *(p.key for p in self.added))))
+
+    @property
+    def delivered_in(self) -> list[TopicPartition]:
+        """The partitions in which it is delivered: `written`, with main partitions in the places of
+        their sidecars."""
+        if not self.sidecar_since:
+            return self.written
+        return list(dict.fromkeys((main_of(topic), number) for topic, number in self.written))
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -410,6 +423,14 @@ class SnapshotHanded(NamedTuple):
     """See `PrepareCommit.handed`."""
 
 
+class SnapshotSince(NamedTuple):
+    """What the pointers of an unfinished transaction say; a large one's is spread over rows."""
+
+    begin: int
+    partitions: tuple[tuple[TopicPartition, int], ...]
+    """See `PrepareCommit.sidecar_since`."""
+
+
 class SnapshotAdopted(NamedTuple):
     """What the journal partition, as a home, has adopted of another one."""
 
@@ -483,6 +504,7 @@ class Snapshot:
     """What this home adopted, by journal."""
     unplaced: tuple[SnapshotAdoption, ...] = ()
     """What of it lacks a place."""
+    sidecar_since: tuple[SnapshotSince, ...] = ()
     subscriptions: tuple[SnapshotSubscription, ...] = ()
     """What became of the messages of the subscriptions that are bound here."""
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
+from ...journal.sidecar import check_named_by_user
 
 Floors = MutableMapping[TopicPartition, int]
 """Per partition, the highest offset reported to a librdkafka producer, by all its transactions."""
@@ -75,6 +76,7 @@ class BranchTally:
         "admit",
         "branch",
         "failure",
+        "writes_to_sidecars",
     )
 
     def __init__(
@@ -100,6 +102,8 @@ class BranchTally:
         self.admit: Final = self._numbers.__next__
         """Number of the next record, from 0. One C call: atomic, and half the cost of a lock."""
         self.failure: LogtxError | None = None
+        self.writes_to_sidecars = False
+        """Whether its topics are sidecars, which no application names."""
         self._floors = floors
         self._on_settled = on_settled
         self._on_failure = on_failure
@@ -193,6 +197,8 @@ class BranchTally:
                     self._floors[topic, partition] = span.last
 
     def _receiver(self, topic: str) -> Receiver:
+        if not self.writes_to_sidecars:
+            check_named_by_user(topic)
         spans = self._spans.setdefault(topic, {})
 
         # Called for each record: this function takes a tenth of the cost of a small record.

@@ -108,12 +108,19 @@ def test_input_that_another_home_placed_is_claimed_by_its_sequence() -> None:
     right(world)
 
 
-def test_a_store_does_not_say_where_other_homes_place() -> None:
+def test_a_store_says_that_what_other_homes_place_ends_behind_its_last_record() -> None:
     world = homes()
     txn = adopted(world)
-    world.store_says(txn)
-    world.store_says(txn, known=False)
+    world.store_says(txn, txn.offsets[P0][-1] + 1)
     right(world)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_store_mismatch_of_what_another_home_placed(*, known: bool) -> None:
+    world = homes()
+    world.store_says(adopted(world), known=known)
+    found = shown(only(world.finals(), "store-mismatch"), "store-mismatch")
+    assert ("no write that is placed" if known else "nothing, and what is placed") in found
 
 
 def test_an_adoption_of_what_was_trimmed_is_not_judged() -> None:

@@ -19,9 +19,7 @@ from .checker_simulation import Simulation
 from .checker_world import IN, Partition, Txn
 
 SEEDS = st.integers(0, 2**32 - 1)
-QUICK = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
-)
+QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def told(verdict: Verdict) -> str:

@@ -12,12 +12,20 @@ from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.core.serial_order import SerialOrder
 from logtx.consumer.journal_tail import JournalTail
-from logtx.journal.control import TopicPartition
+from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import HandedOverError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.places import PartitionId
 from logtx.journal.position import Passed, Position
 from logtx.journal.reader import read_records
-from logtx.journal.records.types import DataPartition, PartitionWrites, PrepareCommit
+from logtx.journal.records.types import (
+    DataPartition,
+    PartitionWrites,
+    PrepareCommit,
+    SnapshotHanded,
+    SnapshotTransaction,
+)
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from .logs import Transactions
@@ -37,11 +45,9 @@ def buffers_of(position: Position) -> Any:
     return MappingProxyType({KEY: buffer_of(KEY, position)})
 
 
-def tail_of(log: MemoryLog, homes: dict[str, int]) -> JournalTail:
-    order = SerialOrder(ConsumerCounters())
-    return JournalTail(
-        log, 0, SETTINGS, order, lambda topics: {t: homes[t] for t in topics if t in homes}
-    )
+def homes_of(_topics: object) -> dict[str, tuple[int, str]]:
+    """The home of the topic is another journal partition."""
+    return {"t": (1, "id")}
 
 
 @pytest.fixture
@@ -66,6 +72,12 @@ def decide_handed(written: Transactions, txid: TxId) -> int:
     )
 
 
+def trimmed(written: Transactions, **said: Any) -> None:
+    """Takes a snapshot, and trims the journal to it."""
+    first = snapshot(Places(written, "t"), **said)
+    written.log.delete_records("__transaction_control", 0, first)
+
+
 def poll_on(tail: JournalTail) -> None:
     for _ in range(100):
         tail.poll()
@@ -78,7 +90,7 @@ class Reader:
         self.log = log
         self.buffers = MappingProxyType({k: buffer_of(k, p) for k, p in positions.items()})
         self.order = SerialOrder(ConsumerCounters())
-        self.tail = JournalTail(log, 0, SETTINGS, self.order, lambda _topics: {})
+        self.tail = JournalTail(log, 0, SETTINGS, self.order, homes_of)
         self.tail.begin({k: b.delivered for k, b in self.buffers.items()}, self.buffers)
 
     def read(self, most: int = 1_000) -> list[bytes]:
@@ -206,20 +218,92 @@ def test_one_that_has_delivered_it_goes_on(written: Transactions, memory_log: Me
     assert Reader(memory_log, {KEY: position}).read() == []
 
 
-@pytest.mark.parametrize(("home", "stops"), [(1, True), (0, False)])
-def test_one_that_begins_at_a_floor_can_not_know_what_another_home_placed(
-    written: Transactions, memory_log: MemoryLog, home: int, stops: bool
+def unfinished(written: Transactions, txid: TxId, sequence: int) -> dict[str, Any]:
+    """What a snapshot says of one that is decided, handed over and not placed."""
+    writes = (PartitionWrites(DataPartition("t", 0, "id"), written.ranges(txid, "t", 0)),)
+    row = SnapshotTransaction(
+        txid.offset, "p", 0, 1, 1, State.COMMITTING, sequence, None, writes=writes
+    )
+    handed = SnapshotHanded(txid.offset, ((KEY, 1),))
+    return {"transactions": (row,), "handed": (handed,)}
+
+
+HANDED = PartitionId("t", 0, "id")
+
+
+def test_one_that_begins_at_a_floor_goes_on_where_all_that_was_handed_over_lies_below(
+    written: Transactions, memory_log: MemoryLog
 ) -> None:
-    written.transaction("t", [b"x"])
-    first = snapshot(Places(written, "t"))
-    memory_log.delete_records("__transaction_control", 0, first)
-    buffers, tail = buffers_of(Position.at(0)), tail_of(memory_log, {"t": home})
-    tail.begin({KEY: buffers[KEY].delivered}, buffers)
+    handed_over(written, b"a")
+    written.transaction("t", [b"b"])  # Its marker is at 2.
+    written.transaction("t", [b"c"])
+    memory_log.delete_records(*KEY, 1)
+    trimmed(written, last_places=((HANDED, 1),))
+    handed_over(written, b"d")
+    assert reader_of(memory_log, 1).read() == [b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize(("topic_id", "stops"), [("id", True), ("former", False)])
+def test_one_that_begins_at_a_floor_stops_if_something_handed_over_may_be_due(
+    written: Transactions, memory_log: MemoryLog, topic_id: str, stops: bool
+) -> None:
+    handed_over(written, b"a")
+    trimmed(written, last_places=((HANDED._replace(topic_id=topic_id), 1),))
+    assert reader_of(memory_log, 1).read() == []
+    reader = reader_of(memory_log)
     if stops:
         with pytest.raises(
-            HandedOverError, match=r"was trimmed, and the home of topic t is another"
+            HandedOverError, match=r"handed over transactions in t\[0\] below offset 1"
         ):
-            poll_on(tail)
+            reader.read()
     else:
-        poll_on(tail)
-    tail.close()
+        assert reader.read() == []
+
+
+def test_trap_95_behind_what_is_handed_over_may_lie_a_marker_below_the_floor(
+    written: Transactions, memory_log: MemoryLog
+) -> None:
+    marked = written.begin()
+    written.write(marked, "t", [b"a"])
+    written.decide(marked)
+    txid = written.begin()
+    written.write(txid, "t", [b"b"])
+    written.mark(marked, "t")  # Behind the records of the later one.
+    written.finish(marked)
+    sequence = decide_handed(written, txid)
+    trimmed(written, **unfinished(written, txid, sequence))
+    reader = reader_of(memory_log)
+    buffer = reader.buffers[KEY]
+    buffer.feed(list(read_records(memory_log, *KEY, 0, 2, timeout_s=10)))
+    poll_on(reader.tail)
+    # Its records are all read, and the marker is not.
+    assert reader.order.take(reader.buffers) is None
+    assert reader.order.missing(reader.buffers) == [KEY]
+    assert reader.read() == [b"a"]
+    look(reader)
+    assert reader.read() == [b"b"]
+
+
+def test_at_a_floor_one_with_records_in_a_sidecar_is_due_in_the_main_partition(
+    written: Transactions, memory_log: MemoryLog
+) -> None:
+    txid = written.begin()
+    there = PartitionWrites(DataPartition("t._txnlog", 0, "id"), (BranchRange(0, 0, 0, 1),))
+    row = SnapshotTransaction(
+        txid.offset, "p", 0, 1, 1, State.COMMITTING, txid.offset, None, writes=(there,)
+    )
+    trimmed(written, transactions=(row,))
+    reader = reader_of(memory_log)
+    assert reader.read() == []
+    look(reader)
+    head = reader.order.head(reader.buffers)
+    assert head is not None, "its pointer is waited for"
+    assert head.txid == txid
+
+
+def look(reader: Reader) -> None:
+    """Looks at the partition's end twice, far enough apart."""
+    for now_s in (0.0, 10.0):
+        assert reader.order.wants_ends(reader.buffers, now_s) == [KEY]
+        ends = {KEY: reader.log.end_offset(*KEY)}
+        reader.order.set_ends(ends, reader.tail.next_offset, now_s, now_s)

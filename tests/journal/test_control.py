@@ -45,6 +45,16 @@ MARKERS = st.builds(
     hw=UINT64,
     epoch=UINT64,
     branches=st.lists(BRANCHES, max_size=5).map(tuple),
+) | st.builds(
+    Marker,
+    committed=st.just(True),
+    commit_sequence=UINT64,
+    hw=UINT64,
+    epoch=UINT64,
+    branches=st.lists(BRANCHES, max_size=2).map(tuple),
+    sidecar=st.lists(BRANCHES, max_size=3).map(tuple),
+    since=UINT64,
+    pointer=st.none() | UINT64,
 )
 DATA = st.builds(
     DataControl, branch=st.integers(0, 2**64 - 1), sequence=st.none() | st.integers(0, 2**63)
@@ -63,6 +73,25 @@ COMMIT = Marker(
     branches=(BranchRange(0, 10, 19, 7), BranchRange(2**64 - 1, 11, 11, 1)),
 )
 ABORT = Marker(committed=False, commit_sequence=5, hw=0, epoch=0)
+POINTER = Marker(
+    committed=True,
+    commit_sequence=17050,
+    hw=17000,
+    epoch=16000,
+    partition_count=1,
+    partitions=(("delays._txnlog", 0),),
+    branches=(BranchRange(3, 40, 41, 2),),
+    sidecar=(BranchRange(0, 10, 19, 7),),
+    since=42,
+)
+OF_SIDECAR = Marker(
+    committed=True,
+    commit_sequence=17050,
+    hw=17000,
+    epoch=16000,
+    branches=(BranchRange(0, 10, 19, 7),),
+    pointer=0,
+)
 GOLDEN = {
     "commit": (
         "010801209a850128e8840130033a0c0a0664656c617973120200023a0a0a05666172657312010142"
@@ -71,12 +100,19 @@ GOLDEN = {
     "abort": "0108022005",
     "branch": "0111eeffc000efbeadde",
     "sequence": "011101000000000000001800",
+    "pointer": (
+        "010805209a850128e8840130013a130a0e64656c6179732e5f74786e6c6f67120100420f090300"
+        "00000000000010281829200248807d820106100a1813200788012a"
+    ),
+    "sidecar": "010801209a850128e884014206100a1813200748807d900100",
     "places": "0108035216573269664a447150517371534c4a4872476a59654551",
     "markers": "010804",
 }
 SAMPLES: dict[str, Control] = {
     "commit": COMMIT,
     "abort": ABORT,
+    "pointer": POINTER,
+    "sidecar": OF_SIDECAR,
     "branch": DataControl(branch=0xDEADBEEF00C0FFEE),
     "sequence": DataControl(branch=1, sequence=0),
     "places": ModeRecord(True, "W2ifJDqPQsqSLJHrGjYeEQ"),

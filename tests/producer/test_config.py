@@ -174,5 +174,18 @@ def test_librdkafkas_settings_that_look_like_ours_pass(name: str) -> None:
 
 def test_all_of_our_settings_are_known() -> None:
     for name in OWN:
-        value: Any = True if name == "transaction.begin.ahead" else "1"
+        special = {"transaction.begin.ahead": True, "transaction.sidecar.min.bytes": 0}
+        value: Any = special.get(name, "1")
         assert name not in ProducerConfig.parse({name: value}).librdkafka
+
+
+@pytest.mark.parametrize(("size", "aside"), [(-1, False), (0, True), ("0", True)])
+def test_sidecars_are_for_all_transactions_or_for_none(size: Any, aside: bool) -> None:
+    assert ProducerConfig.parse({"transaction.sidecar.min.bytes": size}).sidecar is aside
+    assert not ProducerConfig.parse({}).sidecar
+
+
+@pytest.mark.parametrize("size", [1, 2**26, -2])
+def test_no_transaction_grows_into_a_sidecar_yet(size: int) -> None:
+    with pytest.raises(ConfigError, match=r"transaction\.sidecar\.min\.bytes"):
+        ProducerConfig.parse({"transaction.sidecar.min.bytes": size})

@@ -7,6 +7,7 @@ from logtx.consumer.core.pending import RawTxId
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.coordinator.core import snapshot
 from logtx.coordinator.core.handing import Known
+from logtx.coordinator.core.places import Places
 from logtx.journal.control import Marker
 
 from .registry import Patch, caught_by
@@ -38,3 +39,9 @@ def last_records_count_as_markers(patch: Patch) -> None:
         self.place(raw, end, max(r.last_offset for r in end.branches) + 1)
 
     patch(SerialBuffer, "end_behind_last", end)
+
+
+@caught_by("serial-order", of="snapshot")
+def journal_is_trimmed_below_what_it_handed_over(patch: Patch) -> None:
+    """A fence counts places alone, and not what was handed over to other homes (trap 95)."""
+    patch(Places, "replay_handed", lambda *_: None)

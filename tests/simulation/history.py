@@ -190,8 +190,6 @@ class Serial:
     starts: dict[TopicPartition, int]
     events: list[Given | Resumed] = field(default_factory=list)
     failure: str = ""
-    is_refused: bool = False
-    """Whether it stopped for good, as it can't know what another home had placed."""
 
 
 @dataclass(slots=True)

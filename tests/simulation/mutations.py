@@ -571,6 +571,7 @@ def marker_not_looked_at(patch: Patch) -> None:
         original(self, entry, pending)
         if not entry.marker.branches:
             entry.stream, entry.total = records, len(records)
+            entry.available = entry.total
 
     patch(buffer, "decode_control", mutant)
     patch(PartitionBuffer, "_commit", commit)

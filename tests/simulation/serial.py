@@ -94,10 +94,13 @@ class SerialConsumer(Party):
         delivered = {key: buffer.delivered for key, buffer in self._buffers.items()}
         self._tail.begin(delivered, self._buffers)
 
-    def _homes_of(self, topics: Collection[str]) -> Mapping[str, int]:
+    def _homes_of(self, topics: Collection[str]) -> Mapping[str, tuple[int, str]]:
         """Returns the home of the topics that were ever switched."""
         home, switched = self._setting.places_at, self._setting.history.modes_log
-        return {} if home is None or not switched else dict.fromkeys(topics, home)
+        if home is None or not switched:
+            return {}
+        truth = self._setting.topology.truth
+        return {t: (home, truth[t].topic_id) for t in topics if t in truth}
 
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
@@ -119,7 +122,7 @@ class SerialConsumer(Party):
     def done(self) -> bool:
         """Whether it has read all there is and holds nothing that is due."""
         broker = self._setting.broker
-        return self._seen.is_refused or (
+        return (
             not self._turn
             and self._tail.next_offset >= len(broker.journal(self._journal))
             and all(b.next_offset == len(broker.data(k)) for k, b in self._buffers.items())
@@ -131,7 +134,7 @@ class SerialConsumer(Party):
         """Read a little, deliver a little."""
         setting = self._setting
         self.later(setting.chance.randint(*STEP_MS), self.step)
-        if self._seen.failure or self._seen.is_refused:
+        if self._seen.failure:
             return
         if self._tail.next_offset < setting.broker.starts[self._journal]:
             self._read_journal()  # What it would read next was trimmed.
@@ -139,10 +142,7 @@ class SerialConsumer(Party):
             while self._tail.poll():
                 pass
         except HandedOverError as error:
-            # Its journal was trimmed, and what another home had placed is not known any more.
-            setting.note(self.name, "is refused:", error)
-            setting.history.counts["serial readers refused"] += 1
-            self._seen.is_refused = True
+            self._seen.failure = str(error)
             return
         for key, buffer in self._buffers.items():
             self._feed(key, buffer)

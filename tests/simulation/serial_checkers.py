@@ -53,7 +53,7 @@ def _wrong(history: History, reading: Reading, seen: Serial) -> Iterator[str]:
     if missing:
         yield f"got nothing of the transactions of sequences {missing}, and {last}"
     is_over = history.settled_ms is not None and not history.unfinished
-    if is_over and history.crash is None and not seen.is_refused:
+    if is_over and history.crash is None:
         rest = sum(len(places) for _, places in due.values()) - len(kept)
         if rest:
             yield f"never got {rest} records that were due"

@@ -65,8 +65,12 @@ def _wrong(facts: Facts, journal: Journal, fate: Fate, told: Told) -> Iterator[s
 
 
 def _placed(fate: Fate) -> Iterator[_Write]:
+    for partition in fate.handed:
+        # A store follows one journal, and the place is in that of the home.
+        for stated in fate.writes.get(partition, ()):
+            yield _Write(*partition, stated, stated.last + 1)
     for partition, place in fate.places.items():
-        if place == GONE or partition in fate.handed:  # a store follows one journal
+        if place == GONE or partition in fate.handed:
             continue
         for stated in fate.writes.get(partition, ()):
             yield _Write(*partition, stated, place)

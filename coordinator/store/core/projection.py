@@ -8,6 +8,10 @@ the end, and not what each record changed on the way.
 Feeding a record again that was half written gives what is missing: each operation has a sequence
 that its record gives it, and a header changes behind all operations of its record.
 
+What is handed over to the home of another journal has its place in that one's journal. Here it
+counts as placed behind its last record, which is at or below that place: so it is kept for as long
+as its records can be read.
+
 Begins at the journal's start, at a snapshot that counts, or where a store's cursor stands. From
 each of these it knows for certain which entries count.
 
@@ -306,7 +310,7 @@ class Projection:
         # Numbered through: what one transaction wrote may be spread over several rows.
         number = 0
         for part in rows:
-            made = _runs(first, number, part.writes, places)
+            made = _runs(first, number, part.writes, places, base.handed.get(row.begin, ()))
             transaction.update(made)
             number += len(made)
             if not decided:
@@ -314,7 +318,7 @@ class Projection:
             for moved in part.steps:
                 number = _move(transaction, first, number, moved.group, moved.steps)
         for seq, kept in list(transaction.operations.items()):
-            if isinstance(kept, tuple) and kept[PLACED]:
+            if isinstance(kept, tuple) and kept[PLACED] and kept[PLACE] < 0:
                 place = places[kept[WHERE].key]
                 if place == GONE:
                     transaction.drop((seq,))
@@ -372,7 +376,7 @@ class Projection:
         placed: Container[TopicPartition] = record.placed
         if len(record.placed) > _FEW:
             placed = frozenset(record.placed)
-        made = _runs(offset, 0, record.writes, placed)
+        made = _runs(offset, 0, record.writes, placed, [key for key, _ in record.handed])
         size = 1 + len(made) + len(self._transactions[record.begin].operations)
         self._size += size
         if self._size > self._room:
@@ -458,6 +462,8 @@ class _Base:
         """BEGIN → the rows of the transaction."""
         self.places: dict[int, dict[TopicPartition, int | None]] = {}
         """BEGIN → partition in which it is placed → its place there."""
+        self.handed: dict[int, set[TopicPartition]] = {}
+        """BEGIN → partitions in which the home of another journal places it."""
         self.between: list[tuple[int, JournalRecord]] = []
         """Records between the chunks: they were decided on top of what the rows say."""
 
@@ -468,6 +474,8 @@ class _Base:
             return False
         for row in record.transactions:
             self.transactions.setdefault(row.begin, []).append(row)
+        for over in record.handed:
+            self.handed.setdefault(over.begin, set()).update(key for key, _ in over.partitions)
         for placed in record.places:
             there = self.places.setdefault(placed.begin, {})
             there.update({partition.key: place for partition, _, place in placed.places})
@@ -505,16 +513,19 @@ def _runs(
     number: int,
     writes: Iterable[PartitionWrites],
     placed: Container[TopicPartition] = (),
+    handed: Container[TopicPartition] = (),
 ) -> dict[bytes, Run]:
     """Returns the writes that a record names, by their sequences from `number` on."""
     made: dict[bytes, Run] = {}
     for each in writes:
         partition = each.partition
         where = where_of(partition.topic, partition.partition, partition.topic_id)
-        is_placed = where.key in placed
+        is_handed = where.key in handed
+        is_placed = is_handed or where.key in placed
         for run in each.branches:
             first, last = run.first_offset, run.last_offset
-            kept = where, first, last, run.count, run.branch, is_placed, NONE
+            place = last + 1 if is_handed else NONE
+            kept = where, first, last, run.count, run.branch, is_placed, place
             made[_seq(offset, number)] = kept
             number += 1
     return made

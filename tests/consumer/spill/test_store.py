@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logtx.consumer.consumer import Consumer
@@ -93,7 +93,6 @@ def test_headers_alike_are_not_one_list(store: RocksSpillStore) -> None:
     assert second.headers() == [("a", b"")]
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, CHUNK_MAX_BYTES * 2)), min_size=1, max_size=20))
 @example([1] * (2 * CHUNK_MAX_RECORDS))
 @example([CHUNK_MAX_BYTES] * 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.coordinator.client.pursuit import (
@@ -70,7 +70,6 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32), found_s=st.floats(0.01, 20.0))
-@settings(deadline=None)
 def test_an_owner_that_publishes_itself_is_found_within_a_fraction_of_the_time_lost(
     seed: int, found_s: float
 ) -> None:
@@ -87,7 +86,6 @@ def test_an_owner_that_publishes_itself_is_found_within_a_fraction_of_the_time_l
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(deadline=None)
 def test_addresses_that_name_each_other_are_asked_ever_more_rarely(seed: int) -> None:
     world = World(seed)
     world.names = {"a": "b", "b": "c", "c": "a"}

@@ -438,6 +438,24 @@ def test_a_snapshot_has_what_is_handed_over_and_what_is_adopted(
     assert journals.state(placed) is State.COMMITTED
 
 
+def test_trap_95_a_journal_is_kept_as_long_as_the_data_that_it_handed_over() -> None:
+    journals = Journals(together=True)
+    journals.commit(("b", 0))
+    loaded = snapshot(journals.other)
+    assert loaded.fences.waiting is None, "it is unfinished, so the snapshot lists it"
+    journals.settle()
+    journals.place(b0=9)
+    journals.settle()
+    loaded = snapshot(journals.other)
+    first = loaded.snapshot_offset
+    assert first is not None
+    assert loaded.fences.partitions() == [B0]
+    loaded.fences.advance({B0: 4})
+    assert loaded.fences.trim_to < first, "its last record is at 4"
+    loaded.fences.advance({B0: 5})
+    assert loaded.fences.trim_to == first
+
+
 def test_where_no_topic_is_in_metadata_mode_nothing_is_under_way() -> None:
     coordinators = [Coordinator(Journal(HOME)), Coordinator(Journal(OTHER))]
     for each in coordinators:

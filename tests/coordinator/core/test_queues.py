@@ -115,7 +115,7 @@ def test_a_release_is_about_ones_own_lease_alone(queue: Queue, case: tuple, kind
 
 
 def test_what_a_cumulative_acknowledgement_names_conflicts_as_each_does(queue: Queue) -> None:
-    """It names what its consumer was given: so it passes over nothing of others (trap 96)."""
+    """It names what its consumer was given: so it passes over nothing of others (trap 98)."""
     one, two = queue.begin("one"), queue.begin("two")
     assert queue.add_acks("one", one, message(1)) == DONE
     told = queue.add_acks("two", two, message(0), message(1), message(2))
@@ -179,7 +179,7 @@ def test_what_is_pending_in_one_transaction_is_not_freed_by_another(queue: Queue
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_ended_transaction_takes_no_acknowledgement(queue: Queue, commit: bool) -> None:
-    """A request that comes once more, late, would leave its messages pending for ever (trap 95)."""
+    """A request that comes once more, late, would leave its messages pending for ever (trap 97)."""
     txid = queue.begin("t")
     queue.end("t", txid, commit=commit)
     error = TransactionCommittedError if commit else TransactionAbortedError
@@ -339,7 +339,7 @@ def test_after_a_failover_each_keeps_what_it_works_on(queue: Queue) -> None:
 
 
 def test_a_lease_waits_for_the_abort_that_freed_it(queue: Queue) -> None:
-    """If the abort were lost, the message would be pending, and with a consumer (trap 98)."""
+    """If the abort were lost, the message would be pending, and with a consumer (trap 100)."""
     txid = queue.begin("t")
     queue.add_acks("t", txid, offsets(0, END))
     ref = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=5))
@@ -354,7 +354,7 @@ def test_a_lease_waits_for_the_abort_that_freed_it(queue: Queue) -> None:
 
 
 def test_a_replaced_owner_gives_nothing_out(queue: Queue) -> None:
-    """It would lease what its successor has deleted (trap 97)."""
+    """It would lease what its successor has deleted (trap 99)."""
     other = Queue()
     other.coordinator = type(queue.coordinator)(queue.coordinator.journal, name="c2")
     other.coordinator.take_over()
@@ -366,7 +366,7 @@ def test_a_replaced_owner_gives_nothing_out(queue: Queue) -> None:
 
 
 def test_a_lease_is_told_as_it_is_then(queue: Queue) -> None:
-    """An acknowledgement may come while the answer waits for the journal's end (trap 99)."""
+    """An acknowledgement may come while the answer waits for the journal's end (trap 101)."""
     tenure = queue.coordinator.tenure
     ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=100)
     tenure.submit(ask, "lease", queue.coordinator.now, queue.coordinator.topics)

@@ -523,7 +523,6 @@ def run_seed(
 QUICK: Final = settings(
     max_examples=200,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

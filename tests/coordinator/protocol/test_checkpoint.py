@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.coordinator.protocol.checkpoint import Checkpoint
@@ -20,7 +20,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.builds(Checkpoint, offset=LONG, epoch=LONG, address=TEXT))
 def test_round_trip(checkpoint: Checkpoint) -> None:
     committed = checkpoint.to_group_offset()
@@ -45,13 +44,11 @@ def test_none_is_none() -> None:
     assert Checkpoint.from_group_offset(None) is None
 
 
-@settings(deadline=None)
 @given(st.one_of(TEXT, JSON.map(json.dumps)))
 def test_any_other_metadata_is_no_hint(metadata: str) -> None:
     assert Checkpoint.from_group_offset(GroupOffset(7, metadata)) is None
 
 
-@settings(deadline=None)
 @given(JSON, JSON)
 def test_any_epoch_and_address_are_read_or_are_no_hint(epoch: object, address: object) -> None:
     metadata = json.dumps({"version": 1, "epoch": epoch, "address": address})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.coordinator.protocol import commands
@@ -195,6 +195,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         rule=st.sampled_from(["*", "orders.*"]),
         mode=st.sampled_from([None, Mode.MARKERS]),
     ),
+    commands.OpenSidecars: st.builds(
+        commands.OpenSidecars, topics=st.lists(NAME, max_size=3).map(tuple)
+    ),
     commands.DescribeTopics: st.builds(
         commands.DescribeTopics,
         topics=st.lists(NAME, max_size=3).map(tuple),
@@ -302,7 +305,6 @@ def test_every_command_and_reply_is_drawn() -> None:
     assert set(REPLY_KINDS) == set(get_args(commands.Reply)) - {LogtxError}
 
 
-@settings(deadline=None)
 @given(st.one_of(*COMMAND_KINDS.values()), LONG)
 def test_commands_round_trip(command: commands.Command, request_id: int) -> None:
     if isinstance(command, commands.Begin):
@@ -317,7 +319,6 @@ def test_commands_round_trip(command: commands.Command, request_id: int) -> None
         assert [s.claim for s in back.steps] == [s.claim for s in command.steps]
 
 
-@settings(deadline=None)
 @given(st.one_of(*REPLY_KINDS.values()), LONG)
 def test_replies_round_trip(reply: commands.Reply, request_id: int) -> None:
     wire = pb.Reply.FromString(encode_reply(request_id, reply).SerializeToString())

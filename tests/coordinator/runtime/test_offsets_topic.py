@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.coordinator.core import offsets_lanes
@@ -68,13 +68,11 @@ OFFSETS: Final = st.builds(
 # ---- codecs -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(KEY)
 def test_keys_round_trip(key: OffsetsKey) -> None:
     assert decode_key(encode_key(key)) == key
 
 
-@settings(deadline=None)
 @given(OFFSETS)
 def test_values_round_trip(offsets: GroupOffsets) -> None:
     assert decode_value(encode_value(offsets)) == offsets
@@ -84,7 +82,6 @@ HEADER_BYTES: Final = 100
 """Upper bound of a value without its offsets."""
 
 
-@settings(deadline=None)
 @given(OFFSETS)
 def test_a_value_takes_no_more_than_was_reckoned_before_the_commit(offsets: GroupOffsets) -> None:
     committed = CommittedOffsets()
@@ -140,7 +137,6 @@ def test_what_does_not_decode_is_corrupt(decode: Callable[[Any], Any], raw: byte
         decode(raw)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_decode_or_are_corrupt(raw: bytes) -> None:
     for decode in (decode_key, decode_value):

@@ -30,8 +30,9 @@ from logtx.journal.records.types import (
 
 PARTITION = 3
 INCARNATION = 0x1A7E
-TOPICS = ("orders", "payments")
-"""The transactions of the first are marked, those of the second are placed."""
+TOPICS = ("orders", "payments", "invoices")
+"""Transactions are marked in the first, placed in the second, and in the third handed over to the
+home of another journal."""
 GROUP = "workers"
 
 
@@ -58,7 +59,7 @@ class Journal:
     sequences: dict[int, int] = field(default_factory=dict)
     data_end: int = 0
     input_end: int = 0
-    topic_ids: tuple[str, ...] = ("id-0", "id-1")
+    topic_ids: tuple[str, ...] = ("id-0", "id-1", "id-2")
 
     def __post_init__(self) -> None:
         """Begins with an owner."""
@@ -177,6 +178,7 @@ class Journal:
             added = tuple({p.key: p for p in self.named[begin] if p.key in written}.values())
         keys = {p.key: p for p in (*partitions, *added)}
         placed = {k: p for k, p in keys.items() if p.topic == TOPICS[1]}
+        handed = [p.key for p in partitions if p.topic == TOPICS[2]]
         offset = self.append(
             PrepareCommit(
                 begin=begin,
@@ -184,6 +186,7 @@ class Journal:
                 decided_ms=5_000 + self.end,
                 added=added,
                 placed=tuple(placed),
+                handed=tuple((key, PARTITION + 1) for key in handed),
             )
         )
         self.open.remove(begin)
@@ -240,6 +243,7 @@ ACTIONS = (
     "move",
     "part",
     "commit",
+    "commit-handed",
     "commit-wide",
     "commit-nothing",
     "abort",
@@ -282,12 +286,13 @@ def act(journal: Journal, action: Action) -> None:
         alone[what]()
     elif journal.open:
         begin, there = journal.open[one % len(journal.open)], data(two % 2, one % 3)
-        wide = [data(topic, number) for topic in range(2) for number in range(3)]
+        wide = [data(topic, number) for topic in range(3) for number in range(3)]
         of_one: dict[str, Callable[[], object]] = {
             "register": lambda: journal.register(begin, data(two % 2, one % 3, two - 1)),
             "move": lambda: journal.move(begin, two % 2),
             "part": lambda: journal.part(begin, there),
             "commit": lambda: journal.commit(begin, [there]),
+            "commit-handed": lambda: journal.commit(begin, [data(2, two % 3), there]),
             "commit-wide": lambda: journal.commit(begin, wide),
             "commit-nothing": lambda: journal.commit(begin, []),
             "abort": lambda: journal.abort(begin),

@@ -17,7 +17,7 @@ STORIES = st.lists(ACTION, min_size=5, max_size=25)
 SIZES = st.sampled_from([3, 7, 20, 10_000])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STORIES, SIZES, st.integers(1, 9))
 def test_the_projection_is_what_a_naive_replay_says(
     actions: list[Action], size: int, batch: int
@@ -30,7 +30,7 @@ def test_the_projection_is_what_a_naive_replay_says(
     asyncio.run(check())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STORIES, SIZES, st.integers(1, 9))
 def test_a_projector_that_is_killed_after_each_write_ends_with_the_same(
     actions: list[Action], size: int, batch: int

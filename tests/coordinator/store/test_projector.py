@@ -26,6 +26,7 @@ from logtx.journal.records.types import (
     Owner,
     PartitionWrites,
     Snapshot,
+    SnapshotHanded,
     SnapshotPlaces,
     SnapshotSteps,
     SnapshotTransaction,
@@ -113,7 +114,7 @@ def story(journal: Journal) -> None:
     first, second = journal.begin([data(0, 1, 3)]), journal.begin()
     journal.move(second, 0)
     journal.commit(first, [data(0, 1), data(1, 2)])
-    journal.commit(second, [data(1, 0), data(1, 2)])
+    journal.commit(second, [data(1, 0), data(1, 2), data(2, 1)])
     journal.place([2])
     journal.abort(journal.begin([data(1, 1)]))
     journal.part(journal.begin(), data(1, 1))
@@ -146,6 +147,7 @@ def snapshot(
     unfinished = [e for e in expected.values() if not e.header.finished]
     rows = [row for each in unfinished for row in _rows(each)]
     places = [p for each in unfinished if (p := _places(each)) is not None]
+    handed = [h for each in unfinished if (h := _handed(each)) is not None]
     for index in range(chunks):
         last = index == chunks - 1
         share = slice(index * len(rows) // chunks, (index + 1) * len(rows) // chunks)
@@ -161,6 +163,7 @@ def snapshot(
                 past_epochs=(),
                 transactions=tuple(rows[share]),
                 places=tuple(places) if last else (),
+                handed=tuple(handed) if last else (),
                 fence=fence,
             )
         )
@@ -224,11 +227,16 @@ def _places(expected: Expected) -> SnapshotPlaces | None:
     rows = tuple(
         (PartitionId(o.topic, o.partition, o.topic_id), o.last_offset + 1, o.place)
         for o in expected.operations
-        if o.placed
+        if o.placed and o.topic != TOPICS[2]
     )
     if not rows or header.commit_sequence is None:
         return None
     return SnapshotPlaces(header.txid.offset, header.commit_sequence, tuple(dict.fromkeys(rows)))
+
+
+def _handed(expected: Expected) -> SnapshotHanded | None:
+    found = {(o.topic, o.partition): 4 for o in expected.operations if o.topic == TOPICS[2]}
+    return SnapshotHanded(expected.header.txid.offset, tuple(found.items())) if found else None
 
 
 def forms(found: dict[TxId, Expected]) -> dict[TxId, tuple[Any, ...]]:

@@ -67,6 +67,7 @@ from logtx.journal.records.types import (
     SnapshotMode,
     SnapshotPlaces,
     SnapshotProducer,
+    SnapshotSince,
     SnapshotSteps,
     SnapshotTransaction,
 )
@@ -432,6 +433,39 @@ SAMPLES_V7: dict[str, JournalRecord] = {
     ),
 }
 """Decisions with many partitions, of which some are placed or handed over."""
+SINCE_OF_SIDECAR = (
+    (("delays._txnlog", 0), 41),
+    (("delays._txnlog", 3), 0),
+    (("fares._txnlog", 1), 7),
+)
+SIDECARS = tuple(
+    PartitionWrites(DataPartition(topic, partition), RANGES)
+    for (topic, partition), _ in SINCE_OF_SIDECAR
+)
+SAMPLES_V8: dict[str, JournalRecord] = {
+    "prepare_commit_with_sidecars": PrepareCommit(
+        begin=17042,
+        writes=(*SIDECARS, PartitionWrites(IDS[2], RANGES[1:])),
+        decided_ms=1_700_000_000_123,
+        sidecar_since=SINCE_OF_SIDECAR,
+    ),
+    "prepare_commit_with_sidecars_and_places": PrepareCommit(
+        begin=17042,
+        writes=(SIDECARS[0], *MANY, PartitionWrites(IDS[2], RANGES[1:])),
+        decided_ms=1_700_000_000_123,
+        added=IDS[1:2],
+        placed=(D0.key,),
+        handed=((F1.key, 3),),
+        sidecar_since=SINCE_OF_SIDECAR[:1],
+    ),
+    "snapshot_with_sidecars": chunk(
+        first=17040,
+        index=0,
+        last=True,
+        sidecar_since=(SnapshotSince(17020, SINCE_OF_SIDECAR), SnapshotSince(17021, ())),
+    ),
+}
+"""What speaks of records in sidecars. All others are written as before."""
 SPANS = (
     Span(ORIGIN, MessageId(7, AT_OFFSET, 1)),
     Span(MessageId(7, 17042, 3), MessageId(7, 17042, 4)),
@@ -467,6 +501,7 @@ GOLDEN_SAMPLES = {
     5: SAMPLES_V5,
     6: SAMPLES_V6,
     7: SAMPLES_V7,
+    8: SAMPLES_V8,
     9: SAMPLES_V9,
 }
 
@@ -528,6 +563,14 @@ PLACES = st.dictionaries(PARTITION_ID, st.tuples(LONG, st.none() | OFFSET), max_
 )
 SINCE = st.dictionaries(INT, LONG, max_size=3)
 HANDED = st.dictionaries(NAME, st.tuples(st.lists(INT, max_size=3, unique=True), INT), max_size=2)
+SINCES = st.lists(st.tuples(st.tuples(NAME, INT), OFFSET), max_size=4).map(
+    lambda found: tuple(
+        pair
+        for topic in dict.fromkeys(p[0][0] for p in found)
+        for pair in found
+        if pair[0][0] == topic
+    )
+)
 HANDED_KEYS = HANDED.map(
     lambda found: tuple(
         ((topic, partition), home)
@@ -610,6 +653,7 @@ SNAPSHOT = st.builds(
     fence=OFFSET,
     fence_places=OFFSETS,
     handed=TUPLES(st.builds(SnapshotHanded, LONG, HANDED_KEYS)).map(tuple),
+    sidecar_since=TUPLES(st.builds(SnapshotSince, LONG, SINCES)).map(tuple),
     adopted=TUPLES(
         st.builds(
             SnapshotAdopted,
@@ -668,6 +712,7 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         added=st.just(()) | PARTITIONS,
         placed=st.just(()) | GONE_KEYS,
         handed=st.just(()) | HANDED_KEYS,
+        sidecar_since=st.just(()) | SINCES,
     ),
     st.builds(
         PrepareCommit,
@@ -727,8 +772,9 @@ def test_golden(version: int, name: str) -> None:
 
 
 def test_every_type_has_a_golden_record() -> None:
+    assert set(GOLDEN_SAMPLES) == set(range(1, FORMAT_VERSION + 1))
     samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
-    samples |= SAMPLES_V9
+    samples |= SAMPLES_V8 | SAMPLES_V9
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -976,7 +1022,8 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x08\x03",
+        b"\x0a\x03",
+        b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",
         b"\x03\x12",

@@ -168,4 +168,4 @@ class LifeOfATransaction(RuleBasedStateMachine):
 
 
 TestLifeOfATransaction = LifeOfATransaction.TestCase
-TestLifeOfATransaction.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLifeOfATransaction.settings = settings(max_examples=200, stateful_step_count=40)

@@ -1,0 +1,87 @@
+"""What a commit has to do with sidecars: where it gets pointers, and what stands against them.
+Pure.
+
+A commit that accepts records in a sidecar partition also names the main partition: a transaction is
+delivered there, though maybe none of its records lie there. So it gets an end in each, one pointer
+for both (`lanes`). An abort leaves the main partition alone.
+
+Source: PIP-31, "Sidecar Approach".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import TopicModeError
+from ...journal.records.types import DataPartition
+from ...journal.sidecar import is_sidecar, main_of, sidecar_of
+from .transactions import TransactionMetadata
+
+
+def main_partition(key: TopicPartition) -> TopicPartition:
+    """Returns the main partition of a sidecar partition."""
+    return main_of(key[0]), key[1]
+
+
+def sidecars_among(
+    *writes: Mapping[TopicPartition, Sequence[BranchRange]],
+) -> dict[TopicPartition, None]:
+    """Returns the sidecar partitions for which these name records, in order."""
+    return {
+        key: None
+        for written in writes
+        for key, branches in written.items()
+        if is_sidecar(key[0]) and branches
+    }
+
+
+def with_mains(keys: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Returns partitions, and the main ones of the sidecars among them, each once."""
+    named = list(keys)
+    mains = [main_partition(key) for key in named if is_sidecar(key[0])]
+    return list(dict.fromkeys((*named, *mains))) if mains else named
+
+
+def pointing(transaction: TransactionMetadata) -> dict[TopicPartition, DataPartition]:
+    """Returns main partition → sidecar partition, of a decided transaction; {} for almost all."""
+    partitions = transaction.partitions
+    return {main_partition(key): partitions[key] for key in transaction.since}
+
+
+def since_of(
+    sidecars: Iterable[TopicPartition], told: Mapping[TopicPartition, int]
+) -> tuple[tuple[TopicPartition, int], ...]:
+    """Returns what a decision says of its sidecars.
+
+    Args:
+        sidecars: the sidecar partitions with records that it accepts.
+        told: main partition → its end, told after the commit was asked for. Where it is missing, 0
+            stands for it: that is right as well, and makes readers look for a first pointer from
+            the log's start on.
+    """
+    return tuple((key, told.get(main_partition(key), 0)) for key in sidecars)
+
+
+def check_mains_are_marked(
+    sidecars: Iterable[TopicPartition],
+    unmarked: Collection[TopicPartition],
+) -> None:
+    """Refuses a commit with records in the sidecar of a topic in metadata mode.
+
+    Args:
+        sidecars: the sidecar partitions with records that the commit accepts.
+        unmarked: the partitions in which it would be placed, or handed over.
+
+    Raises:
+        TopicModeError: there is one.
+    """
+    for key in sidecars:
+        main = main_partition(key)
+        if main in unmarked:
+            raise TopicModeError(
+                f"topic {main[0]} is in metadata mode, in which transactions can't write to a"
+                f" sidecar yet ({sidecar_of(main[0])}): write without one"
+                " (begin_transaction(sidecar=False)), or let the topic have markers: logtx topics"
+                f" set-mode {main[0]} --mode markers"
+            )

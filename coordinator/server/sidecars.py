@@ -1,0 +1,177 @@
+"""Creates the sidecars of topics when they are first asked for, and asks for ends of main
+partitions.
+
+A sidecar has as many partitions as its topic, its replicas and limits, and no retention: what a
+pointer names must stay until the pointer is gone. Lives on the coordinator's event loop; the log is
+asked outside of it.
+
+Source: PIP-31, "Sidecar Approach".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from ...journal.control import TopicPartition
+from ...journal.errors import (
+    CoordinatorBusyError,
+    LogtxError,
+    NotSupportedError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from ...journal.logs.interface import Log, TopicInfo
+from ...journal.records.codec import WITH_SIDECARS
+from ...journal.sidecar import sidecar_of
+from ..membership.members import Members
+from ..protocol.commands import Done, OpenSidecars
+from ..runtime.internal_topics import found_and_mended
+from ..runtime.questions import Questions
+from ..runtime.topics import TopicLookUps
+
+_LOG = logging.getLogger(__name__)
+
+REQUIRED: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Settings of a sidecar. With others committed records could be lost."""
+COPIED: Final = ("max.message.bytes", "min.insync.replicas", "message.timestamp.type")
+"""Settings that a sidecar takes over from its topic when it is created."""
+TIMEOUT_S: Final = 10.0
+"""Bound of each question to the log."""
+ENDS_TIMEOUT_S: Final = 2.0
+"""Bound of the question for ends before a commit. A longer one holds up the other commits of the
+stream while a broker is away; with a shorter one they are refused, and asked for again."""
+
+
+class Sidecars:
+    """Opens sidecars for the clients of one coordinator."""
+
+    def __init__(self, log: Log, look_ups: TopicLookUps) -> None:
+        """Asks nothing yet.
+
+        Args:
+            log: the log that holds the data partitions.
+            look_ups: looks up data topics.
+        """
+        self.members: Members | None = None
+        """Tells what other coordinators read; None: there are none."""
+        self._log, self._look_ups = log, look_ups
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="sidecars")
+        self._questions = Questions()
+
+    async def open(self, command: OpenSidecars) -> Done:
+        """Creates those sidecars that are missing, and checks the others.
+
+        Raises:
+            UnsupportedTopicError: a topic can't have one, or its sidecar has a setting that could
+                lose records; the message says how to mend it.
+            UnknownTopicError: there is no such topic.
+            NotSupportedError: a coordinator answers that does not read journals with sidecars.
+            BrokerError: the log does not answer, or a right is missing.
+            CoordinatorBusyError: topics could not be looked up; ask again.
+        """
+        names = {topic: sidecar_of(topic) for topic in command.topics}
+        self._check_builds()
+        refusal = await self._look_ups.learn([(topic, 0) for topic in names])
+        if refusal is not None:
+            raise refusal
+        loop = asyncio.get_running_loop()
+        for topic, sidecar in names.items():
+            await loop.run_in_executor(self._threads, self._open, topic, sidecar)
+        refusal = await self._look_ups.learn([(sidecar, 0) for sidecar in names.values()])
+        if refusal is not None:
+            raise refusal
+        return Done()
+
+    def _check_builds(self) -> None:
+        others = self.members.reached(time.monotonic()) if self.members is not None else []
+        for other in others:
+            if other.journal_format < WITH_SIDECARS:
+                raise NotSupportedError(
+                    f"the coordinator at {other.address} does not read journals with sidecars:"
+                    " upgrade it, then ask again"
+                )
+
+    def _open(self, topic: str, sidecar: str) -> None:
+        """Creates one sidecar, or checks it; runs in a thread."""
+        main = self._log.topic_info(topic, timeout_s=TIMEOUT_S)
+        try:
+            found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
+        except UnknownTopicError:
+            settings = {
+                name: value for name in COPIED if (value := (main.settings or {}).get(name))
+            }
+            created = self._log.create_topic(
+                sidecar,
+                partitions=main.partition_count,
+                replication_factor=main.replication_factor,
+                settings={**settings, **REQUIRED},
+                timeout_s=TIMEOUT_S,
+            )
+            if created:
+                _LOG.info("sidecar_created topic=%s partitions=%d", sidecar, main.partition_count)
+            found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
+        check_sidecar(found, main, self._log.bootstrap_servers)
+
+    async def main_ends(self, mains: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Returns the ends of main partitions, for `Marker.since`.
+
+        An end that a former leader tells is too low, which makes readers look further back, and no
+        harm.
+
+        Raises:
+            CoordinatorBusyError: a partition did not answer; nothing was done, ask again.
+        """
+        try:
+            told = await self._questions.ask(
+                "since", lambda: self._log.each_end_offset(mains, timeout_s=ENDS_TIMEOUT_S)
+            )
+        except (LogtxError, KafkaException) as error:
+            raise CoordinatorBusyError(f"the ends of {len(mains)} partitions: {error}") from error
+        ends: dict[TopicPartition, int] = {}
+        for key, end in told.items():
+            if isinstance(end, LogtxError):
+                raise CoordinatorBusyError(f"the end of {key[0]}[{key[1]}]: {end}") from end
+            ends[key] = end
+        return ends
+
+    def close(self) -> None:
+        """Stops asking, without waiting for what is under way."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._questions.close()
+
+
+def check_sidecar(found: TopicInfo, main: TopicInfo, servers: str) -> None:
+    """Refuses a sidecar that could lose records, or that lacks partitions.
+
+    Args:
+        found: what the log says of it.
+        main: what it says of its topic.
+        servers: ``bootstrap.servers``, for the command in the error's message.
+
+    Raises:
+        UnsupportedTopicError: names what is wrong and the command that mends it.
+    """
+    settings = found.settings or {}
+    wrong = {name: value for name, value in REQUIRED.items() if settings.get(name, value) != value}
+    if wrong:
+        told, mend = found_and_mended(found, wrong, servers)
+        raise UnsupportedTopicError(
+            f"{found.topic} has {told}, and committed records could be lost; mend it with: {mend}"
+        )
+    if found.partition_count < main.partition_count:
+        raise UnsupportedTopicError(
+            f"{found.topic} has {found.partition_count} partitions, and {main.topic}"
+            f" {main.partition_count}; mend it with: kafka-topics.sh --bootstrap-server {servers}"
+            f" --alter --topic {found.topic} --partitions {main.partition_count}"
+        )

@@ -1,0 +1,277 @@
+"""Transactions with records in sidecars: what is decided, and what goes out in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from logtx.coordinator.core.data_partitions import BRANCH_MARKER_BYTES, MARKER_FIXED_BYTES
+from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.lane import Failure
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.protocol import commands
+from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_control
+from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTopicError
+from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.types import DataPartition, PrepareCommit, Snapshot
+
+from ..harness import dump
+from .test_lanes import Stage as LaneStage
+from .test_lanes import decided
+from .test_shard_parts import Parts, is_committing, wrote
+
+A0, A1 = ("a", 0), ("a", 1)
+SIDE0, SIDE1 = ("a._txnlog", 0), ("a._txnlog", 1)
+OF_SIDE, OF_MAIN = BranchRange(0, 40, 49, 10), BranchRange(3, 7, 8, 2)
+
+
+# ---- lanes --------------------------------------------------------------------------------------
+
+
+def pointed(
+    begin: int, *sidecars: TopicPartition, main: tuple[BranchRange, ...] = ()
+) -> TransactionMetadata:
+    """Returns a committing transaction with records in sidecars."""
+    mains = [("a", number) for _, number in sidecars]
+    return replace(
+        decided(begin),
+        partitions={
+            **{key: DataPartition(*key, "id-side") for key in sidecars},
+            **{key: DataPartition(*key, "id-a") for key in mains},
+        },
+        branches={**dict.fromkeys(sidecars, (OF_SIDE,)), **dict.fromkeys(mains, main)},
+        since=dict.fromkeys(sidecars, 5),
+    )
+
+
+class Stage(LaneStage):
+    """Lanes that know a topic and its sidecar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.know("a")
+        self.tell("a._txnlog", "id-side")
+
+    def headers(self, index: int = 0) -> Marker:
+        """Returns a marker in flight."""
+        control = decode_control(self.sent[index].headers[1][1])
+        assert isinstance(control, Marker)
+        return control
+
+
+def test_a_pointer_goes_first_and_the_sidecars_marker_names_its_offset() -> None:
+    stage = Stage()
+    stage.write(pointed(0, SIDE0))
+    assert stage.in_flight() == [(0, A0)]
+    pointer = stage.headers()
+    assert pointer.is_pointer
+    assert (pointer.sidecar, pointer.branches, pointer.since) == ((OF_SIDE,), (), 5)
+    stage.answer(offset=77)
+    assert not stage.finished
+    assert stage.in_flight() == [(0, SIDE0)]
+    ended = stage.headers()
+    assert not ended.is_pointer
+    assert (ended.committed, ended.branches, ended.pointer) == (True, (OF_SIDE,), 77)
+    stage.answer()
+    assert stage.finished == {(0, 0): ()}
+
+
+def test_one_pointer_is_the_end_of_what_lies_in_both() -> None:
+    stage = Stage()
+    stage.write(pointed(0, SIDE0, main=(OF_MAIN,)))
+    assert stage.in_flight() == [(0, A0)]
+    pointer = stage.headers()
+    assert (pointer.sidecar, pointer.branches) == ((OF_SIDE,), (OF_MAIN,))
+    assert pointer.topic_id == "id-a"
+    stage.answer()
+    stage.answer()
+    assert stage.finished == {(0, 0): ()}
+
+
+def test_trap_90_pointers_and_markers_stand_in_one_lane() -> None:
+    stage = Stage()
+    marked = pointed(1, SIDE0, main=(OF_MAIN,))
+    marked.since, marked.branches = {}, {A0: (OF_MAIN,)}
+    del marked.partitions[SIDE0]
+    stage.write(pointed(0, SIDE0))
+    stage.write(marked)
+    stage.write(pointed(2, SIDE0))
+    assert stage.in_flight() == [(0, A0), (1, A0), (2, A0)]
+    # The first is refused: none behind it counts, and all go out again in their order.
+    assert stage.answer(Failure.REFUSED) == A0
+    stage.answer()
+    stage.answer()
+    stage.wait()
+    order = []
+    while stage.sent:
+        if stage.sent[0].job.partition.key == A0:
+            order.append(stage.sent[0].job.txid.offset)
+        stage.answer()
+        stage.wait()
+    assert order == [0, 1, 2]
+    assert set(stage.finished) == {(0, 0), (0, 1), (0, 2)}
+
+
+def test_a_topic_that_is_gone_leaves_the_marker_of_its_sidecar() -> None:
+    stage = Stage()
+    stage.write(pointed(0, SIDE0))
+    stage.answer(Failure.NO_TOPIC)
+    for _ in range(20):
+        stage.tell("a", None)
+        stage.wait(1_000)
+    assert stage.in_flight() == [(0, SIDE0)]
+    assert stage.headers().pointer is None, "there is none"
+    stage.answer()
+    assert stage.finished == {(0, 0): (A0,)}
+
+
+def test_a_pointer_whose_offset_is_not_told_is_written_once() -> None:
+    stage = Stage()
+    stage.write(pointed(0, SIDE0))
+    stage.answer(offset=None)
+    assert stage.headers().pointer is None
+    stage.answer()
+    assert stage.finished == {(0, 0): ()}
+
+
+def test_who_lost_the_journal_leaves_the_sidecars_marker_to_the_next_owner() -> None:
+    stage = Stage()
+    stage.write(pointed(0, SIDE0))
+    stage.lanes.forget(0)
+    stage.answer(offset=77)
+    assert not stage.sent
+    stage.write(pointed(0, SIDE0))
+    assert stage.headers().since == 5, "trap 91: it says what the first one said"
+    stage.answer()
+    stage.answer()
+    assert stage.finished == {(0, 0): ()}
+
+
+# ---- the shard ----------------------------------------------------------------------------------
+
+
+class Commits(Parts):
+    """A coordinator with an open transaction that writes to sidecars."""
+
+    def end(  # type: ignore[override]
+        self,
+        writes: dict[TopicPartition, tuple[BranchRange, ...]],
+        action: commands.Action = commands.Action.COMMIT,
+        ends: dict[TopicPartition, int] | None = None,
+        parts: int = 0,
+    ) -> commands.Reply | None:
+        command = commands.End(
+            session=self.session,
+            txid=self.txid,
+            action=action,
+            writes=writes,
+            parts=parts,
+            main_ends=ends or {},
+        )
+        return self.reply(self.ask(command))
+
+    @property
+    def transaction(self) -> TransactionMetadata:
+        """The transaction whose markers go out."""
+        return self.coordinator.markers[self.txid.offset].transaction
+
+    @property
+    def decision(self) -> PrepareCommit:
+        """What was decided."""
+        [entry] = self.records(PrepareCommit)
+        assert isinstance(entry.record, PrepareCommit)
+        return entry.record
+
+
+@pytest.fixture
+def stage() -> Commits:
+    """A coordinator that knows a sidecar."""
+    made = Commits()
+    facts = made.coordinator.topics["a"]
+    made.coordinator.topics["a._txnlog"] = TopicFacts(
+        topic_id="id-side",
+        partition_count=facts.partition_count,
+        record_max_bytes=facts.record_max_bytes,
+    )
+    return made
+
+
+def test_a_commit_names_the_main_partition_too_and_what_it_ended_at(stage: Commits) -> None:
+    assert is_committing(stage.end({SIDE0: wrote(0), SIDE1: ()}, ends={A0: 41, A1: 3}))
+    assert stage.decision.sidecar_since == ((SIDE0, 41),)
+    assert stage.transaction.since == {SIDE0: 41}
+    assert set(stage.transaction.partitions) == {SIDE0, SIDE1, A0}
+    assert stage.transaction.branches[A0] == ()
+    assert encode_entry(stage.records(PrepareCommit)[0])[0] == 8
+
+
+def test_an_abort_leaves_the_main_partition_alone(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)}, commands.Action.ABORT)
+    assert set(stage.transaction.partitions) == {SIDE0}
+    assert not stage.transaction.since
+
+
+def test_an_end_that_was_not_told_is_the_logs_start(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)})
+    assert stage.transaction.since == {SIDE0: 0}
+
+
+def test_what_parts_name_counts(stage: Commits) -> None:
+    assert stage.add(0, {SIDE0: wrote(1)}) == commands.Done()
+    assert is_committing(stage.end({A1: wrote(0)}, ends={A0: 9}, parts=1))
+    assert stage.transaction.since == {SIDE0: 9}
+    assert set(stage.transaction.partitions) == {SIDE0, A0, A1}
+
+
+def test_the_next_owner_says_the_same(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)}, ends={A0: 41})
+    loaded = stage.journal.load(stage.coordinator.config)
+    assert dump(loaded) == dump(stage.coordinator.shard)
+    [transaction] = loaded.transactions
+    assert transaction.since == {SIDE0: 41}
+
+
+def test_trap_91_a_snapshot_keeps_what_a_decision_said(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)}, ends={A0: 41})
+    first = stage.snapshot()
+    assert {encode_entry(chunk)[0] for chunk in stage.records(Snapshot)} == {8}
+    replica = Replica(stage.coordinator.shard.partition, stage.coordinator.config, first)
+    for offset, entry in enumerate(stage.journal.entries):
+        if offset >= first:
+            replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+    replica.read_decisions()
+    assert replica.shard is not None
+    [transaction] = replica.shard.transactions
+    assert transaction.since == {SIDE0: 41}
+
+
+def test_a_main_topic_that_does_not_exist_is_told(stage: Commits) -> None:
+    side = ("c._txnlog", 0)
+    stage.coordinator.topics["c._txnlog"] = stage.coordinator.topics["a._txnlog"]
+    assert isinstance(stage.end({side: wrote(0)}), UnknownTopicError)
+
+
+def test_a_topic_in_metadata_mode_is_refused_and_the_remedy_named(stage: Commits) -> None:
+    topic_id = stage.coordinator.topics["a"].topic_id
+    for phase in (Phase.TO_METADATA, Phase.METADATA):
+        change = ModeChange("a", topic_id, phase)
+        stage.coordinator.shard.modes.replay(stage.coordinator.shard.next_offset, change)
+    refusal = stage.end({SIDE0: wrote(0)}, ends={A0: 41})
+    assert isinstance(refusal, TopicModeError)
+    assert "begin_transaction(sidecar=False)" in str(refusal)
+    assert "set-mode a --mode markers" in str(refusal)
+
+
+def test_a_pointer_must_fit_the_main_topic(stage: Commits) -> None:
+    facts = stage.coordinator.topics["a"]
+    stage.coordinator.topics["a"] = TopicFacts(
+        topic_id=facts.topic_id,
+        partition_count=facts.partition_count,
+        record_max_bytes=MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * 3,
+    )
+    refusal = stage.end({SIDE0: wrote(1, 2), A0: wrote(3, 4)}, ends={A0: 41})
+    assert isinstance(refusal, RequestTooLargeError)
+    assert "a[0]" in str(refusal)

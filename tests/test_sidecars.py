@@ -1,0 +1,182 @@
+"""Transactions in sidecars: producer, coordinator and consumer together, over each transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import logtx
+from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicError
+from logtx.journal.logs.interface import Log
+from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
+
+from .test_end_to_end import MakeTopic, cluster, consumer, producer, servers, values
+
+__all__ = ["cluster", "consumer", "producer", "servers"]
+MakeConsumer = Callable[..., logtx.Consumer]
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quickly_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Believes a lost sidecar almost at once: these logs have no leader that could have slept."""
+    monkeypatch.setattr("logtx.consumer.sidecar_read.CONFIRM_S", 0.2)
+
+
+def committed(producer: logtx.Producer, topic: str, *written: str, sidecar: bool = True) -> None:
+    """Commits a transaction with these records."""
+    with producer.begin_transaction(sidecar=sidecar) as txn:
+        for value in written:
+            txn.produce(topic, value, partition=0)
+
+
+def test_both_kinds_are_delivered_in_commit_order_and_aborts_leave_no_trace(
+    log: Log, producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    first = producer.begin_transaction(sidecar=True)
+    second = producer.begin_transaction()
+    third = producer.begin_transaction(sidecar=True)
+    for number in range(3):
+        for name, txn in (("first", first), ("second", second), ("third", third)):
+            txn.produce(topic, f"{name} {number}", partition=0)
+    producer.flush(TIMEOUT_S)
+    before = log.end_offset(topic, 0)
+    assert before == 3, "only the second one wrote to the topic"
+    third.abort()
+    second.commit(finished=True)
+    first.commit(finished=True)
+    expected = [f"{name} {n}".encode() for name in ("second", "first") for n in range(3)]
+    assert values(consumer(topic), 6) == expected
+    assert log.end_offset(topic, 0) == before + 2, "a marker and a pointer"
+    assert log.end_offset(sidecar_of(topic), 0) == 8, "six records and two markers"
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_records_are_of_the_main_topic_and_lie_in_the_sidecar(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, level: str
+) -> None:
+    topic = make_topic()
+    with producer.begin_transaction(sidecar=True) as txn:
+        txn.produce(topic, b"value", b"key", partition=0, headers=[("name", b"x")], timestamp=5_000)
+    message = consumer(topic, isolation_level=level).poll(TIMEOUT_S)
+    assert message is not None
+    assert message.error() is None
+    assert (message.topic(), message.partition(), message.key()) == (topic, 0, b"key")
+    assert ("name", b"x") in (message.headers() or ())
+    assert message.timestamp()[1] == 5_000
+    assert is_delivered_from_sidecar(message.offset() or 0)
+
+
+def test_a_restart_in_the_middle_goes_on_where_it_was(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(), unique("group")
+    committed(producer, topic, *(str(n) for n in range(50)))
+    found: list[bytes] = []
+    for share in (7, 20, 23):
+        reader = consumer(topic, group_id=group, enable_auto_commit="false")
+        while len(found) < sum((7, 20, 23)[: (7, 20, 23).index(share) + 1]):
+            message = reader.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None
+            found.append(message.value() or b"")
+            last = message
+        if len(found) < 50:
+            reader.commit(message=last, asynchronous=False)
+            [place] = reader.position([*reader.assignment()])
+            assert f"~{len(found)}" in (place.metadata or "")
+        else:
+            assert reader.poll(0.3) is None
+        reader.close()
+    assert found == [str(n).encode() for n in range(50)]
+
+
+def test_branches_write_to_the_sidecar_of_their_transaction(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    txn = producer.begin_transaction(sidecar=True)
+    kept, dropped = txn.branch(), txn.branch()
+    for number in range(4):
+        kept.produce(topic, f"kept {number}", partition=0)
+        dropped.produce(topic, f"dropped {number}", partition=0)
+    txn.accept(kept.finish())
+    dropped.finish()
+    txn.produce(topic, "own", partition=0)
+    txn.commit()
+    found = values(consumer(topic), 5)
+    assert sorted(found) == [b"kept 0", b"kept 1", b"kept 2", b"kept 3", b"own"]
+
+
+def test_the_setting_makes_it_the_default(
+    log: Log, servers: dict[str, Any], consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    with logtx.Producer({**servers, "transaction.sidecar.min.bytes": 0}) as producer:
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, "aside", partition=0)
+        with producer.begin_transaction(sidecar=False) as txn:
+            txn.produce(topic, "inside", partition=0)
+    assert values(consumer(topic), 2) == [b"aside", b"inside"]
+    assert log.end_offset(topic, 0) == 3
+    with pytest.raises(ConfigError, match="can't grow into its sidecar yet"):
+        logtx.Producer({**servers, "transaction.sidecar.min.bytes": 1_000})
+
+
+def test_nobody_names_a_sidecar(
+    servers: dict[str, Any], producer: logtx.Producer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one")
+    for sidecar in (True, False):
+        txn = producer.begin_transaction(sidecar=sidecar)
+        with pytest.raises(ConfigError, match=f"write to {topic}, in a transaction"):
+            txn.produce(sidecar_of(topic), "x", partition=0)
+        txn.abort()
+    del servers
+
+
+def test_readers_in_serial_order_say_that_they_can_not_yet(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one")
+    with pytest.raises(ConsumerError, match="can't deliver yet: read with"):
+        consumer(topic, isolation_level="serializable").poll(TIMEOUT_S)
+
+
+def test_a_sidecar_that_lost_records_stops_its_readers(
+    log: Log,
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    transport: str,
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock cluster deletes no records")
+    topic = make_topic()
+    committed(producer, topic, "one", "two")
+    committed(producer, topic, "three")
+    log.delete_records(sidecar_of(topic), 0, 1)
+    reader = consumer(topic)
+    with pytest.raises(ConsumerError, match="begins at 1, and its records at 0"):
+        reader.poll(TIMEOUT_S)
+    skipping = consumer(topic, torn_reset="skip")
+    assert values(skipping, 1) == [b"three"]
+    assert skipping.stats()["torn_transactions"] == 1
+
+
+def test_a_sidecar_with_a_retention_is_refused_with_the_remedy(
+    log: Log, producer: logtx.Producer, make_topic: MakeTopic, transport: str
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock cluster knows no settings")
+    topic = make_topic()
+    log.create_topic(sidecar_of(topic), partitions=1, settings={"retention.ms": "1000"})
+    txn = producer.begin_transaction(sidecar=True)
+    with pytest.raises(UnsupportedTopicError, match=r"--add-config retention.ms=-1"):
+        txn.produce(topic, "x", partition=0)
+    txn.abort()
