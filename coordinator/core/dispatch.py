@@ -296,6 +296,20 @@ class Dispatch:
                     left_ms=lease.left_ms,
                 )
 
+    def untold(self, leases: Iterable[Lease]) -> None:
+        """Ends leases that their consumer was never told of. They don't count as deliveries."""
+        for lease in leases:
+            held = self._leases.get(lease.number)
+            if held is None:
+                continue
+            here = self._queues[held.group].partitions[held.partition]
+            for span, number in list(here.leased.within(lease.span)):
+                if number == lease.number:
+                    here.counts.remove(span)
+                    if lease.delivery_count > 1:
+                        here.counts.put(span, lease.delivery_count - 1)
+            self._end(lease.number)
+
     def wait(self, command: Acquire, ref: Ref, now: Instant) -> Ref | None:
         """Lets a request wait until there is something for its consumer.
 
@@ -312,6 +326,11 @@ class Dispatch:
         gone = set(map(id, refs))
         for key in [k for k, each in self._waiting.items() if id(each.ref) in gone]:
             del self._waiting[key]
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether any partition's end may be wanted; False is certain."""
+        return bool(self._waiting or self._wanted)
 
     def wanted(self) -> list[PartitionId]:
         """Returns the partitions whose ends are to be asked for now."""

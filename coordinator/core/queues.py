@@ -26,8 +26,10 @@ from ...journal.errors import (
     CoordinatorLoadingError,
     GroupBoundError,
     UnknownTopicError,
+    UnsupportedTopicError,
 )
 from ...journal.places import PartitionId
+from ...journal.sidecar import is_sidecar, main_of
 from ...journal.spans import MessageId
 from ..protocol import commands
 from ..protocol.queues import AckResult, AckType
@@ -66,6 +68,7 @@ class Queues:
 
         Raises:
             UnknownTopicError: a topic to subscribe to does not exist.
+            UnsupportedTopicError: a topic to subscribe to is a sidecar.
             UnknownSubscriptionError: of the group, or of a partition.
             NotAttachedError: the consumer is not attached.
             AckOutOfRangeError: a partition does not have these messages.
@@ -83,6 +86,11 @@ class Queues:
     ) -> Decision:
         named: list[PartitionId] = []
         for topic in command.topics:
+            if is_sidecar(topic):
+                raise UnsupportedTopicError(
+                    f"{topic} is a sidecar, whose records come with those of its topic: subscribe"
+                    f" to {main_of(topic)}"
+                )
             facts = topics.get(topic)
             if facts is None:
                 raise UnknownTopicError(f"topic {topic!r} does not exist: create it first")
@@ -171,12 +179,16 @@ class Queues:
     def check_is_no_subscription(self, group: str) -> None:
         """Refuses to take a subscription for a consumer group.
 
+        Who asks whether a group has offsets, because its binding could end, learns by this error
+        that it may not: acknowledgements are kept here for ever.
+
         Raises:
             GroupBoundError: it is one.
         """
         if group in self.subscriptions:
             raise GroupBoundError(
-                f"{group!r} is a subscription: a consumer group needs another name"
+                f"{group!r} is a subscription, and has no offsets: a consumer group needs another"
+                " name"
             )
 
     # ---- what the journal says ------------------------------------------------------------------
@@ -216,6 +228,15 @@ class Queues:
             case commands.Attached(leases) if leases:
                 return commands.Attached(self.dispatch.told(leases))
         return reply
+
+    def untold(self, reply: commands.Reply) -> None:
+        """Takes back an answer that its consumer never gets: the leases in it end.
+
+        Without this, the messages would wait for the time of a lease that nobody knows of.
+        """
+        match reply:
+            case commands.Leases(leases) | commands.Attached(leases):
+                self.dispatch.untold(leases)
 
     def state_of(self, group: str, partition: PartitionId, message: MessageId) -> MessageState:
         """Returns the state of one message.

@@ -138,6 +138,7 @@ class Shard(ShardState):
                 case commands.GetOutcome():
                     return self._handle_get_outcome(command, ref, now)
                 case commands.FetchOffsets():
+                    self.queues.check_is_no_subscription(command.group)
                     reply = self.offsets.fetch(command.group, command.partitions)
                     return Decision(replies=((ref, reply),), fresh=True)
                 case commands.ClaimOffsets():

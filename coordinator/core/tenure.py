@@ -786,6 +786,8 @@ class Tenure:
                 pass
 
     def _fail(self, item: _Item, error: LogtxError) -> None:
+        if isinstance(item, _Answer):
+            self.shard.queues.untold(item.reply)
         if isinstance(item, _Answer | _LookUp):
             self._shell.answer(item.ref, error)
 

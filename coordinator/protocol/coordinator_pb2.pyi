@@ -684,7 +684,7 @@ class Lease(_message.Message):
     def __init__(self, number: _Optional[int] = ..., topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., delivery_count: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("group", "consumer", "kind", "topics", "starts", "held", "ack_timeout_ms")
+    __slots__ = ("group", "consumer", "kind", "topics", "starts", "held", "ack_timeout_ms", "version", "partition", "partition_count")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SHARED: _ClassVar[Attach.Kind]
@@ -698,6 +698,9 @@ class Attach(_message.Message):
     STARTS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     kind: Attach.Kind
@@ -705,7 +708,10 @@ class Attach(_message.Message):
     starts: _containers.RepeatedCompositeFieldContainer[Partitions]
     held: _containers.RepeatedCompositeFieldContainer[Acks]
     ack_timeout_ms: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ...) -> None: ...
+    version: int
+    partition: int
+    partition_count: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Attached(_message.Message):
     __slots__ = ("leases",)

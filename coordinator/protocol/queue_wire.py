@@ -13,6 +13,7 @@ from ...journal.txid import TxId
 from . import commands
 from . import coordinator_pb2 as pb
 from .fields import (
+    PROTOCOL_VERSION,
     check_group,
     check_new_name,
     check_new_topics,
@@ -95,7 +96,8 @@ def _lease_from_wire(wire: pb.Lease) -> Lease:
 
 
 def encode_attach(wire: pb.Attach, command: commands.Attach) -> None:
-    """Encodes a consumer's joining."""
+    """Encodes a consumer's joining. Leaves the journal partition to the caller."""
+    wire.version = PROTOCOL_VERSION
     wire.group, wire.consumer = command.group, command.consumer
     wire.kind = _KINDS[command.kind]
     wire.topics.extend(command.topics)

@@ -16,6 +16,7 @@ from . import commands, queue_wire
 from . import coordinator_pb2 as pb
 from .fields import (
     MODES,
+    PROTOCOL_VERSION,
     STATES,
     check_group,
     check_name,
@@ -35,9 +36,6 @@ from .fields import (
     writes_from_wire,
     writes_to_wire,
 )
-
-PROTOCOL_VERSION: Final = 2
-"""Version that `Connect` carries; a coordinator refuses any other."""
 
 _ACTIONS: Final[Mapping[commands.Action, pb.End.Action]] = {
     commands.Action.COMMIT: pb.End.COMMIT,
