@@ -359,6 +359,12 @@ class AckOutOfRangeError(LogtxError):
     kafka_code = KafkaError._INVALID_ARG
 
 
+class NotHeldError(LogtxError):
+    """The consumer does not hold this message: it acknowledged it, or was never given it."""
+
+    kafka_code = KafkaError._INVALID_ARG
+
+
 class DoubleStartError(LogtxError):
     """Two producers connected with one ``transactional.id`` and one generation: both are closed."""
 

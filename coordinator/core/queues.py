@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from ...journal.acks import Ack, Acks, AddAcks, Subscribe
 from ...journal.errors import (
     AckOutOfRangeError,
-    CoordinatorLoadingError,
+    CoordinatorBusyError,
     GroupBoundError,
     UnknownTopicError,
     UnsupportedTopicError,
@@ -32,7 +32,7 @@ from ...journal.places import PartitionId
 from ...journal.sidecar import is_sidecar, main_of
 from ...journal.spans import MessageId
 from ..protocol import commands
-from ..protocol.queues import AckResult, AckType
+from ..protocol.queues import AcknowledgeType, AckResult
 from .data_partitions import Topics
 from .decision import Decision, Instant, Ref
 from .dispatch import Dispatch
@@ -126,11 +126,11 @@ class Queues:
     ) -> Decision:
         group, consumer = command.group, command.consumer
         self.subscriptions.require(group)
-        if command.type in (AckType.RELEASE, AckType.RENEW):
+        if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
             self.dispatch.require(group, consumer)
             own: list[bool] = []
             for each in command.acks:
-                if command.type is AckType.RENEW:
+                if command.type is AcknowledgeType.RENEW:
                     own += self.dispatch.renew(group, consumer, each, now)
                 else:
                     own += self.dispatch.release(group, consumer, each, command.delay_ms, now)
@@ -138,7 +138,7 @@ class Queues:
             return Decision(replies=((ref, commands.AckResults(results)),))
         self._check_range(command.acks)
         deleted, results = self.subscriptions.effective(group, command.acks)
-        rejected = command.type is AckType.REJECT
+        rejected = command.type is AcknowledgeType.REJECT
         record = Ack(group=group, acks=deleted, rejected=rejected)
         return Decision(
             records=(record,) if deleted else (),
@@ -168,7 +168,7 @@ class Queues:
             where = f"{each.partition.topic}[{each.partition.partition}]"
             if end is None:
                 self.dispatch.want(each.partition)
-                raise CoordinatorLoadingError(f"the end of {where} is not known yet")
+                raise CoordinatorBusyError(f"the end of {where} is not known yet")
             last = max(span.hi for span in each.spans) if each.spans else MessageId(0)
             if last > MessageId(end):
                 raise AckOutOfRangeError(

@@ -21,18 +21,18 @@ from .fields import (
     first_offsets_from_wire,
     first_offsets_to_wire,
 )
-from .queues import AckResult, AckType, Lease
+from .queues import AcknowledgeType, AckResult, Lease
 
 _KINDS: Final[Mapping[SubscriptionKind, pb.Attach.Kind]] = {
     SubscriptionKind.SHARED: pb.Attach.SHARED,
     SubscriptionKind.FAILOVER: pb.Attach.FAILOVER,
 }
 _KINDS_FROM_WIRE: Final = {wire: kind for kind, wire in _KINDS.items()}
-_TYPES: Final[Mapping[AckType, pb.Acknowledge.Type]] = {
-    AckType.ACCEPT: pb.Acknowledge.ACCEPT,
-    AckType.REJECT: pb.Acknowledge.REJECT,
-    AckType.RELEASE: pb.Acknowledge.RELEASE,
-    AckType.RENEW: pb.Acknowledge.RENEW,
+_TYPES: Final[Mapping[AcknowledgeType, pb.Acknowledge.Type]] = {
+    AcknowledgeType.ACCEPT: pb.Acknowledge.ACCEPT,
+    AcknowledgeType.REJECT: pb.Acknowledge.REJECT,
+    AcknowledgeType.RELEASE: pb.Acknowledge.RELEASE,
+    AcknowledgeType.RENEW: pb.Acknowledge.RENEW,
 }
 _TYPES_FROM_WIRE: Final = {wire: type_ for type_, wire in _TYPES.items()}
 _RESULTS: Final[Mapping[AckResult, pb.AckResults.Result]] = {

@@ -18,7 +18,7 @@ from ...journal.spans import Span
 from ...journal.value import value
 
 
-class AckType(StrEnum):
+class AcknowledgeType(StrEnum):
     """What a consumer says of messages, without a transaction."""
 
     ACCEPT = "accept"
@@ -96,7 +96,7 @@ class Acknowledge:
     group: str
     consumer: int
     """Only RELEASE and RENEW look at it: they are about leases of its own."""
-    type: AckType
+    type: AcknowledgeType
     acks: tuple[Acks, ...]
     delay_ms: int = 0
     """With RELEASE: how long nobody gets them."""

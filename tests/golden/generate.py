@@ -30,7 +30,7 @@ from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.core.topic_homes import TopicHomes
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckType
+from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
 from logtx.journal.acks import Acks
 from logtx.journal.control import (
@@ -541,7 +541,7 @@ def _queue(w: World, p: commands.SessionId) -> None:
     """A queue: acknowledged plainly, rejected, by transactions that commit, abort, stay open."""
     w.ask(commands.Attach(group="queue", consumer=1, topics=("a",), starts={A0: 4}))
     w.coordinator.tenure.queue_ends_told({QUEUED: 100}, w.coordinator.now)
-    for kind, offset in (AckType.ACCEPT, 4), (AckType.REJECT, 9):
+    for kind, offset in (AcknowledgeType.ACCEPT, 4), (AcknowledgeType.REJECT, 9):
         acks = (Acks(QUEUED, (_message(offset), _message(offset + 2))),)
         w.ask(commands.Acknowledge(group="queue", consumer=1, type=kind, acks=acks))
     for offset, action in (

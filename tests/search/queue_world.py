@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckResult, AckType
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.acks import Ack, Acks, AddAcks
 from logtx.journal.errors import AckConflictError
 from logtx.journal.places import PartitionId
@@ -441,16 +441,16 @@ class QueueWorld:
             case ("plain", c, m):
                 draft.spend("plain")
                 draft.let_go(c, (m,))
-                self._ask(draft, ("plain", (m,)), _plain(c, m, AckType.ACCEPT))
+                self._ask(draft, ("plain", (m,)), _plain(c, m, AcknowledgeType.ACCEPT))
             case ("plain_late", c, m):
                 draft.spend("plain")
                 draft.spend("late")
                 draft.let_go(c, (m,))
-                draft.bag = (*draft.bag, self.commands(_plain(c, m, AckType.ACCEPT)))
+                draft.bag = (*draft.bag, self.commands(_plain(c, m, AcknowledgeType.ACCEPT)))
             case ("release", c, m):
                 draft.spend("release")
                 draft.let_go(c, (m,))
-                self._submit(draft, ("setup",), _plain(c, m, AckType.RELEASE))
+                self._submit(draft, ("setup",), _plain(c, m, AcknowledgeType.RELEASE))
             case ("crash", c):
                 draft.spend("consumer_crash")
                 draft.hold(c, ())
@@ -575,7 +575,7 @@ def _acquire(c: int) -> commands.Acquire:
     return commands.Acquire(group=GROUP, consumer=c, max_offsets=1)
 
 
-def _plain(c: int, m: int, type_: AckType) -> commands.Acknowledge:
+def _plain(c: int, m: int, type_: AcknowledgeType) -> commands.Acknowledge:
     return commands.Acknowledge(group=GROUP, consumer=c, type=type_, acks=named((m,)))
 
 

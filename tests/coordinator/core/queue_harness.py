@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from logtx.coordinator.core.subscriptions import MessageState
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckType, Lease
+from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.journal.acks import Acks, SubscriptionKind
 from logtx.journal.places import PartitionId
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
@@ -94,7 +94,9 @@ class Queue:
         assert isinstance(answer, commands.Leases), answer
         return answer.leases[0] if answer.leases else None
 
-    def acknowledge(self, consumer: int, type_: AckType, *spans: Span, delay_ms: int = 0) -> Any:
+    def acknowledge(
+        self, consumer: int, type_: AcknowledgeType, *spans: Span, delay_ms: int = 0
+    ) -> Any:
         answer = self.ask(
             commands.Acknowledge(
                 group=GROUP, consumer=consumer, type=type_, acks=acks(*spans), delay_ms=delay_ms

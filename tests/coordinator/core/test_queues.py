@@ -11,11 +11,12 @@ from logtx.coordinator.core import dispatch, snapshot
 from logtx.coordinator.core.snapshot import SnapshotReader, SnapshotTaker
 from logtx.coordinator.core.subscriptions import VALID_PREVIOUS, MessageState
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckResult, AckType
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.acks import SubscriptionKind
 from logtx.journal.errors import (
     AckConflictError,
     AckOutOfRangeError,
+    CoordinatorBusyError,
     CoordinatorLoadingError,
     GroupBoundError,
     NotAttachedError,
@@ -68,7 +69,7 @@ def pending_in_another(queue: Queue) -> None:
 
 
 def deleted(queue: Queue) -> None:
-    assert queue.acknowledge(1, AckType.ACCEPT, message(0)) == (AckResult.DONE,)
+    assert queue.acknowledge(1, AcknowledgeType.ACCEPT, message(0)) == (AckResult.DONE,)
 
 
 Case = Callable[[Queue], None]
@@ -84,8 +85,8 @@ CASES: list[tuple[Case, AckResult, MessageState, object, MessageState]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
-@pytest.mark.parametrize("kind", [AckType.ACCEPT, AckType.REJECT])
-def test_a_plain_acknowledgement(queue: Queue, case: tuple, kind: AckType) -> None:  # type: ignore[type-arg]
+@pytest.mark.parametrize("kind", [AcknowledgeType.ACCEPT, AcknowledgeType.REJECT])
+def test_a_plain_acknowledgement(queue: Queue, case: tuple, kind: AcknowledgeType) -> None:  # type: ignore[type-arg]
     before, result, state, _, _ = case
     before(queue)
     assert queue.acknowledge(1, kind, message(0)) == (result,)
@@ -103,15 +104,19 @@ def test_an_acknowledgement_in_a_transaction(queue: Queue, case: tuple) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
-@pytest.mark.parametrize("kind", [AckType.RELEASE, AckType.RENEW])
-def test_a_release_is_about_ones_own_lease_alone(queue: Queue, case: tuple, kind: AckType) -> None:  # type: ignore[type-arg]
+@pytest.mark.parametrize("kind", [AcknowledgeType.RELEASE, AcknowledgeType.RENEW])
+def test_a_release_is_about_ones_own_lease_alone(
+    queue: Queue,
+    case: tuple,  # type: ignore[type-arg]
+    kind: AcknowledgeType,
+) -> None:
     before = case[0]
     before(queue)
     was = queue.state(0)
     [result] = queue.acknowledge(1, kind, message(0))
     own = before is pending_here
     assert result is (AckResult.DONE if own else AckResult.LOST)
-    assert queue.state(0) is (AVAILABLE if own and kind is AckType.RELEASE else was)
+    assert queue.state(0) is (AVAILABLE if own and kind is AcknowledgeType.RELEASE else was)
 
 
 def test_what_a_cumulative_acknowledgement_names_conflicts_as_each_does(queue: Queue) -> None:
@@ -121,7 +126,7 @@ def test_what_a_cumulative_acknowledgement_names_conflicts_as_each_does(queue: Q
     told = queue.add_acks("two", two, message(0), message(1), message(2))
     assert isinstance(told, AckConflictError)
     assert [queue.state(n) for n in range(3)] == [AVAILABLE, PENDING_ACK, AVAILABLE]
-    assert queue.acknowledge(1, AckType.ACCEPT, message(0), message(1)) == (
+    assert queue.acknowledge(1, AcknowledgeType.ACCEPT, message(0), message(1)) == (
         AckResult.DONE,
         AckResult.PENDING,
     )
@@ -212,7 +217,9 @@ def test_a_reply_waits_for_its_record(queue: Queue) -> None:
     )
     first, again = queue.send(command), queue.send(command)
     plain = queue.send(
-        commands.Acknowledge(group=GROUP, consumer=1, type=AckType.ACCEPT, acks=acks(message(1)))
+        commands.Acknowledge(
+            group=GROUP, consumer=1, type=AcknowledgeType.ACCEPT, acks=acks(message(1))
+        )
     )
     assert not {first, again, plain} & queue.coordinator.replies.keys()
     queue.coordinator.ack()
@@ -223,7 +230,7 @@ def test_a_reply_waits_for_its_record(queue: Queue) -> None:
 
 
 def test_what_is_deleted_pending_or_leased_is_not_given_out(queue: Queue) -> None:
-    queue.acknowledge(1, AckType.ACCEPT, message(1))
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, message(1))
     queue.add_acks("t", queue.begin("t"), message(3))
     given = [queue.acquire(n % 2 + 1, 2) for n in range(20)]
     spans = [lease.span for lease in given if lease is not None]
@@ -262,7 +269,7 @@ def test_a_lease_ends_with_its_time_and_counts(queue: Queue) -> None:
     assert first is not None
     assert (first.delivery_count, first.left_ms) == (1, 1_000)
     queue.coordinator.pass_time(900)
-    assert queue.acknowledge(1, AckType.RENEW, message(0)) == (AckResult.DONE,)
+    assert queue.acknowledge(1, AcknowledgeType.RENEW, message(0)) == (AckResult.DONE,)
     queue.coordinator.pass_time(900)
     assert queue.state(0) is PENDING
     queue.coordinator.pass_time(100)
@@ -278,7 +285,9 @@ def test_a_lease_ends_with_its_time_and_counts(queue: Queue) -> None:
 def test_a_released_message_waits_for_its_delay(queue: Queue) -> None:
     lease = queue.acquire(1)
     assert lease is not None
-    assert queue.acknowledge(1, AckType.RELEASE, message(4), delay_ms=500) == (AckResult.DONE,)
+    assert queue.acknowledge(1, AcknowledgeType.RELEASE, message(4), delay_ms=500) == (
+        AckResult.DONE,
+    )
     ref = queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=5))
     queue.coordinator.pass_time(499)
     assert ref not in queue.coordinator.replies
@@ -353,13 +362,30 @@ def test_a_lease_waits_for_the_abort_that_freed_it(queue: Queue) -> None:
     assert queue.state(0) is PENDING_ACK
 
 
+def test_a_lease_that_is_never_told_is_none(queue: Queue) -> None:
+    """The journal does not answer: its consumer asks again, and would wait for its own lease."""
+    tenure = queue.coordinator.tenure
+    lease = queue.acquire(1, 2)
+    assert lease is not None
+    queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span)
+    ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=100)
+    tenure.submit(ask, "lost", queue.coordinator.now, queue.coordinator.topics)
+    assert queue.state(0) is PENDING
+    tenure.end_told(None, "no answer")
+    assert isinstance(queue.coordinator.replies["lost"], CoordinatorLoadingError)
+    assert queue.state(0) is AVAILABLE
+    again = queue.acquire(2, 2)
+    assert again is not None
+    assert again.delivery_count == 2, "what was not told does not count"
+
+
 def test_a_replaced_owner_gives_nothing_out(queue: Queue) -> None:
     """It would lease what its successor has deleted (trap 99)."""
     other = Queue()
     other.coordinator = type(queue.coordinator)(queue.coordinator.journal, name="c2")
     other.coordinator.take_over()
     other.tell_ends()
-    other.acknowledge(1, AckType.ACCEPT, offsets(0, END))
+    other.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, END))
     ref = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=5))
     assert ref not in queue.coordinator.replies
     assert not queue.coordinator.serving
@@ -370,7 +396,9 @@ def test_a_lease_is_told_as_it_is_then(queue: Queue) -> None:
     tenure = queue.coordinator.tenure
     ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=100)
     tenure.submit(ask, "lease", queue.coordinator.now, queue.coordinator.topics)
-    txid = commands.Acknowledge(group=GROUP, consumer=2, type=AckType.ACCEPT, acks=acks(message(4)))
+    txid = commands.Acknowledge(
+        group=GROUP, consumer=2, type=AcknowledgeType.ACCEPT, acks=acks(message(4))
+    )
     tenure.submit(txid, "ack", queue.coordinator.now, queue.coordinator.topics)
     queue.coordinator.ack()
     queue.coordinator._tell_end()
@@ -391,9 +419,9 @@ def test_a_window_bounds_how_far_acknowledgements_run_ahead(
     for _ in range(3):
         lease = queue.acquire(2, 1)
         assert lease is not None
-        queue.acknowledge(2, AckType.ACCEPT, lease.span)
+        queue.acknowledge(2, AcknowledgeType.ACCEPT, lease.span)
     assert queue.acquire(2, 1) is None
-    queue.acknowledge(1, AckType.RELEASE, message(0))
+    queue.acknowledge(1, AcknowledgeType.RELEASE, message(0))
     told = [r for r in queue.coordinator.replies.values() if isinstance(r, commands.Leases)]
     assert told[-1].leases[0].span == message(0), "what was given out before may be, again"
 
@@ -421,9 +449,9 @@ def test_what_nobody_could_mean_is_refused(queue: Queue) -> None:
     txid = queue.begin("t")
     beyond = offsets(0, END + 1)
     assert isinstance(queue.add_acks("t", txid, beyond), AckOutOfRangeError)
-    assert isinstance(queue.acknowledge(1, AckType.ACCEPT, beyond), AckOutOfRangeError)
+    assert isinstance(queue.acknowledge(1, AcknowledgeType.ACCEPT, beyond), AckOutOfRangeError)
     assert isinstance(queue.attach(3, topics=("nowhere",)), UnknownTopicError)
-    assert isinstance(queue.acknowledge(9, AckType.RELEASE, message(0)), NotAttachedError)
+    assert isinstance(queue.acknowledge(9, AcknowledgeType.RELEASE, message(0)), NotAttachedError)
     elsewhere = P0._replace(topic_id="of a former topic")
     named = acks(message(0), partition=elsewhere)
     queue.tell_ends(END, elsewhere)
@@ -431,7 +459,7 @@ def test_what_nobody_could_mean_is_refused(queue: Queue) -> None:
         commands.AddAcks(session=queue.sessions["t"], txid=txid, group=GROUP, acks=named),
         commands.AddAcks(session=queue.sessions["t"], txid=txid, group="?", acks=acks(message(0))),
         commands.Acquire(group="?", consumer=1, max_offsets=1),
-        commands.Acknowledge(group=GROUP, consumer=1, type=AckType.ACCEPT, acks=named),
+        commands.Acknowledge(group=GROUP, consumer=1, type=AcknowledgeType.ACCEPT, acks=named),
     ):
         assert isinstance(queue.ask(command), UnknownSubscriptionError)
     assert queue.coordinator.shard.queues.subscriptions.get(GROUP) is not None
@@ -440,11 +468,11 @@ def test_what_nobody_could_mean_is_refused(queue: Queue) -> None:
 
 def test_an_end_that_is_not_known_yet_is_waited_for(queue: Queue) -> None:
     queue.fail_over()
-    told = queue.acknowledge(1, AckType.ACCEPT, message(0))
-    assert isinstance(told, CoordinatorLoadingError)
+    told = queue.acknowledge(1, AcknowledgeType.ACCEPT, message(0))
+    assert isinstance(told, CoordinatorBusyError)
     assert queue.coordinator.shard.queues.dispatch.wanted() == [P0]
     queue.tell_ends()
-    assert queue.acknowledge(1, AckType.ACCEPT, message(0)) == (AckResult.DONE,)
+    assert queue.acknowledge(1, AcknowledgeType.ACCEPT, message(0)) == (AckResult.DONE,)
 
 
 def test_a_name_is_a_consumer_group_or_a_subscription(queue: Queue) -> None:
@@ -483,7 +511,7 @@ def test_a_snapshot_says_what_the_journal_says(
     monkeypatch.setattr(snapshot, "CHUNK_BYTES", 300)
     txid = queue.begin("t")
     queue.add_acks("t", txid, *(message(n) for n in (0, 2, 4)))
-    queue.acknowledge(1, AckType.ACCEPT, *(message(n) for n in (1, 5, 7, 9)))
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, *(message(n) for n in (1, 5, 7, 9)))
     shard = queue.coordinator.shard
     taker = SnapshotTaker(shard)
     reader = None

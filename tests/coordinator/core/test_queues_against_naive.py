@@ -9,7 +9,7 @@ import pytest
 
 from logtx.coordinator.core.subscriptions import MessageState
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckResult, AckType
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.errors import AckConflictError
 from logtx.journal.spans import AT_OFFSET, MessageId
 
@@ -65,7 +65,7 @@ class Naive:
 
     def plain(self) -> None:
         named = self.some()
-        results = self.queue.acknowledge(1, AckType.ACCEPT, *map(message, named))
+        results = self.queue.acknowledge(1, AcknowledgeType.ACCEPT, *map(message, named))
         for n, result in zip(named, results, strict=True):
             if self.of[n] is None:
                 assert result is AckResult.DONE
@@ -101,7 +101,7 @@ class Naive:
 
     def release(self) -> None:
         consumer, named = self.chance.choice(CONSUMERS), self.some()
-        results = self.queue.acknowledge(consumer, AckType.RELEASE, *map(message, named))
+        results = self.queue.acknowledge(consumer, AcknowledgeType.RELEASE, *map(message, named))
         for n, result in zip(named, results, strict=True):
             if self.holder[n] == consumer:
                 assert result is AckResult.DONE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
-from logtx.coordinator.protocol.queues import AckResult, AckType, Lease
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.coordinator.protocol.replies import decode_reply, encode_reply
 from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
@@ -220,7 +220,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         commands.Acknowledge,
         group=NAME,
         consumer=LONG,
-        type=st.sampled_from(AckType),
+        type=st.sampled_from(AcknowledgeType),
         acks=ACKS,
         delay_ms=LONG,
     ),

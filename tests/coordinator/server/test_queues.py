@@ -17,13 +17,13 @@ from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.client.queries import CoordinatorQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AckResult, AckType, Lease
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.acks import Acks
 from logtx.journal.errors import (
     AckConflictError,
     AckOutOfRangeError,
-    CoordinatorLoadingError,
+    CoordinatorBusyError,
     GroupBoundError,
     LogtxError,
     NotAllowedError,
@@ -98,7 +98,7 @@ class Worker:
             group=GROUP, consumer=self.number, topics=topics, held=parts, **more
         )
         # An owner that has just begun may not know the ends yet, nor that it is the owner.
-        while isinstance(reply := self.stream.ask(command), CoordinatorLoadingError):
+        while isinstance(reply := self.stream.ask(command), CoordinatorBusyError):
             time.sleep(0.01)
         return reply.leases if isinstance(reply, commands.Attached) else reply
 
@@ -120,11 +120,15 @@ class Worker:
         """Whether its subscription has a partition: then it may say what became of messages."""
         acks = (Acks(partition, (message(0),)),)
         reply = self.stream.ask(
-            commands.Acknowledge(group=GROUP, consumer=self.number, type=AckType.ACCEPT, acks=acks)
+            commands.Acknowledge(
+                group=GROUP, consumer=self.number, type=AcknowledgeType.ACCEPT, acks=acks
+            )
         )
         return isinstance(reply, commands.AckResults)
 
-    def acknowledge(self, *spans: Span, type_: AckType = AckType.ACCEPT, delay_ms: int = 0) -> Any:
+    def acknowledge(
+        self, *spans: Span, type_: AcknowledgeType = AcknowledgeType.ACCEPT, delay_ms: int = 0
+    ) -> Any:
         """Returns the results, or the error."""
         command = commands.Acknowledge(
             group=GROUP,
@@ -133,7 +137,7 @@ class Worker:
             acks=(Acks(orders(self.log), spans),),
             delay_ms=delay_ms,
         )
-        while isinstance(reply := self.stream.ask(command), CoordinatorLoadingError):
+        while isinstance(reply := self.stream.ask(command), CoordinatorBusyError):
             time.sleep(0.01)
         return reply.results if isinstance(reply, commands.AckResults) else reply
 
@@ -325,7 +329,7 @@ def test_delays_and_times_run_out_without_a_request(
 ) -> None:
     had = worker.acquire(1)
     began_s = time.monotonic()
-    released = worker.acknowledge(had.span, type_=AckType.RELEASE, delay_ms=400)
+    released = worker.acknowledge(had.span, type_=AcknowledgeType.RELEASE, delay_ms=400)
     assert released == (AckResult.DONE,)
     rest = worker.acquire()
     assert rest.span.lo == had.span.hi, "the delayed one is passed over"
