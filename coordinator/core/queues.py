@@ -97,7 +97,13 @@ class Queues:
             named += [PartitionId(topic, p, facts.topic_id) for p in range(facts.partition_count)]
         subscription = self.subscriptions.get(command.group)
         known = {} if subscription is None else subscription.partitions
-        new = [(p, command.starts.get(p.key, 0)) for p in named if p not in known]
+        # A topic that got more partitions: the first messages of these are of the queue, too.
+        topics_before = {(p.topic, p.topic_id) for p in known}
+        new = [
+            (p, 0 if (p.topic, p.topic_id) in topics_before else command.starts.get(p.key, 0))
+            for p in named
+            if p not in known
+        ]
         record = Subscribe(
             group=command.group,
             kind=command.kind if subscription is None else subscription.kind,

@@ -72,7 +72,8 @@ class Attach:
     """Counts when the subscription is made."""
     topics: tuple[str, ...] = ()
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where the subscription begins in partitions that are new to it; 0 where nothing is said."""
+    """Where the subscription begins in topics that are new to it; 0 where nothing is said, and in
+    partitions that a topic of it got since."""
     held: tuple[Acks, ...] = ()
     """What the consumer works on, by leases of a former owner or connection."""
     ack_timeout_ms: int = 30_000

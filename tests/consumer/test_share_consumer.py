@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import confluent_kafka
@@ -12,6 +13,7 @@ import pytest
 
 import logtx
 from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.coordinator.service import CoordinatorConfig
@@ -27,6 +29,7 @@ from logtx.journal.errors import (
     UnknownTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
 from logtx.producer.producer import Producer
 
 from ..waiting import eventually
@@ -147,6 +150,25 @@ def test_transactions_of_the_input_come_whole_and_aborted_ones_do_not(
     (again,) = take(queue, 1)
     assert (again.value(), queue.delivery_count(again)) == (b"4", 2)
     assert queue.delivery_count(found[3]) == 1
+
+
+def test_a_topic_in_metadata_mode_is_a_queue_too(
+    queues: Queues, producer: Producer, memory_log: MemoryLog
+) -> None:
+    queue = queues()
+    with producer.begin_transaction() as txn:
+        txn.produce("orders", b"0", partition=0)
+    with closing(AdminQueries(memory_log, timeout_s=TIMEOUT_S)) as admin:
+        admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
+    with producer.begin_transaction() as txn:
+        for number in (1, 2):
+            txn.produce("orders", b"%d" % number, partition=0)
+    fill(producer, 1, first=3)
+    found = take(queue, 4)
+    assert sorted(values(found)) == [b"0", b"1", b"2", b"3"]
+    queue.acknowledge(found[values(found).index(b"1")])
+    queue.close()
+    assert sorted(values(take(queues(), 3))) == [b"0", b"2", b"3"]
 
 
 def test_a_queue_begins_at_the_end_by_default(queues: Queues, producer: Producer) -> None:

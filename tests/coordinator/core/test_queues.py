@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,6 +25,7 @@ from logtx.journal.errors import (
     TransactionCommittedError,
     UnknownSubscriptionError,
     UnknownTopicError,
+    UnsupportedTopicError,
 )
 from logtx.journal.records.types import AbortReason, Entry
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
@@ -363,7 +365,7 @@ def test_a_lease_waits_for_the_abort_that_freed_it(queue: Queue) -> None:
 
 
 def test_a_lease_that_is_never_told_is_none(queue: Queue) -> None:
-    """The journal does not answer: its consumer asks again, and would wait for its own lease."""
+    """The journal does not answer: its consumer would wait for a lease of its own (trap 103)."""
     tenure = queue.coordinator.tenure
     lease = queue.acquire(1, 2)
     assert lease is not None
@@ -528,3 +530,21 @@ def test_a_snapshot_says_what_the_journal_says(
     read.queues.replay_decided(txid.offset, committed=True)
     shard.queues.replay_decided(txid.offset, committed=True)
     assert dump(read)["subscriptions"] == dump(shard)["subscriptions"]
+
+
+def test_partitions_that_a_topic_got_begin_with_their_first_message(queue: Queue) -> None:
+    """A consumer that begins at the end says where that is, and it may be the second one."""
+    known = queue.coordinator.topics["a"]
+    count = known.partition_count
+    queue.coordinator.topics["a"] = replace(known, partition_count=count + 1)
+    starts = {("a", 0): 5, ("a", count): 5, ("b", 0): 5}
+    command = commands.Attach(group=GROUP, consumer=3, topics=("a", "b"), starts=starts)
+    assert queue.ask(command) == commands.Attached(())
+    subscription = queue.coordinator.shard.queues.subscriptions.require(GROUP)
+    begins = {p.key: each.start for p, each in subscription.partitions.items()}
+    assert begins["a", 0] == begins["a", count] == MessageId(0)
+    assert begins["b", 0] == MessageId(5), "the topic is new to the subscription"
+
+
+def test_a_sidecar_is_no_queue(queue: Queue) -> None:
+    assert isinstance(queue.attach(3, topics=("a._txnlog",)), UnsupportedTopicError)

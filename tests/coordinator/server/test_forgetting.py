@@ -153,7 +153,7 @@ def test_a_subscription_keeps_its_binding(
     shards: Callable[[], list[Shard]],
     admin: AdminQueries,
 ) -> None:
-    """Bound anew elsewhere, it would begin with all messages again."""
+    """Bound anew elsewhere, it would begin with all messages again (trap 104)."""
     admin.bind_group("q", "t")
     admin.bind_group("g", "t")
     with RawStream(coordinator.address, journal_partition_of("t", PARTITIONS)) as stream:

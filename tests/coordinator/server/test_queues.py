@@ -232,6 +232,7 @@ def test_who_has_no_stream_of_its_own_is_refused(
 def test_messages_of_a_topic_that_was_created_anew_are_others(
     worker: Worker, coordinator: EmbeddedCoordinator
 ) -> None:
+    """An end of the new one says nothing of the former one (trap 102)."""
     worker.acquire()
     worker.acquiring()
     worker.log.delete_topic("orders")
