@@ -156,11 +156,16 @@ class AttachedClient:
         began_s, hint, served = time.monotonic(), "", False
         self._on_attached(found.connected.leases)
         with self._lock:
+            # It has just attached. An earlier Attach would let go of what it got since.
+            attaching = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            attached = [self._requests.pop(i)[1] for i in attaching]
             for request_id, (command, _) in self._requests.items():
                 found.stream.send((request_id, command))
             self._stream = found.stream
             if self._closing.is_set():
                 found.stream.close()  # `_stop` came before there was a stream to close.
+        for future in attached:
+            future.set_result(found.connected)
         try:
             replies = found.rest
             while not self._closing.is_set():

@@ -126,6 +126,11 @@ class Dispatch:
         """Partitions whose ends are wanted, though nobody waits for messages of them."""
         self._opens_ms = 0
         """When a new owner begins to give out messages, in monotonic ms."""
+        self._stirred = True
+        """Whether there may be something for a request that waits, which was not looked for yet.
+        With a thousand idle consumers, to look each time would take longer than the work."""
+        self._look_ms: int | None = None
+        """When there may be something though nothing happens: a delay is over. None: never."""
 
     # ---- consumers ------------------------------------------------------------------------------
 
@@ -142,6 +147,7 @@ class Dispatch:
         known = queue.consumers.get(command.consumer)
         if known is not None:
             self._end_leases(command.group, command.consumer)
+        self._stirred = True
         timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
         queue.consumers[command.consumer] = _Consumer(
             command.consumer, frozenset(command.topics), timeout_ms
@@ -347,7 +353,9 @@ class Dispatch:
     def ends_told(self, ends: Iterable[tuple[PartitionId, int]]) -> None:
         """Takes ends of partitions. A lower one than was told before is of a broker behind."""
         for partition, end in ends:
-            self._ends[partition] = max(end, self._ends.get(partition, 0))
+            before = self._ends.get(partition, 0)
+            self._stirred = self._stirred or end > before
+            self._ends[partition] = max(end, before)
             self._wanted.pop(partition, None)
 
     def end_of(self, partition: PartitionId) -> int | None:
@@ -366,6 +374,7 @@ class Dispatch:
         here = None if queue is None else queue.partitions.get(acks.partition)
         if here is None:
             return
+        self._stirred = True  # The window may have opened.
         for span in acks.spans:
             here.leased.remove(span)
             here.delayed.remove(span)
@@ -386,6 +395,7 @@ class Dispatch:
             for part in own:
                 assert here is not None, "something is leased there"
                 here.leased.remove(part)
+                self._stirred = True
                 if delay_ms > 0:
                     here.delayed.put(part, now.monotonic_ms + min(delay_ms, TIMEOUT_MAX_MS))
             results.append(bool(own))
@@ -424,6 +434,7 @@ class Dispatch:
             self._end(number)
 
     def _end(self, number: int) -> None:
+        self._stirred = True
         held = self._leases.pop(number)
         here = self._queues[held.group].partitions[held.partition]
         for span in [span for span, lease in here.leased.rows() if lease == number]:
@@ -447,10 +458,13 @@ class Dispatch:
             for consumer in gone:
                 self._end_leases(group, consumer)
                 del queue.consumers[consumer]
+                self._stirred = True
 
     def due(self, now: Instant) -> tuple[Ref, Leases] | None:
         """Returns the answer to a request that waited: messages, or none because its time is up."""
         self.expire(now)
+        if not self._is_stirred(now):
+            return None
         for key, each in list(self._waiting.items()):
             queue = self._queues.get(each.command.group)
             here = None if queue is None else queue.consumers.get(each.command.consumer)
@@ -458,7 +472,29 @@ class Dispatch:
             if lease is not None or here is None or each.until_ms <= now.monotonic_ms:
                 del self._waiting[key]
                 return each.ref, Leases(() if lease is None else (lease,))
+        self._stirred, self._look_ms = False, self._next_look_ms(now)
         return None
+
+    def stir(self) -> None:
+        """Notes that messages became available, by an abort, or a partition joined."""
+        self._stirred = True
+
+    def _is_stirred(self, now: Instant) -> bool:
+        # The oldest request waits for the shortest time.
+        oldest = next(iter(self._waiting.values()), None)
+        is_late = oldest is not None and oldest.until_ms <= now.monotonic_ms
+        is_due = self._look_ms is not None and self._look_ms <= now.monotonic_ms
+        return self._stirred or is_late or is_due
+
+    def _next_look_ms(self, now: Instant) -> int | None:
+        delayed = (
+            until_ms
+            for queue in self._queues.values()
+            for here in queue.partitions.values()
+            for _, until_ms in here.delayed.rows()
+        )
+        opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
+        return min((*opens, *delayed), default=None)
 
     def holder(self, group: str, partition: PartitionId, message: MessageId) -> int | None:
         """Returns the consumer that a message is leased to, or None."""

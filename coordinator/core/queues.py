@@ -204,6 +204,7 @@ class Queues:
         match record:
             case Subscribe():
                 self.subscriptions.replay_subscribe(record)
+                self.dispatch.stir()
             case AddAcks():
                 self.subscriptions.replay_add_acks(record)
                 for each in record.acks:
@@ -218,6 +219,8 @@ class Queues:
         for group, acks in self.subscriptions.replay_decided(begin, committed=committed):
             if committed:
                 self.dispatch.taken(group, acks, deleted=True)
+            else:
+                self.dispatch.stir()
 
     # ---- what is due, and what is told ----------------------------------------------------------
 

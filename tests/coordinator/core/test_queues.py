@@ -444,6 +444,26 @@ def test_a_failover_subscription_gives_a_partition_to_one_at_a_time() -> None:
     assert told[-1].leases[0].span.lo == first.span.lo, "what returns comes first"
 
 
+def test_an_idle_consumer_costs_nothing_until_something_happens(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command ends with a look at what is due: a thousand consumers may wait."""
+    queue.acquire(1)
+    waiting = queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=5))
+    given = queue.coordinator.shard.queues.dispatch
+    looks: list[object] = []
+    acquire = given.acquire
+    monkeypatch.setattr(given, "acquire", lambda *args: looks.append(args) or acquire(*args))
+    queue.coordinator.pass_time(100)
+    looks.clear()
+    for _ in range(5):
+        queue.coordinator.pass_time(100)
+    assert not looks
+    queue.acknowledge(1, AcknowledgeType.RELEASE, message(3))
+    assert looks
+    assert queue.coordinator.replies[waiting].leases[0].span.lo <= message(3).lo
+
+
 # ---- bad input ----------------------------------------------------------------------------------
 
 
