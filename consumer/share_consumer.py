@@ -496,12 +496,14 @@ class ShareConsumer:
 
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
-            rest = [*_by_partition(self._holdings.take_all()), *self._holdings.take_unread()]
-            if rest:
-                self._outgoing.setdefault((AcknowledgeType.RELEASE, 0), []).extend(rest)
+            self._holdings.take_all()
+            self._holdings.take_unread()
         self._send(client)
+        # What it does not name when it attaches is free at once. Its request that waits must not
+        # get any of that: without topics it gets nothing.
+        self._topics = ()
         deadline_s = time.monotonic() + CLOSE_S
-        for _, future in self._sent:
+        for future in (*(future for _, future in self._sent), client.submit(self._attach())):
             try:
                 future.result(max(0.0, deadline_s - time.monotonic()))
             except TimeoutError:
