@@ -50,6 +50,9 @@ RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
+END_PAUSE_MS: Final = 200
+"""Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
+transactions that are placed there, a shorter one reads for nothing more often."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -222,6 +225,7 @@ class ShareConsumer:
                 left_s = deadline_s - time.monotonic()
                 if found or left_s <= 0:
                     return found
+                self._send(client)
                 self._acquire(client, left_s)
         finally:
             self._polling.release()
@@ -247,7 +251,13 @@ class ShareConsumer:
                 self._attach_s = time.monotonic() + ATTACH_AGAIN_S
                 client.submit(self._attach())
             most = self._config.poll_records
-            command = Acquire(group=self.group_id, consumer=self._number, max_offsets=most)
+            assert self._reader is not None, "it is subscribed"
+            command = Acquire(
+                group=self.group_id,
+                consumer=self._number,
+                max_offsets=most,
+                at_ends=self._reader.may_be_placed(self._topics),
+            )
             self._acquiring = client.submit(command)
         try:
             reply = self._acquiring.result(wait_s)
@@ -288,7 +298,8 @@ class ShareConsumer:
         for message, name in self._reading:
             with self._lock:
                 if self._has_lost:
-                    break
+                    self._end(AcknowledgeType.RELEASE)
+                    return
                 key = _key(message)
                 self._holdings.give(key, name)
                 if not self._config.is_explicit:
@@ -297,10 +308,21 @@ class ShareConsumer:
             if len(found) >= self._config.poll_records:
                 self._renew(client)
                 return
-        # Behind the last message is a gap, which no message has.
-        self._end(AcknowledgeType.ACCEPT)
+        self._end_read()
 
-    def _end(self, type_: AcknowledgeType) -> None:
+    def _end_read(self) -> None:
+        """Ends a lease that was read: behind its last message is a gap, which no message has.
+
+        At the end of a partition a home may still place messages: that part is looked at later.
+        """
+        assert self._reader is not None, "it is subscribed"
+        with self._lock:
+            gap = self._holdings.pass_gap(self._reader.bound)
+            if gap is not None and not self._has_lost:
+                self._outgoing.setdefault((AcknowledgeType.ACCEPT, 0), []).append(gap)
+        self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
+
+    def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
         """Ends reading a lease; says what becomes of the rest of it, if that is still its own."""
         if self._reading is not None:
             self._reading.close()  # type: ignore[attr-defined]  # it is a generator
@@ -308,7 +330,7 @@ class ShareConsumer:
         with self._lock:
             rest = self._holdings.end()
             if rest is not None and not self._has_lost:
-                self._outgoing.setdefault((type_, 0), []).append(rest)
+                self._outgoing.setdefault((type_, delay_ms), []).append(rest)
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""

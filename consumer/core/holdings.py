@@ -74,6 +74,16 @@ class Holdings:
             return None
         return Acks(lease.partition, (Span(self._at, lease.span.hi),))
 
+    def pass_gap(self, bound: MessageId) -> Acks | None:
+        """Passes over what of the lease holds no message, up to a bound.
+
+        Returns that; None if it is nothing.
+        """
+        lease = self._lease
+        assert lease is not None, "it is read"
+        start, self._at = self._at, max(self._at, min(bound, lease.span.hi))
+        return Acks(lease.partition, (Span(start, self._at),)) if start < self._at else None
+
     # ---- acknowledgements -----------------------------------------------------------------------
 
     def look(self, key: RecordKey) -> Given | None:

@@ -168,6 +168,8 @@ class RangeReader:
         self._own = self._log.consumer(self._settings) if consumer is None else None
         self._consumer: LogConsumer = cast(LogConsumer, consumer or self._own)
         self._reached = part.start.o2 >= part.end
+        self.has_followed = False
+        """Whether it came to a mode record, and read the home by itself."""
 
     def _make_buffer(self, start: Position, places: RangePlaces | None) -> PartitionBuffer:
         key, options = (self._part.topic, self._part.partition), self._options()
@@ -306,6 +308,7 @@ class RangeReader:
 
     def _follow(self, met: ModeMet) -> None:
         """Goes on behind a mode record, with what its home places in the rest of the range."""
+        self.has_followed = True
         part, key = self._part, (self._part.topic, self._part.partition)
         if TopicIds(self._log).is_another(part.topic, met.topic_id):
             # It was meant for a topic of this name that was deleted.

@@ -27,7 +27,7 @@ from typing import Final
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.errors import NotAttachedError
 from ...journal.places import PartitionId
-from ...journal.spans import ORIGIN, MessageId, Span, SpanMap
+from ...journal.spans import AT_OFFSET, ORIGIN, MessageId, Span, SpanMap
 from ..protocol.queues import Acquire, Attach, Lease, Leases
 from .decision import Instant, Ref
 from .subscriptions import SubscribedPartition, Subscription, Subscriptions
@@ -204,7 +204,7 @@ class Dispatch:
             here = queue.partitions.setdefault(partition, _Partition())
             if not self._may_have(subscription, queue, partition, consumer):
                 continue
-            span = self._next_span(partition, known, here, command.max_offsets, now)
+            span = self._next_span(partition, known, here, command, now)
             if span is not None:
                 queue.turn += 1
                 here.active = consumer.number
@@ -231,14 +231,14 @@ class Dispatch:
         partition: PartitionId,
         known: SubscribedPartition,
         here: _Partition,
-        max_offsets: int,
+        command: Acquire,
         now: Instant,
     ) -> Span | None:
         end = self._ends.get(partition)
         if end is None:
             return None
         here.next = max(here.next, known.end)
-        start, behind = known.start, MessageId(end)
+        start, behind = known.start, MessageId(end, AT_OFFSET if command.at_ends else 0)
         spans = len(known.deleted) + len(known.pending) + len(here.leased)
         if here.next.offset - start.offset >= WINDOW_OFFSETS or spans >= WINDOW_SPANS:
             behind = min(behind, here.next)
@@ -249,7 +249,7 @@ class Dispatch:
         if found is None:
             return None
         lo, hi = found
-        hi = min(hi, MessageId(lo.offset + max(1, min(max_offsets, LEASE_OFFSETS_MAX))))
+        hi = min(hi, MessageId(lo.offset + max(1, min(command.max_offsets, LEASE_OFFSETS_MAX))))
         # One count for all of a lease: what was given out before, and what was not, part here.
         bound = here.counts.skip(lo)
         if bound == lo:
@@ -395,6 +395,7 @@ class Dispatch:
             for part in own:
                 assert here is not None, "something is leased there"
                 here.leased.remove(part)
+                here.counts.remove(_behind_all(part))
                 self._stirred = True
                 if delay_ms > 0:
                     here.delayed.put(part, now.monotonic_ms + min(delay_ms, TIMEOUT_MAX_MS))
@@ -502,6 +503,14 @@ class Dispatch:
         here = None if queue is None else queue.partitions.get(partition)
         number = None if here is None else here.leased.at(message)
         return None if number is None else self._leases[number].consumer
+
+
+def _behind_all(span: Span) -> Span:
+    """Returns what of a released span was at the very end of a partition: no message yet, so that
+    what is placed there later was not given out before. No message ends there."""
+    lo, hi = span
+    is_end = hi == MessageId(hi.offset, AT_OFFSET)
+    return Span(max(lo, MessageId(hi.offset)), hi) if is_end else Span(hi, hi)
 
 
 def _available(known: SubscribedPartition, here: _Partition, span: Span) -> Iterator[Span]:

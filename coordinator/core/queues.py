@@ -30,7 +30,7 @@ from ...journal.errors import (
 )
 from ...journal.places import PartitionId
 from ...journal.sidecar import is_sidecar, main_of
-from ...journal.spans import MessageId
+from ...journal.spans import AT_OFFSET, MessageId
 from ..protocol import commands
 from ..protocol.queues import AcknowledgeType, AckResult
 from .data_partitions import Topics
@@ -176,7 +176,7 @@ class Queues:
                 self.dispatch.want(each.partition)
                 raise CoordinatorBusyError(f"the end of {where} is not known yet")
             last = max(span.hi for span in each.spans) if each.spans else MessageId(0)
-            if last > MessageId(end):
+            if last > MessageId(end, AT_OFFSET):
                 raise AckOutOfRangeError(
                     f"{where} ends at {end}, and messages up to {tuple(last)} are acknowledged:"
                     " acknowledge messages as they were given out"

@@ -720,14 +720,16 @@ class Attached(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("group", "consumer", "max_offsets")
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    AT_ENDS_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     max_offsets: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ...) -> None: ...
+    at_ends: bool
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)

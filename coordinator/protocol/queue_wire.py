@@ -133,6 +133,7 @@ def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
     """Encodes a consumer's question for messages."""
     wire.group, wire.consumer = command.group, command.consumer
     wire.max_offsets = command.max_offsets
+    wire.at_ends = command.at_ends
 
 
 def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
@@ -144,7 +145,10 @@ def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
     if wire.max_offsets < 1:
         raise ConfigError("a consumer asks for a lease of 0 offsets: ask for 1 at least")
     return commands.Acquire(
-        group=check_group(wire.group), consumer=wire.consumer, max_offsets=wire.max_offsets
+        group=check_group(wire.group),
+        consumer=wire.consumer,
+        max_offsets=wire.max_offsets,
+        at_ends=wire.at_ends,
     )
 
 

@@ -88,6 +88,10 @@ class Acquire:
     consumer: int
     max_offsets: int
     """Most offsets of the lease."""
+    at_ends: bool = False
+    """Whether it may have what homes place at the very end of a partition, before any record
+    stands there. Only of topics in metadata mode: elsewhere there is nothing, and one that reads it
+    would be told so again and again."""
 
 
 @value(frozen=True, slots=True, kw_only=True)

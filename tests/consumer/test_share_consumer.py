@@ -154,23 +154,42 @@ def test_transactions_of_the_input_come_whole_and_aborted_ones_do_not(
     assert queue.delivery_count(found[3]) == 1
 
 
+@pytest.mark.parametrize("last", ["a plain record", "a transaction"])
 def test_a_topic_in_metadata_mode_is_a_queue_too(
-    queues: Queues, producer: Producer, memory_log: MemoryLog
+    queues: Queues, producer: Producer, memory_log: MemoryLog, last: str
 ) -> None:
+    """Transactions are placed at the partition's end, where no record may ever come (trap 105)."""
     queue = queues()
     with producer.begin_transaction() as txn:
         txn.produce("orders", b"0", partition=0)
     with closing(AdminQueries(memory_log, timeout_s=TIMEOUT_S)) as admin:
         admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
+    fill(producer, 1, first=1)
     with producer.begin_transaction() as txn:
-        for number in (1, 2):
+        for number in (2, 3):
             txn.produce("orders", b"%d" % number, partition=0)
-    fill(producer, 1, first=3)
-    found = take(queue, 4)
-    assert sorted(values(found)) == [b"0", b"1", b"2", b"3"]
-    queue.acknowledge(found[values(found).index(b"1")])
+    if last == "a plain record":
+        fill(producer, 1, first=4)
+    count = 5 if last == "a plain record" else 4
+    found = take(queue, count)
+    assert sorted(values(found)) == [b"%d" % n for n in range(count)]
+    # Two more are placed at one offset. The second one comes when the first one was worked off.
+    both = [producer.begin_transaction() for _ in range(2)]
+    for number, txn in enumerate(both, 5):
+        txn.produce("orders", b"%d" % number, partition=0)
+    producer.flush()
+    for number, txn in enumerate(both, 5):
+        txn.commit(finished=True)
+        (message,) = take(queue, 1)
+        assert message.value() == b"%d" % number
+        assert queue.delivery_count(message) == 1
+        queue.acknowledge(message)
+        queue.commit_sync()
+        queue.poll(0.5)
+    queue.acknowledge(found[values(found).index(b"2")])
     queue.close()
-    assert sorted(values(take(queues(), 3))) == [b"0", b"2", b"3"]
+    rest = [value for value in values(found) if value != b"2"]
+    assert sorted(values(take(queues(), len(rest)))) == sorted(rest)
 
 
 def test_a_queue_begins_at_the_end_by_default(queues: Queues, producer: Producer) -> None:

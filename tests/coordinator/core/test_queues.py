@@ -444,6 +444,27 @@ def test_a_failover_subscription_gives_a_partition_to_one_at_a_time() -> None:
     assert told[-1].leases[0].span.lo == first.span.lo, "what returns comes first"
 
 
+def test_what_is_placed_at_the_end_is_leased_if_asked_for(queue: Queue) -> None:
+    """No record stands there yet, and none may come: it would wait for one (trap 105)."""
+    assert queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, END)) == (AckResult.DONE,)
+    waiting = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=5))
+    at_end = commands.Acquire(group=GROUP, consumer=2, max_offsets=5, at_ends=True)
+    (lease,) = queue.ask(at_end).leases
+    assert lease.span == Span(MessageId(END), MessageId(END, AT_OFFSET))
+    placed = Span(MessageId(END), MessageId(END, 7, 2))
+    assert queue.acknowledge(2, AcknowledgeType.ACCEPT, placed) == (AckResult.DONE,)
+    rest = Span(placed.hi, lease.span.hi)
+    assert queue.acknowledge(2, AcknowledgeType.RELEASE, rest) == (AckResult.DONE,)
+    (again,) = queue.ask(at_end).leases
+    assert (again.span, again.delivery_count) == (rest, 1), "it was no message before"
+    queue.acknowledge(2, AcknowledgeType.RELEASE, rest, delay_ms=100)
+    queue.tell_ends(END + 1)
+    (lease,) = queue.coordinator.replies[waiting].leases
+    assert lease.span.lo == MessageId(END, AT_OFFSET), "the record there comes behind"
+    beyond = Span(MessageId(END), MessageId(END + 1, AT_OFFSET, 1))
+    assert isinstance(queue.acknowledge(1, AcknowledgeType.ACCEPT, beyond), AckOutOfRangeError)
+
+
 def test_an_idle_consumer_costs_nothing_until_something_happens(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
