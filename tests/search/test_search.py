@@ -9,13 +9,19 @@ from .mutations import MUTATIONS, Mutation, search
 from .scenarios import SEARCHES, Search
 
 STATES_MAX = 60_000
+LARGE = {"parts", "replaced", "questions"}
+"""Names of searches that take a quarter of the time of all."""
 
 
 def told(report: Report) -> str:
     return f"{report.world}: {report.violation}\n" + "\n".join(report.trace)
 
 
-@pytest.mark.parametrize("each", SEARCHES, ids=lambda each: each.full.name)
+@pytest.mark.parametrize(
+    "each",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each.full.name in LARGE)) for each in SEARCHES],
+    ids=lambda each: each.full.name,
+)
 def test_no_state_breaks_an_invariant(each: Search) -> None:
     report = explore(each.world(reduced=True), states_max=STATES_MAX)
     assert report.violation is None, told(report)
