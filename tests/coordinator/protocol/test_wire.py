@@ -214,7 +214,11 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         ack_timeout_ms=LONG,
     ),
     commands.Acquire: st.builds(
-        commands.Acquire, group=NAME, consumer=LONG, max_offsets=st.integers(1, 2**32 - 1)
+        commands.Acquire,
+        group=NAME,
+        consumer=LONG,
+        max_offsets=st.integers(1, 2**32 - 1),
+        at_ends=st.booleans(),
     ),
     commands.Acknowledge: st.builds(
         commands.Acknowledge,
