@@ -6,13 +6,17 @@ cumulative ones, and releases with a delay.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -25,6 +29,7 @@ from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, At
 from ..coordinator.protocol.queues import AcknowledgeType, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
+from ..journal.dropped import close_later
 from ..journal.errors import (
     ConcurrentUseError,
     GroupBoundError,
@@ -34,14 +39,18 @@ from ..journal.errors import (
     RetriableError,
     SessionClosedError,
 )
+from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
 from ..journal.settings import merged
 from ..journal.spans import MessageId
 from .core.holdings import Given, Holdings, RecordKey
 from .leased import LeaseReader
+from .lifetime import weakly
 from .range_reader.reading import ReadConfig
 from .share_config import ShareConfig
+
+_LOG = logging.getLogger(__name__)
 
 ATTACH_AGAIN_S: Final = 60.0
 """How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
@@ -63,6 +72,33 @@ class Acknowledging(Protocol):
 
     def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
         """Makes acknowledgements part of the transaction."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a consumer holds. Nothing in here refers to it, or it would live for ever."""
+
+    group_id: str
+    own_log: Log | None
+    client: AttachedClient | None = None
+    reader: LeaseReader | None = None
+
+    def close(self) -> None:
+        """Ends the stream, and closes everything."""
+        if self.client is not None:
+            self.client.close()
+        if self.reader is not None:
+            self.reader.close()
+        if self.own_log is not None:
+            self.own_log.close()
+
+    def close_later(self) -> None:
+        """Closes everything soon, as the garbage collector may call it."""
+        _LOG.warning(
+            "share_consumer_dropped group=%s: call close(), or use it in a with block",
+            self.group_id,
+        )
+        close_later("share_consumer", f"group={self.group_id}", self.close)
 
 
 class ShareConsumer:
@@ -95,8 +131,10 @@ class ShareConsumer:
         config = merged(config, more, None)
         self._config = ShareConfig.parse(config)
         self.group_id = self._config.group_id
-        self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
+        self._parts = _Parts(self.group_id, self._log if log is None else None)
+        self._dropped = weakref.finalize(self, self._parts.close_later)
+        self._dropped.atexit = False
         self._number = random.SystemRandom().getrandbits(63)
         self._topics: tuple[str, ...] = ()
         self._starts: Mapping[TopicPartition, int] = {}
@@ -118,6 +156,7 @@ class ShareConsumer:
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
         self._polling = threading.Lock()
         self._closed = False
+        keep_from_children(self)
 
     # ---- subscription ---------------------------------------------------------------------------
 
@@ -159,15 +198,15 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
-        self._client = AttachedClient(
+        self._client = self._parts.client = AttachedClient(
             self._log,
             config.transaction_group,
             timeout_s=timeout_s,
-            attach=self._attach,
-            on_attached=self._attached,
-            on_leases=self._leased,
+            attach=partial(_attach_of, weakref.ref(self)),
+            on_attached=weakly(self._attached),
+            on_leases=weakly(self._leased),
         )
         self._client.start()
 
@@ -507,14 +546,16 @@ class ShareConsumer:
                 self._release_held(client)
         finally:
             self._closed = True
-            if client is not None:
-                client.close()
+            self._dropped.detach()
             if self._reading is not None:
                 self._reading.close()  # type: ignore[attr-defined]  # it is a generator
-            if self._reader is not None:
-                self._reader.close()
-            if self._own_log:
-                self._log.close()
+            self._parts.close()
+
+    def after_fork(self) -> None:
+        """Refuses everything in a child of the process that made it."""
+        refuse(self)
+        self._closed = True
+        self._dropped.detach()
 
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
@@ -543,6 +584,13 @@ class ShareConsumer:
     ) -> None:
         """Closes the consumer."""
         self.close()
+
+
+def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
+    found = consumer()
+    if found is None:
+        raise SessionClosedError("the consumer was dropped")
+    return found._attach()
 
 
 def _key(message: Message) -> RecordKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -267,6 +268,21 @@ def test_a_consumer_that_closes_gives_back_at_once(queues: Queues, producer: Pro
     began_s = time.monotonic()
     assert sorted(values(take(other, 3))) == [b"0", b"1", b"2"]
     assert time.monotonic() - began_s < GONE_S, "nobody waits until it counts as gone"
+
+
+def test_a_consumer_that_is_dropped_leaves(
+    producer: Producer, memory_log: MemoryLog, queues: Queues
+) -> None:
+    fill(producer, 1)
+    settings = {"group.id": "q", "auto.offset.reset": "earliest", "bootstrap.servers": "x:1"}
+    dropped = ShareConsumer(settings, log=memory_log)
+    dropped.subscribe(["orders"])
+    assert len(take(dropped, 1)) == 1
+    del dropped
+    gc.collect()
+    assert values(take(queues(), 1, 10.0)) == [b"0"]
+    names = ("queue-client",)
+    eventually(lambda: sum(t.name in names for t in threading.enumerate()) == 1)
 
 
 def test_a_new_owner_gives_a_living_consumer_nothing_twice(
