@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
+    from .consumer.share_consumer import ShareConsumer
     from .coordinator.client.metadata import MetadataClient
+    from .coordinator.protocol.queues import AcknowledgeType
     from .integration import spark as spark
     from .integration.blocks import Block, process
     from .journal.errors import (
+        AckConflictError,
+        AckOutOfRangeError,
         BrokerError,
         ClaimFencedError,
         ConcurrentTransactionsError,
@@ -41,7 +45,9 @@ if TYPE_CHECKING:
         MetadataNotServedError,
         MetadataStoreError,
         NotAllowedError,
+        NotAttachedError,
         NotCoordinatorError,
+        NotHeldError,
         NotSupportedError,
         OffsetsConflictError,
         OffsetsPendingError,
@@ -64,6 +70,7 @@ if TYPE_CHECKING:
         UnknownKeyError,
         UnknownOutcomeError,
         UnknownRecordError,
+        UnknownSubscriptionError,
         UnknownTopicError,
         UnknownTransactionError,
         UnsupportedTopicError,
@@ -76,6 +83,9 @@ if TYPE_CHECKING:
     from .producer.transaction import Transaction
 
 __all__ = [
+    "AckConflictError",
+    "AckOutOfRangeError",
+    "AcknowledgeType",
     "Block",
     "Branch",
     "BranchSummary",
@@ -103,7 +113,9 @@ __all__ = [
     "MetadataNotServedError",
     "MetadataStoreError",
     "NotAllowedError",
+    "NotAttachedError",
     "NotCoordinatorError",
+    "NotHeldError",
     "NotSupportedError",
     "OffsetsConflictError",
     "OffsetsPendingError",
@@ -113,6 +125,7 @@ __all__ = [
     "RequestTooLargeError",
     "RetriableError",
     "SessionClosedError",
+    "ShareConsumer",
     "SpillError",
     "TopicError",
     "TopicModeError",
@@ -129,6 +142,7 @@ __all__ = [
     "UnknownKeyError",
     "UnknownOutcomeError",
     "UnknownRecordError",
+    "UnknownSubscriptionError",
     "UnknownTopicError",
     "UnknownTransactionError",
     "UnsupportedTopicError",
@@ -138,12 +152,14 @@ __all__ = [
 
 _ERRORS = ".journal.errors"
 _HOMES = {
+    "AcknowledgeType": ".coordinator.protocol.queues",
     "Block": ".integration.blocks",
     "Branch": ".producer.branch",
     "BranchSummary": ".producer.core.summary",
     "Consumer": ".consumer.consumer",
     "MetadataClient": ".coordinator.client.metadata",
     "Producer": ".producer.producer",
+    "ShareConsumer": ".consumer.share_consumer",
     "Transaction": ".producer.transaction",
     "TxId": ".journal.txid",
     "process": ".integration.blocks",

@@ -45,11 +45,13 @@ from .runtime.partition import TICK_S, PartitionRuntime, Role
 from .runtime.services import Services
 from .runtime.topics import TopicLookUps
 from .server.bindings import GroupBindings
+from .server.consumers import Consumers
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.rules import TopicRules
 from .server.sidecars import Sidecars
-from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
+from .server.stream import StreamLimits
+from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, Streams
 from .server.switching import Switching
 from .store.opening import MetadataConfig
 from .store.runtime import MetadataRuntime
@@ -159,6 +161,7 @@ class Coordinator:
         self._rules = TopicRules(self._log, self._topics.known)
         self._topics.listen(self._rules.looked_up)
         self._sidecars = Sidecars(self._log, self._topics)
+        self._consumers = Consumers()
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(
@@ -168,6 +171,7 @@ class Coordinator:
             self._switching,
             self._rules,
             self._sidecars,
+            self._consumers,
             StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
@@ -234,7 +238,8 @@ class Coordinator:
             nonce=nonce,
             journal_id=journal.topic_id,
         )
-        self._switching.members = self._sidecars.members = ownership.members
+        for each in (self._switching, self._sidecars, self._consumers):
+            each.members = ownership.members
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
         metadata = self._metadata = MetadataRuntime(

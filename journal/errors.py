@@ -291,6 +291,17 @@ class ClaimFencedError(TransactionError):
     txn_requires_abort = True
 
 
+class AckConflictError(TransactionError):
+    """A message that this transaction acknowledges was acknowledged by another, or is deleted.
+
+    Abort the transaction: what else it acknowledged is given out again.
+    """
+
+    code = 35
+    kafka_code = KafkaError.TRANSACTION_ABORTABLE
+    txn_requires_abort = True
+
+
 class UnknownOutcomeError(TransactionError):
     """The commit was sent, but its decision could not be learnt in the time allowed.
 
@@ -326,6 +337,32 @@ class UnknownKeyError(LogtxError):
 
     code = 34
     kafka_code = KafkaError.INVALID_PRODUCER_ID_MAPPING
+
+
+class UnknownSubscriptionError(LogtxError):
+    """No such subscription here, or it does not have this partition; subscribe first."""
+
+    code = 36
+    kafka_code = KafkaError.INVALID_REQUEST
+
+
+class NotAttachedError(RetriableError):
+    """The coordinator does not know this consumer of the subscription; attach again."""
+
+    code = 37
+
+
+class AckOutOfRangeError(LogtxError):
+    """Messages are acknowledged that their partition does not have. Nothing was changed."""
+
+    code = 38
+    kafka_code = KafkaError._INVALID_ARG
+
+
+class NotHeldError(LogtxError):
+    """The consumer does not hold this message: it acknowledged it, or was never given it."""
+
+    kafka_code = KafkaError._INVALID_ARG
 
 
 class DoubleStartError(LogtxError):

@@ -18,8 +18,9 @@ class RecordType(IntEnum):
     COMMITTED = 8
     ABORTED = 9
     BIND = 10
-    # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
-    # EXTEND 14 (decision 0018 has no use for it).
+    ADD_ACKS = 11
+    # Numbers given to types that this version neither writes nor reads: PREPARE 12, EXTEND 14
+    # (decision 0018 has no use for it).
     CLAIM = 13
     PLACED = 15
     SNAPSHOT = 16
@@ -27,3 +28,5 @@ class RecordType(IntEnum):
     ADD_WRITES = 18
     MODE = 19
     ADOPT = 20
+    SUBSCRIBE = 21
+    ACK = 22

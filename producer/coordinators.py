@@ -17,6 +17,7 @@ from ..coordinator.protocol.commands import (
     GroupOffsets,
     Outcome,
 )
+from ..journal.acks import Acks
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
@@ -50,6 +51,13 @@ class Session(Protocol):
         txid: TxId,
         group: str,
         steps: Sequence[OffsetStep],
+        on_reply: Callable[[Done | LogtxError], None],
+    ) -> None: ...
+    def add_acks(
+        self,
+        txid: TxId,
+        group: str,
+        acks: Sequence[Acks],
         on_reply: Callable[[Done | LogtxError], None],
     ) -> None: ...
     def extend(self, txid: TxId, on_reply: Callable[[Done | LogtxError], None]) -> None: ...

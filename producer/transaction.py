@@ -12,6 +12,7 @@ from ..journal.errors import LogtxError
 
 if TYPE_CHECKING:
     from ..coordinator.protocol.commands import Outcome
+    from ..journal.acks import Acks
     from ..journal.logs.interface import DeliveryCallback
     from ..journal.offset_source import OffsetSource
     from ..journal.records.types import OffsetStep
@@ -109,6 +110,22 @@ class Transaction(ABC):
             GroupBoundError: the group commits its offsets in another transaction group.
             OffsetsConflictError, TransactionStateError, …: as `produce`. A conflict is raised by
                 the commit at the latest.
+        """
+
+    @abstractmethod
+    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+        """Makes acknowledgements part of the transaction: they count if and when it commits.
+
+        `ShareConsumer.acknowledge` calls it. Until the transaction ends, the messages are given to
+        nobody; if it aborts, they are given out again.
+
+        Args:
+            group: the subscription.
+            acks: messages of partitions.
+
+        Raises:
+            AckConflictError, UnknownSubscriptionError, TransactionStateError, …: as `produce`. A
+                conflict is raised by the commit at the latest.
         """
 
     @abstractmethod

@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..coordinator.protocol.commands import Action, Began, Decided, Done, Outcome
+from ..journal.acks import Acks
 from ..journal.control import OWN_BRANCH, TopicPartition
 from ..journal.errors import (
     BrokerError,
@@ -113,7 +114,8 @@ class TransactionShell(EarlyWriter, Transaction):
         self._listener = listener
         self._book = TransactionBook(self._tally, partitions)
         self._begin_error: LogtxError | None = None
-        self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
+        self._input_backlog: list[Callable[[], None]] = []
+        """Sends what was said of the input before the TxId is known."""
         # `_future` is returned to repeated calls; `_pending` is the same one until it is completed.
         self._future: EndFuture | None = None
         self._pending: EndFuture | None = None
@@ -178,9 +180,20 @@ class TransactionShell(EarlyWriter, Transaction):
             self._check_locked()
             self._book.requests += 1
             if self._txid is None:
-                self._offsets_backlog.append((group, frozen))
+                self._input_backlog.append(partial(self._request_offsets, group, frozen))
                 return
         self._request_offsets(group, frozen)
+
+    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+        self._check()
+        request = partial(self._request_acks, group, tuple(acks))
+        with self._lock:
+            self._check_locked()
+            self._book.requests += 1
+            if self._txid is None:
+                self._input_backlog.append(request)
+                return
+        request()
 
     def commit(self, timeout: float | None = None, *, finished: bool = False) -> Outcome:
         if finished or not self.is_decided:
@@ -494,7 +507,7 @@ class TransactionShell(EarlyWriter, Transaction):
 
     def on_began(self, reply: Began | LogtxError) -> None:
         """Takes the answer to BEGIN: sends what was kept."""
-        offsets: list[tuple[str, Sequence[OffsetStep]]] = []
+        kept: list[Callable[[], None]] = []
         dropped: list[Record] = []
         with self._lock:
             if isinstance(reply, LogtxError):
@@ -504,7 +517,7 @@ class TransactionShell(EarlyWriter, Transaction):
                 future = self._take_pending()
             else:
                 self._begin(reply.txid)
-                offsets, self._offsets_backlog = self._offsets_backlog, []
+                kept, self._input_backlog = self._input_backlog, []
         if isinstance(reply, LogtxError):
             self._flowing.set()
             self._on_dropped(dropped)
@@ -512,8 +525,8 @@ class TransactionShell(EarlyWriter, Transaction):
             self._release()
             return
         self._listener.began(self, reply.txid)
-        for group, steps in offsets:
-            self._request_offsets(group, steps)
+        for send in kept:
+            send()
         if not self._drain():
             self._sender.retry(self._drain)
 
@@ -631,9 +644,13 @@ class TransactionShell(EarlyWriter, Transaction):
 
     def _request_offsets(self, group: str, steps: Sequence[OffsetStep]) -> None:
         assert self._txid is not None
-        self._engine.session.add_offsets(self._txid, group, steps, self._on_offsets)
+        self._engine.session.add_offsets(self._txid, group, steps, self._on_input)
 
-    def _on_offsets(self, reply: Done | LogtxError) -> None:
+    def _request_acks(self, group: str, acks: Sequence[Acks]) -> None:
+        assert self._txid is not None
+        self._engine.session.add_acks(self._txid, group, acks, self._on_input)
+
+    def _on_input(self, reply: Done | LogtxError) -> None:
         with self._lock:
             self._book.requests -= 1
         if isinstance(reply, GroupBoundError):

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ...consumer.range_reader.errors import DataLossError
 from ...integration.spark.application import Application
-from ...integration.spark.errors import BatchGapError, DataLossError, ReplayDiffersError
+from ...integration.spark.errors import BatchGapError, ReplayDiffersError
 from ...integration.spark.jobs import Jobs
 from ...integration.spark.plans import Plans
 from ...integration.spark.recovery import resume

@@ -21,7 +21,7 @@ from ...journal.errors import (
 )
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.checkpoint import Checkpoint
-from ..protocol.commands import Connected
+from ..protocol.commands import Attached, Connected
 from ..protocol.replies import decode_reply
 from .pursuit import Pursuit, may_be_elsewhere
 
@@ -38,43 +38,49 @@ class Stream(Protocol):
 
 
 S = TypeVar("S", bound=Stream)
+W = TypeVar("W", Connected, Attached)
+"""What an owner answers to the first request of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[S]):
+class Found(Generic[S, W]):
     """A stream that the owner has taken."""
 
     stream: S
-    connected: Connected
+    connected: W
     rest: Sequence[pb.Reply]
     """Replies that came in the same message as `connected`."""
     decided: Sequence[pb.Decided] = ()
     """Decisions that came in it."""
 
 
-class Finder(Generic[S]):
+class Finder(Generic[S, W]):
     """Finds the owner for one client. One thread calls `find` and `lost` in turn."""
 
-    def __init__(self, look_up: Callable[[], Checkpoint], connect: Callable[[str], S]) -> None:
+    def __init__(
+        self, look_up: Callable[[], Checkpoint], connect: Callable[[str], S], welcome: type[W]
+    ) -> None:
         """Does nothing before `find`.
 
         Args:
             look_up: reads the hint in Kafka. Blocks for a bounded time; raises
                 CoordinatorNotAvailableError.
-            connect: opens a stream to an address and sends Connect. Does not block.
+            connect: opens a stream to an address and sends the first request. Does not block.
+            welcome: type of the answer by which an owner takes the stream.
         """
         self._look_up = look_up
         self._connect = connect
-        self._events: queue.SimpleQueue[Callable[[float], Found[S] | None] | None]
+        self._welcome: type[W] = welcome
+        self._events: queue.SimpleQueue[Callable[[float], Found[S, W] | None] | None]
         self._events = queue.SimpleQueue()
         self._pursuit: Pursuit | None = None
         self._attempts: dict[str, S] = {}
-        self._met: Connected | None = None
+        self._met: W | None = None
         self._closed = False
         self.why = "nobody was asked yet"
         """The latest reason why the owner is not found."""
 
-    def find(self) -> Found[S] | None:
+    def find(self) -> Found[S, W] | None:
         """Returns the owner, however long that takes; None once `close` was called.
 
         Raises:
@@ -98,7 +104,7 @@ class Finder(Generic[S]):
             self._met = found.connected
         return found
 
-    def lost(self, found: Found[S], hint: str, *, served: bool) -> None:
+    def lost(self, found: Found[S, W], hint: str, *, served: bool) -> None:
         """Prepares the next search after a stream ended.
 
         Args:
@@ -120,7 +126,7 @@ class Finder(Generic[S]):
         self._closed = True
         self._events.put(None)
 
-    def _await_event(self, pursuit: Pursuit) -> Found[S] | None:
+    def _await_event(self, pursuit: Pursuit) -> Found[S, W] | None:
         try:
             event = self._events.get(timeout=pursuit.wait_s(time.monotonic()))
         except queue.Empty:
@@ -163,14 +169,14 @@ class Finder(Generic[S]):
 
     def _attempted(
         self, pursuit: Pursuit, stream: S, frame: pb.ServerFrame | None, now_s: float
-    ) -> Found[S] | None:
+    ) -> Found[S, W] | None:
         if self._attempts.get(stream.address) is not stream:
             return None  # The stream is of an earlier search, and closed.
         if frame is None or not frame.replies:
             self.why = f"{stream.address}: {stream.ended}"
         else:
             reply = decode_reply(frame.replies[0])
-            if isinstance(reply, Connected) and not self._outdated(reply):
+            if isinstance(reply, self._welcome) and not self._outdated(reply):
                 return Found(stream, reply, frame.replies[1:], frame.decided)
             self._refused(pursuit, stream.address, reply, now_s)
         del self._attempts[stream.address]
@@ -185,14 +191,16 @@ class Finder(Generic[S]):
         elif isinstance(reply, LogtxError) and not may_be_elsewhere(reply):
             raise reply
 
-    def _outdated(self, connected: Connected) -> bool:
+    def _outdated(self, connected: W) -> bool:
         """Returns whether this is a former owner that slept while another took over and served us.
 
         Its first append would tell it so, and it would send us away; this check is only quicker.
+        An answer to Attach needs none: it is told behind the proof that its owner was not replaced.
         """
         met = self._met
         return (
-            met is not None
+            isinstance(met, Connected)
+            and isinstance(connected, Connected)
             and met.incarnation == connected.incarnation
             and met.epoch > connected.epoch
         )

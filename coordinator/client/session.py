@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from ...journal.acks import Acks
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import (
     CoordinatorBusyError,
@@ -43,6 +44,7 @@ from ..protocol import coordinator_pb2 as pb
 from ..protocol.checkpoint import Checkpoint
 from ..protocol.commands import (
     Action,
+    AddAcks,
     AddOffsets,
     AddPartitions,
     AddWrites,
@@ -149,7 +151,9 @@ class CoordinatorClient:
         self._discovery = Discovery(log)
         self._partition: int | None = None
         self._partition_count = 0
-        self._finder: Finder[Connection[_Item]] = Finder(self._look_up, self._open)
+        self._finder: Finder[Connection[_Item], Connected] = Finder(
+            self._look_up, self._open, Connected
+        )
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """Wakes the thread that waits for the next due request."""
@@ -240,6 +244,12 @@ class CoordinatorClient:
         """Makes input offsets part of the transaction; the reply is `Done`."""
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
         self._submit(command, on_reply)
+
+    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], on_reply: OnReply) -> None:
+        """Makes acknowledgements of a subscription part of the transaction; replies `Done`."""
+        self._submit(
+            AddAcks(session=self.session, txid=txid, group=group, acks=tuple(acks)), on_reply
+        )
 
     def add_writes(
         self,
@@ -436,7 +446,7 @@ class CoordinatorClient:
         request.connect.partition_count = self._partition_count
         return Connection(address, request, self._encode)
 
-    def _serve(self, found: Found[Connection[_Item]]) -> None:
+    def _serve(self, found: Found[Connection[_Item], Connected]) -> None:
         """Sends the unanswered requests, oldest first, and reads the stream to its end.
 
         Raises:
@@ -473,7 +483,7 @@ class CoordinatorClient:
             for wire in decided:
                 self._on_decided(decode_decided(wire))
 
-    def _resume(self, found: Found[Connection[_Item]]) -> None:
+    def _resume(self, found: Found[Connection[_Item], Connected]) -> None:
         first = self._connected is None
         self._connected = found.connected
         self._generation = found.connected.generation

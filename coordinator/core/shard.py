@@ -38,6 +38,7 @@ from ...journal.control import TopicPartition
 from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
+    GroupBoundError,
     LogtxError,
     NotSupportedError,
     OffsetsConflictError,
@@ -126,6 +127,8 @@ class Shard(ShardState):
                     return self._handle_add_partitions(command, ref, topics, doubt)
                 case commands.AddOffsets():
                     return self._handle_add_offsets(command, ref)
+                case commands.AddAcks():
+                    return self._handle_add_acks(command, ref)
                 case commands.ExtendTransaction():
                     return self._handle_extend(command, ref, now)
                 case commands.AddWrites():
@@ -135,6 +138,7 @@ class Shard(ShardState):
                 case commands.GetOutcome():
                     return self._handle_get_outcome(command, ref, now)
                 case commands.FetchOffsets():
+                    self.queues.check_is_no_subscription(command.group)
                     reply = self.offsets.fetch(command.group, command.partitions)
                     return Decision(replies=((ref, reply),), fresh=True)
                 case commands.ClaimOffsets():
@@ -161,6 +165,12 @@ class Shard(ShardState):
                 case commands.DescribeTopics():
                     page = switching.describe(command, self.modes, self.places, self.published)
                     return Decision(replies=((ref, page),), fresh=True)
+                case commands.Attach():
+                    _check_certain(doubt)
+                    self._check_is_no_group(command.group)
+                    return self.queues.handle(command, ref, now, topics)
+                case commands.Acquire() | commands.Acknowledge():
+                    return self.queues.handle(command, ref, now, topics)
                 case commands.SetTopicRule():
                     raise NotSupportedError("no journal partition keeps rules: ask by a call")
                 case commands.OpenSidecars():
@@ -271,6 +281,7 @@ class Shard(ShardState):
     def _handle_add_offsets(self, command: commands.AddOffsets, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
         _check_not_doomed(transaction)
+        self.queues.check_is_no_subscription(command.group)
         self.claims.check(command.group, command.steps)
         self.offsets.check_steps(transaction, command.steps)
         new = merge_steps(transaction, command.group, command.steps)
@@ -297,7 +308,17 @@ class Shard(ShardState):
         record = AddWrites(begin=transaction.begin, part=command.part, writes=writes)
         return Decision(records=(record,), replies=done)
 
+    def _handle_add_acks(self, command: commands.AddAcks, ref: Ref) -> Decision:
+        transaction = self._require(command.txid, command.session)
+        _check_not_doomed(transaction)
+        return self.queues.add_acks(transaction, command, ref)
+
+    def _check_is_no_group(self, group: str) -> None:
+        if self.ages.knows(group):
+            raise GroupBoundError(f"{group!r} is a consumer group: a queue needs another name")
+
     def _handle_claim(self, command: commands.ClaimOffsets, ref: Ref) -> Decision:
+        self.queues.check_is_no_subscription(command.group)
         partitions = tuple(sorted(set(command.partitions)))
         iov = self.offsets.committed(command.group, partitions)
         known = self.claims.decide(command)
@@ -609,7 +630,8 @@ class Shard(ShardState):
         2. decides commits that waited for an earlier transaction's offsets;
         3. aborts transactions past their timeout, the earliest deadline first;
         4. aborts the transactions of the producer that went away first;
-        5. answers who has waited for long that a transaction is finished.
+        5. answers who has waited for long that a transaction is finished;
+        6. answers consumers of queues that waited for messages.
 
         Args:
             now: the time.
@@ -622,6 +644,7 @@ class Shard(ShardState):
             or self._due_expired(now)
             or self._due_detached(now)
             or self._due_answer(now)
+            or self.queues.due(now)
         )
 
     def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> Decision:
@@ -651,6 +674,7 @@ class Shard(ShardState):
         are."""
         self._waiting.forget(refs)
         self._finishing.forget(refs)
+        self.queues.dispatch.forget(refs)
 
     def _due_to_abort(self, now: Instant) -> Decision | None:
         while self._to_abort:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from ...journal.acks import Ack, AddAcks, Subscribe
 from ...journal.control import TopicPartition
 from ...journal.errors import CorruptRecordError, TransactionStateError
 from ...journal.modes import ModeChange, Phase
@@ -62,6 +63,7 @@ from .modes import SWITCHING, TopicMode, TopicModes
 from .places import Places
 from .placing import PlaceWrites
 from .producers import Producers
+from .queues import Queues
 from .topic_homes import TopicHomes
 from .transactions import TransactionMetadata, TransactionMetadataStore
 from .waiting import WaitingCommits, WaitingQuestions
@@ -107,6 +109,8 @@ class ShardState:
         """What is decided elsewhere, and placed here."""
         self.homes: TopicHomes | None = None
         """Who places in the topics of other homes; None: nothing is handed over. Volatile."""
+        self.queues = Queues()
+        """The subscriptions that are bound here, and their consumers."""
         self.published: set[str] = set()
         """Topics of whose mode readers are told. Volatile."""
         self.watermark = Watermark()
@@ -195,6 +199,8 @@ class ShardState:
                 self._replay_mode(offset, record)
             case Adoption():
                 self._replay_adoption(offset, record)
+            case Ack() | AddAcks() | Subscribe():
+                self.queues.replay(record)
             case Snapshot():
                 self.fences.replay(record)
                 if record.last:
@@ -423,6 +429,7 @@ class ShardState:
         transaction.commit_sequence = offset
         self.offsets.release(transaction)
         self.producers.replay_decided(transaction)
+        self.queues.replay_decided(begin, committed=state is State.COMMITTING)
         if self.watermark.serving:
             self._waiting.wake(begin)
             self._clocks.stop(begin)
@@ -476,6 +483,7 @@ class ShardState:
         self.modes.forget_recorded()
         self.handed.forget_marks()
         self.homes = None
+        self.queues.follow()
         self.published.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
@@ -500,6 +508,7 @@ class ShardState:
         self.watermark.serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
         self._clocks.reload(still_open, now)
+        self.queues.loaded(now)
         self._to_abort.extend(self.producers.fenced(still_open))
         self._to_abort.extend((t.begin, t.doomed) for t in still_open if t.doomed is not None)
         cleared = [ClearOffsets(g) for g in self._cleared if not self.offsets.knows(g)]

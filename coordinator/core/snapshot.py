@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Final, TypeAlias, TypeVar
 
+from ...journal.acks import SnapshotSubscription
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
 from ...journal.modes import EndedSwitch
@@ -85,6 +86,8 @@ SHARE_BRANCHES: Final = CHUNK_BYTES // _BRANCH_BYTES // 2
 """Branches of one partition that go into one row. More could exceed a chunk."""
 _SINCE_BYTES: Final = 20
 """Upper bound of a partition's number, and the offset of its mode record."""
+_SPAN_BYTES: Final = 80
+"""Upper bound of a span of messages: six numbers, and the transaction that they are pending in."""
 _SEQUENCE_BYTES: Final = 30
 """Upper bound of one commit sequence of a position."""
 
@@ -104,6 +107,7 @@ _Rows: TypeAlias = tuple[
     list[SnapshotAdopted],
     list[SnapshotAdoption],
     list[SnapshotSince],
+    list[SnapshotSubscription],
 ]
 _Row: TypeAlias = (
     SnapshotProducer
@@ -119,6 +123,7 @@ _Row: TypeAlias = (
     | SnapshotAdopted
     | SnapshotAdoption
     | SnapshotSince
+    | SnapshotSubscription
 )
 
 
@@ -147,7 +152,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [], [], [], [], [], [], [], [], [], [], [])
+        rows: _Rows = (*([], [], [], [], [], []), *([], [], [], []), *([], [], [], []), [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -159,7 +164,7 @@ class SnapshotTaker:
         self.done = self._next is None
         producers, transactions, groups, bindings, claims, uses = rows[:6]
         modes, last_places, places, fence_places = rows[6:10]
-        handed, adopted, unplaced, since = rows[10:]
+        handed, adopted, unplaced, since, subscriptions = rows[10:]
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -186,6 +191,7 @@ class SnapshotTaker:
             adopted=tuple(adopted),
             unplaced=tuple(unplaced),
             sidecar_since=tuple(since),
+            subscriptions=tuple(subscriptions),
         )
         self._index += 1
         return chunk
@@ -235,6 +241,7 @@ def _rows(shard: Shard) -> _Rows:
         *(producers, transactions, groups, bindings, claims, uses),
         *(modes, last, places, fence_places),
         *(handed, adopted, unplaced, since),
+        list(shard.queues.subscriptions.rows()),
     )
 
 
@@ -332,6 +339,7 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
         for ends in _split(told.partitions, _handed_bytes):
             size = _FIXED_BYTES + sum(map(_handed_bytes, ends))
             yield 13, told._replace(partitions=ends), size
+    yield from _pieces_of_subscriptions(rows)
 
 
 def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
@@ -357,6 +365,21 @@ def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
         for writes in _split(adoption.writes, _adopted_bytes):
             size = _FIXED_BYTES + sum(map(_adopted_bytes, writes))
             yield 12, adoption._replace(writes=writes), size
+
+
+def _pieces_of_subscriptions(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
+    for part in chain.from_iterable(map(_subscription_pieces, rows[14])):
+        spans = len(part.deleted) + len(part.pending)
+        name_bytes = _name_bytes(part.group, part.partition.topic, part.partition.topic_id)
+        yield 14, part, name_bytes + _SPAN_BYTES * spans
+
+
+def _subscription_pieces(row: SnapshotSubscription) -> Iterator[SnapshotSubscription]:
+    # The first piece stands for the partition, even if nothing of it is acknowledged.
+    for deleted in _split(row.deleted, lambda _: _SPAN_BYTES) or [()]:
+        yield row._replace(deleted=deleted, pending=())
+    for pending in _split(row.pending, lambda _: _SPAN_BYTES):
+        yield row._replace(deleted=(), pending=pending)
 
 
 def _handed_bytes(row: tuple[TopicPartition, int]) -> int:
@@ -551,6 +574,8 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     for claim in chain.from_iterable(c.claims for c in chunks):
         shard.claims.restore(claim)
     _restore_places(shard, chunks, transactions)
+    for subscription in chain.from_iterable(c.subscriptions for c in chunks):
+        shard.queues.subscriptions.restore(subscription)
     epochs = EpochFilter(first.epoch, incarnation)
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
 

@@ -403,6 +403,24 @@ class Tenure:
         """Forgets waiting commits whose client went away."""
         self.shard.forget_waiting(refs)
 
+    def consumer_gone(self, group: str, consumer: int, now: Instant) -> None:
+        """Notes that the stream of a queue's consumer broke."""
+        self.shard.queues.dispatch.detach(group, consumer, now)
+
+    def queue_ends_told(self, ends: Mapping[PartitionId, int], now: Instant) -> None:
+        """Takes ends of partitions whose messages consumers of queues wait for.
+
+        Args:
+            ends: partition → an end that it has reached. Those of `Dispatch.wanted` are asked for.
+            now: the time.
+        """
+        if self._resting:
+            return
+        queues = self.shard.queues
+        queues.dispatch.ends_told(ends.items())
+        while not self._resting and (decision := queues.due(now)) is not None:
+            self._apply(decision)
+
     def acknowledged(self, predicted: int, offset: int | None, why: str = "") -> None:
         """Takes the log's answer to an append.
 
@@ -755,7 +773,7 @@ class Tenure:
     def _tell(self, item: _Item) -> None:
         match item:
             case _Answer(ref, reply):
-                self._shell.answer(ref, reply)
+                self._shell.answer(ref, self.shard.queues.told(reply))
             case _LookUp(ref, command, txid):
                 self._shell.look_up(ref, command, txid)
             case Fenced(producer_id, nonce, error):
@@ -768,6 +786,8 @@ class Tenure:
                 pass
 
     def _fail(self, item: _Item, error: LogtxError) -> None:
+        if isinstance(item, _Answer):
+            self.shard.queues.untold(item.reply)
         if isinstance(item, _Answer | _LookUp):
             self._shell.answer(item.ref, error)
 

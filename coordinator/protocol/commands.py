@@ -12,6 +12,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from ...journal.acks import Acks
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import LogtxError
 from ...journal.modes import Mode, Phase
@@ -20,6 +21,9 @@ from ...journal.records.types import AbortReason, OffsetStep
 from ...journal.state import State
 from ...journal.txid import TxId
 from ...journal.value import value
+from .queues import Acknowledge, AckResults, Acquire, Attach, Attached, Leases
+
+__all__ = ["AckResults", "Acknowledge", "Acquire", "Attach", "Attached", "Leases"]  # beside its own
 
 PAGE_MAX: Final = 1_000
 """Most entries of one answer to a listing. More would not stay below gRPC's limit of 4 MiB a
@@ -92,6 +96,19 @@ class AddOffsets:
     txid: TxId
     group: str
     steps: tuple[OffsetStep, ...]
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class AddAcks:
+    """Acknowledge messages of a subscription in a transaction.
+
+    Source: PIP-31, "Acknowledgements in Transactions".
+    """
+
+    session: SessionId
+    txid: TxId
+    group: str
+    acks: tuple[Acks, ...]
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -336,6 +353,10 @@ Command: TypeAlias = (
     | DescribeTopics
     | SetTopicRule
     | OpenSidecars
+    | AddAcks
+    | Attach
+    | Acquire
+    | Acknowledge
 )
 
 
@@ -512,5 +533,8 @@ Reply: TypeAlias = (
     | KeyInfo
     | Keys
     | TopicModes
+    | Attached
+    | Leases
+    | AckResults
     | LogtxError
 )

@@ -42,7 +42,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "attach", "acquire", "acknowledge", "add_acks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,10 @@ class Request(_message.Message):
     DESCRIBE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SET_TOPIC_RULE_FIELD_NUMBER: _ClassVar[int]
     OPEN_SIDECARS_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    ADD_ACKS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -91,10 +95,14 @@ class Request(_message.Message):
     describe_topics: DescribeTopics
     set_topic_rule: SetTopicRule
     open_sidecars: OpenSidecars
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ...) -> None: ...
+    attach: Attach
+    acquire: Acquire
+    acknowledge: Acknowledge
+    add_acks: AddAcks
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes")
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "attached", "leases", "ack_results")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +116,9 @@ class Reply(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_MODES_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    ACK_RESULTS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     connected: Connected
@@ -121,7 +132,10 @@ class Reply(_message.Message):
     keys: Keys
     claimed: Claimed
     topic_modes: TopicModes
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ...) -> None: ...
+    attached: Attached
+    leases: Leases
+    ack_results: AckResults
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., ack_results: _Optional[_Union[AckResults, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -620,3 +634,155 @@ class OffsetStep(_message.Message):
     to: Position
     claim: int
     def __init__(self, to: _Optional[_Union[Position, _Mapping]] = ..., claim: _Optional[int] = ..., **kwargs) -> None: ...
+
+class MessageId(_message.Message):
+    __slots__ = ("offset", "sequence", "nth")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NTH_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    sequence: int
+    nth: int
+    def __init__(self, offset: _Optional[int] = ..., sequence: _Optional[int] = ..., nth: _Optional[int] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("lo", "hi")
+    LO_FIELD_NUMBER: _ClassVar[int]
+    HI_FIELD_NUMBER: _ClassVar[int]
+    lo: MessageId
+    hi: MessageId
+    def __init__(self, lo: _Optional[_Union[MessageId, _Mapping]] = ..., hi: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+
+class Acks(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "spans")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    partition: int
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("number", "topic", "topic_id", "partition", "span", "delivery_count", "left_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    topic: str
+    topic_id: str
+    partition: int
+    span: Span
+    delivery_count: int
+    left_ms: int
+    def __init__(self, number: _Optional[int] = ..., topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., delivery_count: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("group", "consumer", "kind", "topics", "starts", "held", "ack_timeout_ms", "version", "partition", "partition_count")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SHARED: _ClassVar[Attach.Kind]
+        FAILOVER: _ClassVar[Attach.Kind]
+    SHARED: Attach.Kind
+    FAILOVER: Attach.Kind
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    consumer: int
+    kind: Attach.Kind
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    starts: _containers.RepeatedCompositeFieldContainer[Partitions]
+    held: _containers.RepeatedCompositeFieldContainer[Acks]
+    ack_timeout_ms: int
+    version: int
+    partition: int
+    partition_count: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., partition_count: _Optional[int] = ...) -> None: ...
+
+class Attached(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+
+class Acquire(_message.Message):
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    AT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    consumer: int
+    max_offsets: int
+    at_ends: bool
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ...) -> None: ...
+
+class Leases(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+
+class Acknowledge(_message.Message):
+    __slots__ = ("group", "consumer", "type", "acks", "delay_ms")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACCEPT: _ClassVar[Acknowledge.Type]
+        REJECT: _ClassVar[Acknowledge.Type]
+        RELEASE: _ClassVar[Acknowledge.Type]
+        RENEW: _ClassVar[Acknowledge.Type]
+    ACCEPT: Acknowledge.Type
+    REJECT: Acknowledge.Type
+    RELEASE: Acknowledge.Type
+    RENEW: Acknowledge.Type
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    consumer: int
+    type: Acknowledge.Type
+    acks: _containers.RepeatedCompositeFieldContainer[Acks]
+    delay_ms: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class AckResults(_message.Message):
+    __slots__ = ("results",)
+    class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DONE: _ClassVar[AckResults.Result]
+        PENDING: _ClassVar[AckResults.Result]
+        DELETED: _ClassVar[AckResults.Result]
+        LOST: _ClassVar[AckResults.Result]
+    DONE: AckResults.Result
+    PENDING: AckResults.Result
+    DELETED: AckResults.Result
+    LOST: AckResults.Result
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[AckResults.Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[AckResults.Result, str]]] = ...) -> None: ...
+
+class AddAcks(_message.Message):
+    __slots__ = ("txid", "group", "acks")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    group: str
+    acks: _containers.RepeatedCompositeFieldContainer[Acks]
+    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ...) -> None: ...

@@ -19,6 +19,8 @@ from ...journal.records.types import UNKNOWN_OFFSET, OffsetStep
 from ...journal.state import State
 from . import coordinator_pb2 as pb
 
+PROTOCOL_VERSION: Final = 2
+"""Version that `Connect` and `Attach` carry; a coordinator refuses any other."""
 TOPIC_MAX_BYTES: Final = 249
 """Longest topic name, which is Kafka's own limit."""
 NAME_MAX_BYTES: Final = 1_024

@@ -18,7 +18,7 @@ from ...journal.errors import (
 from ...journal.records.types import AbortReason
 from ...journal.state import State
 from ...journal.txid import TxId
-from . import commands
+from . import commands, queue_wire
 from . import coordinator_pb2 as pb
 from .fields import (
     PHASES,
@@ -294,6 +294,11 @@ CODECS: Final[Mapping[type[commands.Reply], Codec]] = {
     commands.KeyInfo: Codec("key", _encode_key, _decode_key),
     commands.Keys: Codec("keys", _encode_keys, _decode_keys),
     commands.TopicModes: Codec("topic_modes", _encode_topic_modes, _decode_topic_modes),
+    commands.Attached: Codec("attached", queue_wire.encode_attached, queue_wire.decode_attached),
+    commands.Leases: Codec("leases", queue_wire.encode_leases, queue_wire.decode_leases),
+    commands.AckResults: Codec(
+        "ack_results", queue_wire.encode_ack_results, queue_wire.decode_ack_results
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in (ERROR, *CODECS.values())}
 

@@ -12,10 +12,11 @@ from ...journal.errors import ConfigError, NotSupportedError
 from ...journal.mode_rules import check_rule
 from ...journal.modes import Mode
 from ...journal.txid import TxId
-from . import commands
+from . import commands, queue_wire
 from . import coordinator_pb2 as pb
 from .fields import (
     MODES,
+    PROTOCOL_VERSION,
     STATES,
     check_group,
     check_name,
@@ -35,9 +36,6 @@ from .fields import (
     writes_from_wire,
     writes_to_wire,
 )
-
-PROTOCOL_VERSION: Final = 2
-"""Version that `Connect` carries; a coordinator refuses any other."""
 
 _ACTIONS: Final[Mapping[commands.Action, pb.End.Action]] = {
     commands.Action.COMMIT: pb.End.COMMIT,
@@ -422,6 +420,14 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     ),
     commands.SetTopicRule: Codec("set_topic_rule", _encode_set_topic_rule, _decode_set_topic_rule),
     commands.OpenSidecars: Codec("open_sidecars", _encode_open_sidecars, _decode_open_sidecars),
+    commands.Attach: Codec("attach", queue_wire.encode_attach, queue_wire.decode_attach),
+    commands.Acquire: Codec("acquire", queue_wire.encode_acquire, queue_wire.decode_acquire),
+    commands.Acknowledge: Codec(
+        "acknowledge", queue_wire.encode_acknowledge, queue_wire.decode_acknowledge
+    ),
+    commands.AddAcks: Codec(
+        "add_acks", queue_wire.encode_add_acks, queue_wire.decode_add_acks, in_session=True
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

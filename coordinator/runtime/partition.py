@@ -250,6 +250,17 @@ class PartitionRuntime:
         if (serving := self._live) is not None:
             serving.detach(producer_id, nonce)
 
+    def has_subscription(self, group: str) -> bool:
+        """Returns whether a subscription of this name is kept here."""
+        return (serving := self._live) is not None and group in (
+            serving.tenure.shard.queues.subscriptions
+        )
+
+    def consumer_gone(self, group: str, consumer: int) -> None:
+        """Tells the tenure that the stream of a queue's consumer broke."""
+        if (serving := self._live) is not None:
+            serving.consumer_gone(group, consumer)
+
     def forget(self, answers: list[Answer]) -> None:
         """Drops replies whose client has gone."""
         if (serving := self._live) is not None:

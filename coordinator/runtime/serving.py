@@ -55,6 +55,7 @@ from .counters import PlaceClock
 from .housekeeping import Housekeeping
 from .placing import Placing
 from .pressure import Pressure
+from .queue_ends import QueueEnds
 from .services import Services
 
 _LOG = logging.getLogger(__name__)
@@ -131,6 +132,9 @@ class Serving:
             ask=ask,
             now=_now,
         )
+        self._queue_ends = QueueEnds(
+            services.log, self.tenure, questions=services.questions, ask=ask, now=_now
+        )
         self._partition = partition
         self._services = services
         self._journal = journal
@@ -187,11 +191,16 @@ class Serving:
             return
         self._notice_time()
         self.tenure.submit(command, answer, _now(), self._services.topics, doubt)
+        self._queue_ends.soon()
         self._go_on()
 
     def detach(self, producer_id: str, nonce: int) -> None:
         """Tells the tenure that a producer's stream broke."""
         self.tenure.detach(producer_id, nonce, _now())
+
+    def consumer_gone(self, group: str, consumer: int) -> None:
+        """Tells the tenure that the stream of a queue's consumer broke."""
+        self.tenure.consumer_gone(group, consumer, _now())
 
     def tick(self) -> None:
         """Does what has become due with time."""
@@ -210,6 +219,7 @@ class Serving:
         self.tenure.tick(_now(), self._services.topics)
         # A place may have waited for a marker that is written now.
         self._placing.soon()
+        self._queue_ends.soon()
         self._go_on()
 
     def _go_on(self) -> None:

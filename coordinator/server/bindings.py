@@ -134,14 +134,16 @@ class GroupBindings:
     async def is_free(self, group: str) -> bool:
         """Returns whether a consumer group has no offsets, so that its binding may end.
 
+        A subscription's never may: without it, another home would begin anew with all messages.
+
         Raises:
             CoordinatorBusyError: the coordinator that would have them does not answer.
         """
         loop = asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(self._threads, self._queries.fetch_offsets, group)
-        except OffsetsPendingError:
-            return False
+        except (OffsetsPendingError, GroupBoundError):
+            return False  # The latter: it is a subscription.
         except (BrokerError, RetriableError) as error:
             raise CoordinatorBusyError(f"offsets of {group!r} are not known: {error}") from error
         return not found.offsets

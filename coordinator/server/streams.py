@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from dataclasses import replace
+from typing import Any, Final
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -34,23 +34,22 @@ from ...journal.errors import (
 from ...journal.keys import is_key_name
 from ...journal.modes import is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
-from ...journal.state import State
-from ...journal.value import value
 from ..core.sidecars import main_partition
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
-from ..protocol.replies import encode_decided, encode_reply
-from ..protocol.requests import PROTOCOL_VERSION, decode_request
+from ..protocol.fields import PROTOCOL_VERSION
+from ..protocol.replies import encode_reply
+from ..protocol.requests import decode_request
 from ..runtime.counters import CoordinatorCounters
 from ..runtime.partition import PartitionRuntime, Role
-from ..runtime.serving import Answer
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
+from .consumers import Consumers
 from .rules import TopicRules
 from .sidecars import Sidecars
+from .stream import Answering, Replies, Stream, StreamLimits
 from .switching import Switching
-from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """Largest message of a client: several times the largest journal record. A larger message breaks
@@ -85,139 +84,10 @@ refused, for the same reason."""
 OFFSETS_WAITING_MAX: Final = 20_000
 """Commits of one consumer group that may wait for their offsets to be written before further ones
 are refused; bounds memory."""
-PIPELINED_MAX: Final = 4_096
-"""Requests under way in one stream, in addition to commits that wait. More take more memory; with
-fewer a client with many requests in flight is slowed down."""
-FRAME_MAX: Final = 256
-"""Most replies in one stream message."""
-FRAME_MAX_BYTES: Final = 1024 * 1024
-"""A message of this size takes no further reply."""
 SMALL_ANSWER_BYTES: Final = 256
 """Room reserved in the window for an ordinary answer."""
 LARGE_ANSWER_BYTES: Final = 1024 * 1024
 """Room reserved in the window for the answer to a question about many things."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLimits:
-    """How much of clients' work may be under way."""
-
-    requests_max: int
-    """Most unanswered requests of one stream."""
-    requests_max_bytes: int = 64 * 1024 * 1024
-    """Most bytes of these requests, including the room reserved for the answers."""
-    calls_max: int = 1_000
-    """Most calls of all clients at one time."""
-    listings_max: int = 4
-    """Most calls among them that are answered with lists at one time; further ones wait."""
-
-    @classmethod
-    def for_open_transactions(cls, per_producer: int) -> Self:
-        """Returns limits for producers with `per_producer` open transactions each.
-
-        Each transaction can have a commit that waits for another one's commit. That other commit
-        must still be read.
-        """
-        return cls(requests_max=per_producer + PIPELINED_MAX)
-
-
-@value(frozen=True, slots=True)
-class _Out:
-    """A reply, or a decision that was not asked for, on its way out."""
-
-    reply: pb.Reply | pb.Decided
-    size: int
-    """Bytes that its request occupies in the window; -1: it answers no request."""
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """One producer's stream: its session, and its replies on their way out."""
-
-    partition: int
-    session: commands.SessionId
-    out: _Replies
-    answers: set[Answer] = field(default_factory=set)
-    over: bool = False
-    """Whether no request of it may be decided any more: the client repeats them elsewhere."""
-
-    def end(self, error: LogtxError) -> None:
-        """Tells the client why, and ends the stream."""
-        self.over = True
-        self.out.tell(encode_reply(0, error))
-        self.out.end()
-
-
-@dataclass(slots=True, eq=False)
-class _Answering:
-    """Answers one request.
-
-    This is an object because a closure would have to refer to itself. Only the garbage collector
-    frees such circles, and its pauses stall every client.
-    """
-
-    stream: _Stream
-    request_id: int
-    size: int
-    came_s: float
-    counters: CoordinatorCounters
-    ends: bool = False
-    """Whether the request is to end a transaction."""
-
-    def __call__(self, reply: commands.Reply) -> None:
-        if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
-            self.counters.commit_latency.observe(time.monotonic() - self.came_s)
-        self.counters.answered(reply)
-        if self.ends:
-            self.counters.ended(reply)
-        self.stream.answers.discard(self)
-        self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
-
-
-class _Replies:
-    """The replies of one stream on their way out, and the window of its requests."""
-
-    def __init__(self, limits: StreamLimits) -> None:
-        self.window = Window(limits.requests_max, limits.requests_max_bytes)
-        self._queue: asyncio.Queue[_Out | None] = asyncio.Queue()
-
-    def answer(self, reply: pb.Reply, size: int) -> None:
-        """Queues the answer to a request that occupies `size` bytes."""
-        self._queue.put_nowait(_Out(reply, size))
-
-    def tell(self, reply: pb.Reply) -> None:
-        """Queues a reply that answers no request in the window."""
-        self._queue.put_nowait(_Out(reply, -1))
-
-    def decided(self, decided: commands.Decided) -> None:
-        """Queues a decision that was not asked for."""
-        self._queue.put_nowait(_Out(encode_decided(decided), -1))
-
-    def end(self) -> None:
-        """Ends `frames` behind what is queued."""
-        self._queue.put_nowait(None)
-
-    async def frames(self) -> AsyncIterator[pb.ServerFrame]:
-        """Yields the messages to send, as fast as the client takes them."""
-        while (out := await self._queue.get()) is not None:
-            batch, size = [out], out.reply.ByteSize()
-            ended = False
-            while len(batch) < FRAME_MAX and size < FRAME_MAX_BYTES and not self._queue.empty():
-                more = self._queue.get_nowait()
-                if more is None:
-                    ended = True
-                    break
-                batch.append(more)
-                size += more.reply.ByteSize()
-            yield pb.ServerFrame(
-                replies=[b.reply for b in batch if type(b.reply) is pb.Reply],
-                decided=[b.reply for b in batch if type(b.reply) is pb.Decided],
-            )
-            for sent in batch:
-                if sent.size >= 0:
-                    self.window.leave(sent.size)
-            if ended:
-                return
 
 
 class Streams(pb_grpc.CoordinatorServicer):
@@ -231,6 +101,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         switching: Switching,
         rules: TopicRules,
         sidecars: Sidecars,
+        consumers: Consumers,
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
@@ -243,6 +114,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             switching: checks switches of topics.
             rules: writes rules for topics that are created later.
             sidecars: opens sidecars of topics.
+            consumers: knows the consumers of queues that are attached.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
         """
@@ -252,13 +124,14 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._switching = switching
         self._rules = rules
         self._sidecars = sidecars
+        self._consumers = consumers
         self._limits = limits
         self._counters = counters
         self._all_loaded = False
         self._first_asked_s = 0.0
         self._calls = 0
         self._listings = asyncio.Semaphore(self._limits.listings_max)
-        self._streams: dict[tuple[int, str, int], _Stream] = {}
+        self._streams: dict[tuple[int, str, int], Stream] = {}
 
     async def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802, ARG002
         """Answers one request that needs no session."""
@@ -278,6 +151,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                 command = decode_request(request.request, None)
                 if isinstance(command, commands.Connect):
                     raise NotSupportedError("a producer connects by a stream (Session)")
+                if isinstance(command, commands.Attach | commands.Acquire | commands.Acknowledge):
+                    raise NotSupportedError("a queue's consumer attaches by a stream (Session)")
                 doubt = await self._prepare(command, runtime)
                 await runtime.room()
                 if isinstance(command, commands.SetTopicRule):
@@ -325,8 +200,8 @@ class Streams(pb_grpc.CoordinatorServicer):
         request_iterator: AsyncIterator[pb.ClientFrame],
         context: Any,  # noqa: ARG002
     ) -> AsyncIterator[pb.ServerFrame]:
-        """Serves one producer's stream."""
-        out = _Replies(self._limits)
+        """Serves the stream of one producer, or of one consumer of a queue."""
+        out = Replies(self._limits)
         reader = asyncio.create_task(self._read(request_iterator, out))
         try:
             async for frame in out.frames():
@@ -336,8 +211,8 @@ class Streams(pb_grpc.CoordinatorServicer):
             with suppress(asyncio.CancelledError):
                 await reader
 
-    async def _read(self, frames: AsyncIterator[pb.ClientFrame], out: _Replies) -> None:
-        stream: _Stream | None = None
+    async def _read(self, frames: AsyncIterator[pb.ClientFrame], out: Replies) -> None:
+        stream: Stream | None = None
         try:
             stream, requests = await self._begin_stream(aiter(frames), out)
             while stream is not None and requests is not None:
@@ -350,9 +225,9 @@ class Streams(pb_grpc.CoordinatorServicer):
             out.end()
 
     async def _begin_stream(
-        self, frames: AsyncIterator[pb.ClientFrame], out: _Replies
-    ) -> tuple[_Stream | None, Sequence[pb.Request] | None]:
-        """Waits for Connect. Returns the connected stream, and what came in the same message."""
+        self, frames: AsyncIterator[pb.ClientFrame], out: Replies
+    ) -> tuple[Stream | None, Sequence[pb.Request] | None]:
+        """Waits for Connect, or Attach. Returns the stream, and what it still has to serve."""
         requests: Sequence[pb.Request] | None = ()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -365,19 +240,32 @@ class Streams(pb_grpc.CoordinatorServicer):
             return None, None
         if requests is None:
             return None, None
+        if requests[0].WhichOneof("command") == "attach":
+            # The request is served like any other: it may come again on this stream.
+            stream = self._join(requests[0], out)
+            return stream, requests
         return await self._connect(requests[0], out), requests[1:]
 
-    async def _connect(self, request: pb.Request, out: _Replies) -> _Stream | None:
-        future: asyncio.Future[_Stream | None] = asyncio.get_running_loop().create_future()
+    def _join(self, request: pb.Request, out: Replies) -> Stream | None:
+        """Returns the stream of a queue's consumer; None if it can't attach here."""
+        try:
+            command = decode_request(request, None)
+            assert isinstance(command, commands.Attach), "its kind is that"
+            _check_version(request.attach.version)
+            self._check_count(request.attach.partition_count)
+            runtime = self._runtime(request.attach.partition)
+        except (LogtxError, ValueError) as error:
+            out.tell(encode_reply(request.request_id, _as_logtx(error)))
+            return None
+        return self._consumers.join(runtime.partition, command, out)
+
+    async def _connect(self, request: pb.Request, out: Replies) -> Stream | None:
+        future: asyncio.Future[Stream | None] = asyncio.get_running_loop().create_future()
         try:
             command = decode_request(request, None)
             if not isinstance(command, commands.Connect):
                 raise SessionClosedError("a stream begins with Connect")
-            if request.connect.version != PROTOCOL_VERSION:
-                raise NotSupportedError(
-                    f"protocol version {request.connect.version}; this coordinator speaks"
-                    f" {PROTOCOL_VERSION}"
-                )
+            _check_version(request.connect.version)
             self._check_count(request.connect.partition_count)
             runtime = self._runtime(request.connect.partition)
             if is_key_name(command.producer_id):
@@ -423,10 +311,10 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtime: PartitionRuntime,
         command: commands.Connect,
         reply: commands.Connected,
-        out: _Replies,
-    ) -> _Stream:
+        out: Replies,
+    ) -> Stream:
         session = commands.SessionId(command.producer_id, reply.generation, command.nonce)
-        stream = _Stream(runtime.partition, session, out)
+        stream = Stream(runtime.partition, out, session)
         key = runtime.partition, session.producer_id, session.nonce
         former = self._streams.get(key)
         self._streams[key] = stream
@@ -435,17 +323,19 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtime.attach(session.producer_id)
         return stream
 
-    async def _serve(self, stream: _Stream, request: pb.Request) -> None:
+    async def _serve(self, stream: Stream, request: pb.Request) -> None:
         size, came_s = _size(request), time.monotonic()
         await stream.out.window.enter(size)
-        answer = _Answering(stream, request.request_id, size, came_s, self._counters)
+        answer = Answering(stream, request.request_id, size, came_s, self._counters)
         runtime = self._runtimes[stream.partition]
         try:
             command = decode_request(request, stream.session)
-            if isinstance(command, commands.Connect):
-                raise NotSupportedError("this stream is connected already")
+            stream.check(command)
             answer.ends = isinstance(command, commands.End)
-            doubt = await self._prepare(command, runtime)
+            if isinstance(command, commands.Attach):
+                doubt = await self._prepare_attach(command, runtime)
+            else:
+                doubt = await self._prepare(command, runtime)
             if isinstance(command, commands.End) and doubt is None:
                 command, doubt = await self._with_main_ends(command, runtime)
         except (LogtxError, ValueError) as error:
@@ -510,12 +400,28 @@ class Streams(pb_grpc.CoordinatorServicer):
                     command.group
                 ):
                     raise NotAllowedError(
-                        f"consumer group {command.group!r} has offsets: forget them first"
+                        f"{command.group!r} has offsets, which are to be forgotten first, or is"
+                        " a subscription, whose acknowledgements are kept"
                     )
             case commands.SetTopicMode():
                 count = len(self._runtimes)
                 return await self._switching.check(command, runtime.partition, count)
         return None
+
+    async def _prepare_attach(
+        self, command: commands.Attach, runtime: PartitionRuntime
+    ) -> LogtxError | None:
+        """Looks up the topics of a queue; as `_prepare`.
+
+        Raises:
+            GroupBoundError: the subscription belongs to another transaction group, or to none yet.
+            NotSupportedError: another coordinator does not know queues.
+            CoordinatorBusyError: the owner of the binding does not answer.
+        """
+        self._consumers.check_builds()
+        await self._check_bound(command.group, runtime)
+        # Nothing is written for a queue: its topics may refuse that.
+        return await self._topics.learn([(t, 0) for t in command.topics], command.topics)
 
     async def _with_main_ends(
         self, command: commands.End, runtime: PartitionRuntime
@@ -555,7 +461,8 @@ class Streams(pb_grpc.CoordinatorServicer):
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
         if is_topic_binding(group):
             raise ConfigError(f"{group!r} stands for a topic, and is no consumer group")
-        count, has_offsets = len(self._runtimes), runtime.has_offsets(group)
+        has_offsets = runtime.has_offsets(group) or runtime.has_subscription(group)
+        count = len(self._runtimes)
         await self._bindings.check(group, runtime.partition, count, has_offsets=has_offsets)
 
     def _runtime(self, partition: int) -> PartitionRuntime:
@@ -597,10 +504,14 @@ class Streams(pb_grpc.CoordinatorServicer):
             raise CoordinatorLoadingError("the journal is being loaded for the first time")
         self._all_loaded = True
 
-    def _disconnected(self, stream: _Stream) -> None:
+    def _disconnected(self, stream: Stream) -> None:
         session, runtime = stream.session, self._runtimes[stream.partition]
-        key = stream.partition, session.producer_id, session.nonce
         runtime.forget(list(stream.answers))
+        if stream.consumer is not None and self._consumers.left(stream):
+            runtime.consumer_gone(*stream.consumer)
+        if session is None:
+            return
+        key = stream.partition, session.producer_id, session.nonce
         if self._streams.get(key) is stream:
             del self._streams[key]
             runtime.detach(session.producer_id, session.nonce)
@@ -632,6 +543,14 @@ class Streams(pb_grpc.CoordinatorServicer):
         """Ends every session of a journal partition. The clients connect again."""
         for key in [k for k in self._streams if k[0] == partition]:
             self._streams.pop(key).end(error)
+        self._consumers.close(partition, error)
+
+
+def _check_version(version: int) -> None:
+    if version != PROTOCOL_VERSION:
+        raise NotSupportedError(
+            f"protocol version {version}; this coordinator speaks {PROTOCOL_VERSION}"
+        )
 
 
 async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.Request] | None:

@@ -27,6 +27,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...consumer.core.looks import LOOKS_APART_S
+from ...consumer.range_reader.due import Reach
+from ...consumer.range_reader.errors import DataLossError
+from ...consumer.range_reader.places import PLACE_S, PlacesAhead, require_complete
+from ...consumer.range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig
+from ...consumer.range_reader.spot import Spot
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import (
     BrokerError,
@@ -41,12 +46,8 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.logs.open import open_log
 from ...journal.position import Passed, Position
-from .due import Reach
-from .errors import DataLossError
 from .options import kafka_only
-from .places import PLACE_S, PlacesAhead, require_complete
-from .reading import CONSUMER, Range, RangeReader, ReadConfig
-from .vector import Spot, passed_from_json, passed_to_json
+from .vector import passed_from_json, passed_to_json
 
 _LOG = logging.getLogger(__name__)
 

@@ -37,11 +37,3 @@ class BatchGapError(SparkError):
 
 class ReplayDiffersError(SparkError):
     """A micro-batch is repeated with other input than it was committed with."""
-
-
-class DataLossError(SparkError):
-    """Records that were to be read are gone: by retention, or with their topic."""
-
-
-class SwitchedError(SparkError):
-    """A topic's mode was switched when a range of it was planned: run the job or query again."""

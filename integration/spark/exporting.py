@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...consumer.core.looks import LOOKS_APART_S
+from ...consumer.range_reader.spot import Spot, Vector
 from ...journal.errors import ConfigError, LogtxError, RequestTimedOutError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
@@ -40,7 +41,7 @@ from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.state import State
 from ..inspect.journal import Journal
 from .planning import Planner, SourceOptions
-from .vector import SourceOffset, Spot, Vector, from_offsets, to_offsets
+from .vector import SourceOffset, from_offsets, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Message
 
+from ...consumer.range_reader.reading import Share
 from ...journal.collector import collector_paused
 from ...journal.control import TXCTL_HEADER, TXID_HEADER
 from ...journal.txid import TxId
 from .columns import HEADERS_TYPE
-from .reading import Share
 
 SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, "

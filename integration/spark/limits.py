@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from ...consumer.range_reader.spot import Vector
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.settings import take_integer, take_text
-from .vector import Vector
 
 _MOST: Final = 2**62
 _UNITS: Final = {

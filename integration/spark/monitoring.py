@@ -9,14 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...consumer.range_reader.places import WAIT_S
+from ...consumer.range_reader.spot import Spot
 from ...journal.control import TopicPartition
 from ...journal.logs.open import open_log
 from .application import source_options
 from .commits import Commit
-from .places import WAIT_S
 from .planning import Planner, SourceOptions
 from .session import running_keeper
-from .vector import SourceOffset, Spot, from_offsets
+from .vector import SourceOffset, from_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...consumer.range_reader.due import PlacedDue, RangePlaces
+from ...consumer.range_reader.large import PART_RECORDS, Large
+from ...consumer.range_reader.reading import Range
+from ...consumer.range_reader.spot import Spot
 from ...journal.control import TopicPartition
 from ...journal.position import Position
-from .due import PlacedDue, RangePlaces
-from .large import PART_RECORDS, Large
-from .reading import Range
-from .vector import Spot, split
+from .vector import split
 
 
 def parts(

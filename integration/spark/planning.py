@@ -14,6 +14,12 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError
 
 from ...consumer.core.looks import LOOKS_APART_S
+from ...consumer.range_reader.due import RangePlaces, Reach, settled
+from ...consumer.range_reader.errors import DataLossError
+from ...consumer.range_reader.large import PART_RECORDS, Large, Search
+from ...consumer.range_reader.places import PLACE_S, PlacesAhead, require_complete
+from ...consumer.range_reader.reading import CONSUMER, Range, ReadConfig
+from ...consumer.range_reader.spot import Spot, Vector
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -29,17 +35,12 @@ from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, RESERVED, journal_partition_of
 from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
-from .due import RangePlaces, Reach, settled
-from .errors import DataLossError
-from .large import PART_RECORDS, Large, Search
 from .limits import Limits
 from .options import refuse_rest, take_kafka
 from .parts import divided, parts, placed_parts
-from .places import PLACE_S, PlacesAhead, require_complete
-from .reading import CONSUMER, Range, ReadConfig
 from .searching import run
 from .subscription import Subscription
-from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, moved, parse_offsets
+from .vector import SourceOffset, from_offsets, made_anew, moved, parse_offsets
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ...consumer.range_reader.large import Search
+from ...consumer.range_reader.reading import CONSUMER
 from ...journal.control import TopicPartition
 from ...journal.logs.interface import Log, LogConsumer
-from .large import Search
-from .reading import CONSUMER
 
 SEARCH_S: Final = 2.0
 """Longest search when a job or micro-batch is planned. What it has not found by then is read by one

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from ...consumer.range_reader.due import Reach, settled
+from ...consumer.range_reader.places import WAIT_S, PlacesAhead
+from ...consumer.range_reader.reading import Range, RangeReader, ReadConfig
+from ...consumer.range_reader.spot import Spot
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from .clients import lend_log
-from .due import Reach, settled
 from .keeper_client import KeeperAddress
-from .places import WAIT_S, PlacesAhead
 from .planning import Bound, Planner, SourceOptions, journal_settings
-from .reading import Range, RangeReader, ReadConfig
 from .shipping import Shipped
 from .steps import steps_to_json
-from .vector import SourceOffset, Spot, from_offsets, made_anew, moved, steps_between, to_offsets
+from .vector import SourceOffset, from_offsets, made_anew, moved, steps_between, to_offsets
 from .versions import counts_as, find
 from .worker import begin_task
 

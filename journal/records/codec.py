@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v8.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v9.avsc``)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import fastavro
 
+from ..acks import Ack, AddAcks, Subscribe
 from ..errors import CorruptRecordError, MalformedHeaderError, UnknownRecordError
 from ..modes import ModeChange
 from ..places import Adoption, Placed
@@ -39,7 +40,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -48,6 +49,9 @@ _CHANGED_IN: Final = {
     RecordType.PLACED: 5,
     RecordType.MODE: 5,
     RecordType.ADOPT: 6,
+    RecordType.SUBSCRIBE: 9,
+    RecordType.ADD_ACKS: 9,
+    RecordType.ACK: 9,
 }
 """Version in which a type's schema changed last for all its records: their version byte. It is 2
 for all others, so a program of the version before still reads them."""
@@ -66,10 +70,13 @@ _WITH_COLUMNS: Final = 7
 """Version of a decision that says in columns what was written: one that is placed or handed over,
 and names at least `COLUMNS_MIN` partitions. It takes a fifth of the bytes, and half of the time.
 """
-_WITH_SIDECARS: Final = 8
+WITH_SIDECARS: Final = 8
 """Version of a decision that accepts records in a sidecar, and of a snapshot's chunk that speaks of
 such a one. An older program would write a marker where a pointer must stand, and lose the commit.
 Its writes are in rows, however many they are."""
+WITH_QUEUES: Final = 9
+"""Version of a snapshot's chunk that speaks of subscriptions. An older program would forget them.
+"""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -96,6 +103,9 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Placed,
         ModeChange,
         Adoption,
+        Subscribe,
+        AddAcks,
+        Ack,
     )
 }
 
@@ -132,6 +142,13 @@ _SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {
     v: _load_schemas(v) for v in range(1, FORMAT_VERSION + 1)
 }
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
+_AS_CURRENT: Final = frozenset(
+    (version, code)
+    for version, schemas in _SCHEMAS.items()
+    for code, schema in schemas.items()
+    if schema == _CURRENT[code] or version == _CHANGED_IN.get(_CLASSES[code].type, 2)
+)
+"""(version, type) of what is read without resolving its schema against the newest."""
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
 
@@ -158,8 +175,10 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if isinstance(record, Snapshot) and record.subscriptions:
+        return WITH_QUEUES
     if isinstance(record, PrepareCommit | Snapshot) and record.sidecar_since:
-        return _WITH_SIDECARS
+        return WITH_SIDECARS
     if _has_columns(record):
         return _WITH_COLUMNS
     if _speaks_of_homes(record):
@@ -309,7 +328,7 @@ def decode_by_schema(raw: bytes) -> Entry:
     source = io.BytesIO(raw)
     source.seek(2)
     # Resolving a schema against itself would take as long as reading does.
-    newer = None if version in (_VERSIONS[code], FORMAT_VERSION) else _CURRENT[code]
+    newer = None if (version, code) in _AS_CURRENT else _CURRENT[code]
     body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
     if not isinstance(body, dict) or source.read(1):
         raise CorruptRecordError("the journal record has bytes left over")

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import Any, Final, TypeAlias, TypeVar
 
+from ..acks import SubscriptionKind
 from ..control import BranchRange, RangeColumns, TopicPartition
 from ..modes import Phase
 from ..places import AdoptedWrites, PartitionId
 from ..position import Journal, Passed, Place, Position
 from ..state import State
 from ..txid import TxId
+from .ack_conversion import (
+    acks_from_avro,
+    acks_to_avro,
+    subscriptions_from_avro,
+    subscriptions_to_avro,
+)
 from .fast_writer import signed
 from .types import (
     UNKNOWN_OFFSET,
@@ -636,6 +643,9 @@ TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Snapshot.sidecar_since": _snapshot_since_to_avro,
     "adopted": _adopted_to_avro,
     "unplaced": _unplaced_to_avro,
+    "starts": _offsets_to_avro,
+    "acks": acks_to_avro,
+    "subscriptions": subscriptions_to_avro,
     "txid": TxId.to_bytes,
     "Adoption.writes": _adopted_writes_to_avro,
     "Claim.partitions": _keys_to_avro,
@@ -670,6 +680,10 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Snapshot.sidecar_since": _snapshot_since_from_avro,
     "adopted": _adopted_from_avro,
     "unplaced": _unplaced_from_avro,
+    "starts": _offsets_from_avro,
+    "kind": SubscriptionKind,
+    "acks": acks_from_avro,
+    "subscriptions": subscriptions_from_avro,
     "txid": TxId.from_bytes,
     "Adoption.writes": _adopted_writes_from_avro,
     "settled": tuple,

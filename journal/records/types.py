@@ -16,6 +16,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from ..acks import Ack, AddAcks, SnapshotSubscription, Subscribe
 from ..control import BranchRange, TopicPartition
 from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed
@@ -504,6 +505,8 @@ class Snapshot:
     unplaced: tuple[SnapshotAdoption, ...] = ()
     """What of it lacks a place."""
     sidecar_since: tuple[SnapshotSince, ...] = ()
+    subscriptions: tuple[SnapshotSubscription, ...] = ()
+    """What became of the messages of the subscriptions that are bound here."""
 
 
 JournalRecord: TypeAlias = (
@@ -524,6 +527,9 @@ JournalRecord: TypeAlias = (
     | Placed
     | ModeChange
     | Adoption
+    | Subscribe
+    | AddAcks
+    | Ack
 )
 
 

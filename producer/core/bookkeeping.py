@@ -177,7 +177,7 @@ class TransactionBook:
         self.conflict: TransactionConflictError | None = None
         """What the coordinator decided before the application asked for an end."""
         self.requests = 0
-        """Number of requests about offsets without an answer."""
+        """Number of requests about input, and of parts of writes, without an answer."""
         self._registered: set[TopicPartition] = set(partitions)
         """Partitions known to the coordinator, or to be named by the commit."""
         self._named: set[TopicPartition] = set()

@@ -630,6 +630,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         },
         "claims": [*shard.claims.rows()],
         "bindings": dict(shard.bindings),
+        "subscriptions": list(shard.queues.subscriptions.rows()),
         "modes": shard.modes.rows(),
         "places": (dict(shard.places.last), shard.places.rows(), len(shard.places.unplaced)),
     }

@@ -40,6 +40,8 @@ class RawStream:
         for request in requests:
             if request.HasField("connect"):
                 request.connect.partition = self.partition
+            if request.HasField("attach"):
+                request.attach.partition = self.partition
         self._next_id = ids + len(commands)
         self._out.put(pb.ClientFrame(requests=requests))
 

@@ -16,7 +16,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.commands import Action, Began, Connected, Done, Outcome
-from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
+from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (

@@ -49,7 +49,12 @@ class GoldenLogs:
 def sets() -> list[Path]:
     """All that are kept, oldest first."""
     found = [path.parent for path in HERE.glob(f"*/{FORMATS}")]
-    return sorted(found, key=lambda path: (formats_of(path)["kept_since"], path.name))
+    return sorted(found, key=_age)
+
+
+def _age(path: Path) -> tuple[str, int, str]:
+    formats = formats_of(path)
+    return formats["kept_since"], formats["journal"], path.name
 
 
 def current_formats() -> dict[str, int]:

@@ -30,7 +30,9 @@ from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.core.topic_homes import TopicHomes
 from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
+from logtx.journal.acks import Acks
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
@@ -50,6 +52,7 @@ from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fast_writer import COLUMNS_MIN
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -77,6 +80,8 @@ OTHER = 5
 STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
 WIDE = [PartitionId("wide", number, "id-wide") for number in range(COLUMNS_MIN)]
 """Of a topic in metadata mode: decisions that write to all of them are in columns."""
+QUEUED = PartitionId("a", 0, "id-a")
+"""Of a topic that is a queue, too."""
 LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
@@ -532,6 +537,35 @@ def _modes(w: World, p: commands.SessionId) -> None:
         w.commit(txid)
 
 
+def _queue(w: World, p: commands.SessionId) -> None:
+    """A queue: acknowledged plainly, rejected, by transactions that commit, abort, stay open."""
+    w.ask(commands.Attach(group="queue", consumer=1, topics=("a",), starts={A0: 4}))
+    w.coordinator.tenure.queue_ends_told({QUEUED: 100}, w.coordinator.now)
+    for kind, offset in (AcknowledgeType.ACCEPT, 4), (AcknowledgeType.REJECT, 9):
+        acks = (Acks(QUEUED, (_message(offset), _message(offset + 2))),)
+        w.ask(commands.Acknowledge(group="queue", consumer=1, type=kind, acks=acks))
+    for offset, action in (
+        (20, commands.Action.COMMIT),
+        (30, commands.Action.ABORT),
+        (40, None),
+    ):
+        txid = w.begin(p)
+        acks = (Acks(QUEUED, (_message(offset), _placed_message(offset + 1, 7))),)
+        w.ask(commands.AddAcks(session=p, txid=txid, group="queue", acks=acks))
+        if action is not None:
+            w.decide(txid, action)
+            w.write_markers()
+            w.finish(txid)
+
+
+def _message(offset: int) -> Span:
+    return Span(MessageId(offset), MessageId(offset, AT_OFFSET, 1))
+
+
+def _placed_message(offset: int, sequence: int) -> Span:
+    return Span(MessageId(offset, sequence, 3), MessageId(offset, sequence, 4))
+
+
 def _placed(w: World, p: commands.SessionId) -> None:
     """Decisions that are placed: finished, half placed, waiting; and a snapshot that says so."""
     _switch(w, "still")
@@ -681,6 +715,7 @@ def generate() -> GoldenLogs:
     w.write(undecided, B3, values("undecided, in parts", 2), branch=25)
     w.add(undecided, B3)
     _modes(w, p)
+    _queue(w, p)
     _placed(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]

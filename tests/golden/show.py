@@ -32,6 +32,7 @@ from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.codec import decode_entry
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import DataPartition, Entry, OffsetStep, PrepareAbort
+from logtx.journal.spans import AT_OFFSET, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -132,6 +133,11 @@ def _branches(ranges: Iterable[BranchRange]) -> str:
     return ", ".join(parts) or "nothing"
 
 
+def _span(span: Span) -> str:
+    places = ("/".join("at" if n == AT_OFFSET else str(n) for n in place) for place in span)
+    return "-".join(places)
+
+
 def _step(step: OffsetStep) -> str:
     start = step.from_place
     begins = "none" if start is None else f"{start.o2}+{start.o3}"
@@ -173,6 +179,12 @@ def state(shard: Shard) -> Iterator[str]:
     for row in shard.claims.rows():
         claimed = " ".join(map(name, row.partitions))
         yield f"claim {row.number} of group {row.group} by {row.claimant}: {claimed}"
+    for each in shard.queues.subscriptions.rows():
+        if each.deleted or each.pending:
+            yield f"subscription {each.group} ({each.kind}) {name(each.partition.key)}"
+            yield f"  deleted {' '.join(map(_span, each.deleted))}"
+            for begin, span in each.pending:
+                yield f"  pending in T{begin} {_span(span)}"
 
 
 def _transaction(found: TransactionMetadata) -> Iterator[str]:

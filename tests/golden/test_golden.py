@@ -201,6 +201,9 @@ def test_what_is_kept_has_everything_that_may_lie_in_a_log(
         RecordType.PLACED: 5,
         RecordType.MODE: 5,
         RecordType.ADOPT: 6,
+        RecordType.SUBSCRIBE: 9,
+        RecordType.ADD_ACKS: 9,
+        RecordType.ACK: 9,
     }
     version = files.formats_of(directory)["journal"]
     newer = {kind for kind, since in came_with.items() if version < since}

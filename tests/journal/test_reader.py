@@ -191,7 +191,7 @@ def test_entries_come_decoded_and_errors_say_where(journal: Journal) -> None:
     ((offset, entry),) = read_entries(log, 0, 0, 1, timeout_s=5)
     assert (offset, entry.epoch, entry.incarnation) == (0, NO_EPOCH, INCARNATION)
     log.append_directly(JOURNAL_TOPIC, 0, b"\x01\x03junk")
-    log.append_directly(JOURNAL_TOPIC, 0, b"\x09\x03newer")
+    log.append_directly(JOURNAL_TOPIC, 0, b"\x7f\x03newer")
     where = f"{JOURNAL_TOPIC}-0 at offset"
     with pytest.raises(CorruptRecordError, match=f"{where} 1"):
         list(read_entries(log, 0, 0, 3, timeout_s=5))

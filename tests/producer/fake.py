@@ -24,6 +24,7 @@ from logtx.coordinator.protocol.commands import (
     GroupOffsets,
     Outcome,
 )
+from logtx.journal.acks import Acks
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import (
     CoordinatorNotAvailableError,
@@ -55,6 +56,7 @@ class FakeTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
+    acks: list[tuple[str, tuple[Acks, ...]]] = field(default_factory=list)
     parts: list[Writes] = field(default_factory=list)
     extended: int = 0
     writes: Writes = field(default_factory=dict)
@@ -177,6 +179,10 @@ class FakeCoordinators:
 
     def add_offsets(self, txid: TxId, group: str, steps: Sequence[OffsetStep]) -> Done:
         self.require_open(txid).offsets.append((group, tuple(steps)))
+        return Done()
+
+    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks]) -> Done:
+        self.require_open(txid).acks.append((group, tuple(acks)))
         return Done()
 
     def add_writes(self, txid: TxId, part: int, writes: Writes) -> Done:
@@ -308,6 +314,10 @@ class FakeSession:
     ) -> None:
         act = lambda: self._coordinators.add_offsets(txid, group, steps)  # noqa: E731
         self._ask("add_offsets", txid, act, on_reply)
+
+    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], on_reply: Any) -> None:
+        act = lambda: self._coordinators.add_acks(txid, group, acks)  # noqa: E731
+        self._ask("add_acks", txid, act, on_reply)
 
     def extend(self, txid: TxId, on_reply: Any) -> None:
         self._ask("extend", txid, lambda: self._coordinators.extend(txid), on_reply)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from confluent_kafka import KafkaError
 
+from logtx.journal.acks import Acks
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
+    AckConflictError,
     CoordinatorNotAvailableError,
     GroupBoundError,
     OffsetsConflictError,
@@ -23,8 +25,10 @@ from logtx.journal.errors import (
     UnsupportedTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.places import PartitionId
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
+from logtx.journal.spans import MessageId, Span
 from logtx.journal.state import State
 from logtx.producer.core.bookkeeping import Phase
 from logtx.producer.core.tally import BranchTally
@@ -392,6 +396,7 @@ def test_fenced_in_every_call_after(producer: Producer, coordinators: FakeCoordi
         producer.commit_transaction,
         producer.abort_transaction,
         lambda: txn.send_offsets("g", []),
+        lambda: txn.send_acks("q", ACKS),
     ):
         with pytest.raises(ProducerFencedError):
             call()
@@ -531,6 +536,38 @@ def test_offsets_without_answer_never_commit(
     with pytest.raises(TransactionAbortOnlyError):
         txn.commit()
     assert coordinators.count("commit") == 0
+
+
+ACKS = (Acks(PartitionId("in", 0, "id"), (Span(MessageId(0), MessageId(5)),)),)
+
+
+def test_acknowledgements_are_of_the_transaction(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    with producer.begin_transaction() as txn:
+        txn.send_acks("q", ACKS)
+        txid = txn.txid
+    assert coordinators.transactions[txid].acks == [("q", ACKS)]
+    assert coordinators.count("bind_group") == 0, "the subscription was bound when it was made"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(AckConflictError("taken"), AckConflictError), (None, TransactionAbortOnlyError)],
+)
+def test_acknowledgements_that_are_refused_or_unanswered_never_commit(
+    producer: Producer,
+    coordinators: FakeCoordinators,
+    answer: AckConflictError | None,
+    error: type[Exception],
+) -> None:
+    coordinators.lose_request("add_acks", 1, *([] if answer is None else [answer]))
+    txn = begun(producer, b"x")
+    txn.send_acks("q", ACKS)
+    with pytest.raises(error):
+        txn.commit()
+    assert coordinators.count("commit") == 0
+    assert txn.abort().state.aborts
 
 
 def test_another_transaction_groups_consumer_group_is_refused_by_name(

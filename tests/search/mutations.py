@@ -26,6 +26,7 @@ from .explore import Report, explore
 from .journal_world import Budget
 from .marker_world import Budget as MarkerBudget
 from .placed_scenarios import PLACED_MUTATIONS
+from .queue_scenarios import QUEUE_MUTATIONS
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ MUTATIONS: Final = (
              ONE, _position(lambda p: replace(p, o3=0))),
     *(Mutation(name, "", *rest) for name, *rest in PLACED_MUTATIONS),
     *(Mutation(name, "", *rest) for name, *rest in ADOPTING_MUTATIONS),
+    *(Mutation(name, traps, *rest) for name, traps, *rest in QUEUE_MUTATIONS),
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from .marker_world import MarkerWorld
 from .mutations import MUTATIONS
 from .mutations import search as search_mutation
 from .places_world import PlacesWorld
+from .queue_world import QueueWorld
 from .scenarios import SEARCHES, world_of
 
 GIB: Final = 2**30
@@ -69,7 +70,7 @@ def _search_mutation(name: str, told: Told) -> Report:
 def _notes(searched: World) -> dict[str, float]:
     if isinstance(searched, PlacesWorld | FencesWorld):
         return {"steps of cores": searched.steps_of_cores}
-    assert isinstance(searched, JournalWorld | MarkerWorld)
+    assert isinstance(searched, JournalWorld | MarkerWorld | QueueWorld)
     notes: dict[str, float] = {"steps of cores": searched.tenures.steps_taken}
     if isinstance(searched, MarkerWorld):
         notes["steps of cores"] += searched.readers.buffers.steps_taken

@@ -40,7 +40,7 @@ def test_a_search_that_goes_on_has_forgotten_the_attempts_it_dropped() -> None:
             stream.frames.put(pb.ServerFrame(replies=[CONNECTED]))
         return stream
 
-    finder = Finder(lambda: Checkpoint(offset=0, epoch=1, address="takes"), connect)
+    finder = Finder(lambda: Checkpoint(offset=0, epoch=1, address="takes"), connect, Connected)
     for _ in range(3):
         found = finder.find()
         assert found is not None

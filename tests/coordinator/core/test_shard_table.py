@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from logtx.coordinator.protocol import commands
+from logtx.journal.acks import Ack, AddAcks, Subscribe, SubscriptionKind
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     LogtxError,
@@ -455,6 +456,9 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     Adoption(
         TxId(9, INCARNATION, 2), 3, True, (AdoptedWrites(PartitionId("a", 0, "id-a"), (), False),)
     ),
+    Subscribe(group="q", kind=SubscriptionKind.SHARED, starts=()),
+    AddAcks(begin=2, group="q", acks=()),
+    Ack(group="q", acks=()),
 )
 LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
     State.OPEN: (),

@@ -11,7 +11,8 @@ from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.core.waiting import Waiting
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.requests import encode_request
-from logtx.coordinator.server.streams import SMALL_ANSWER_BYTES, StreamLimits
+from logtx.coordinator.server.stream import StreamLimits
+from logtx.coordinator.server.streams import SMALL_ANSWER_BYTES
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CoordinatorBusyError
 from logtx.journal.txid import TxId

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.coordinator.protocol.replies import decode_reply, encode_reply
 from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
+from logtx.journal.acks import Acks, SubscriptionKind
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ConfigError, LogtxError, NotSupportedError, error_from_code
 from logtx.journal.modes import Mode, Phase
+from logtx.journal.places import PartitionId
 from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.types import AbortReason, OffsetStep
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
 
@@ -64,6 +68,29 @@ def ranges(draw: st.DrawFn) -> BranchRange:
 
 SESSION: Final = commands.SessionId("p", 3, 77)
 WRITES: Final = st.dictionaries(PARTITION, st.lists(ranges(), max_size=3).map(tuple), max_size=4)
+MESSAGE: Final = st.builds(
+    MessageId,
+    *(st.integers(0, 2**62 - 1), st.just(AT_OFFSET) | st.integers(0, 2**62 - 1)),
+    st.integers(0, 2**62 - 1),
+)
+SPAN: Final = (
+    st.tuples(MESSAGE, MESSAGE).filter(lambda t: t[0] != t[1]).map(lambda t: Span(min(t), max(t)))
+)
+PARTITION_ID: Final = st.builds(PartitionId, NAME, st.integers(0, 2**31 - 1), NAME)
+ACKS: Final = st.lists(
+    st.builds(Acks, PARTITION_ID, st.lists(SPAN, max_size=3).map(tuple)), max_size=3
+).map(tuple)
+LEASES: Final = st.lists(
+    st.builds(
+        Lease,
+        number=LONG,
+        partition=PARTITION_ID,
+        span=SPAN,
+        delivery_count=st.integers(0, 2**32 - 1),
+        left_ms=LONG,
+    ),
+    max_size=3,
+).map(tuple)
 COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     # Without owner: that is the authenticated subject, which the coordinator sees for itself.
     commands.Connect: st.builds(
@@ -176,6 +203,34 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         topics=st.lists(NAME, max_size=3).map(tuple),
         after=st.just("") | NAME,
     ),
+    commands.Attach: st.builds(
+        commands.Attach,
+        group=NAME,
+        consumer=LONG,
+        kind=st.sampled_from(SubscriptionKind),
+        topics=st.lists(NAME, max_size=3).map(tuple),
+        starts=st.dictionaries(PARTITION, LONG, max_size=3),
+        held=ACKS,
+        ack_timeout_ms=LONG,
+    ),
+    commands.Acquire: st.builds(
+        commands.Acquire,
+        group=NAME,
+        consumer=LONG,
+        max_offsets=st.integers(1, 2**32 - 1),
+        at_ends=st.booleans(),
+    ),
+    commands.Acknowledge: st.builds(
+        commands.Acknowledge,
+        group=NAME,
+        consumer=LONG,
+        type=st.sampled_from(AcknowledgeType),
+        acks=ACKS,
+        delay_ms=LONG,
+    ),
+    commands.AddAcks: st.builds(
+        commands.AddAcks, session=st.just(SESSION), txid=TXID, group=NAME, acks=ACKS
+    ),
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
@@ -237,6 +292,11 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     commands.TopicModes: st.builds(
         commands.TopicModes, st.lists(MODE_INFO, max_size=3).map(tuple), st.booleans()
     ),
+    commands.Attached: st.builds(commands.Attached, LEASES),
+    commands.Leases: st.builds(commands.Leases, LEASES),
+    commands.AckResults: st.builds(
+        commands.AckResults, st.lists(st.sampled_from(AckResult), max_size=3).map(tuple)
+    ),
 }
 
 
@@ -293,6 +353,28 @@ def test_a_request_of_an_unknown_kind_is_refused() -> None:
 
 def test_a_reply_of_an_unknown_kind_is_an_error() -> None:
     assert isinstance(decode_reply(pb.Reply.FromString(b"\x9a\x06\x00")), NotSupportedError)
+
+
+def test_an_unknown_kind_of_acknowledgement_is_none() -> None:
+    attach = pb.Request(request_id=1, attach=pb.Attach(group="q", kind=9))  # type: ignore[arg-type]
+    ack = pb.Request(request_id=1, acknowledge=pb.Acknowledge(group="q", type=9))  # type: ignore[arg-type]
+    for request in (attach, ack):
+        with pytest.raises(NotSupportedError, match="newer client"):
+            decode_request(request, SESSION)
+    told = decode_reply(pb.Reply(ack_results=pb.AckResults(results=[0, 9])))  # type: ignore[list-item]
+    assert isinstance(told, NotSupportedError), "an unknown result is no success"
+
+
+def test_messages_that_nobody_could_mean_are_refused() -> None:
+    empty = pb.Span(lo=pb.MessageId(offset=2), hi=pb.MessageId(offset=1))
+    ack = pb.Acknowledge(group="q", acks=[pb.Acks(topic="a", spans=[empty])])
+    with pytest.raises(ValueError, match="empty"):
+        decode_request(pb.Request(request_id=1, acknowledge=ack), None)
+    none = pb.Request(request_id=1, acquire=pb.Acquire(group="q"))
+    with pytest.raises(ConfigError, match="0 offsets"):
+        decode_request(none, None)
+    with pytest.raises(NotSupportedError, match="outside of a session"):
+        decode_request(pb.Request(request_id=1, add_acks=pb.AddAcks(group="q")), None)
 
 
 def test_an_unknown_action_is_not_a_commit() -> None:
@@ -563,6 +645,10 @@ CODES: Final = {
     32: errors.NotAllowedError,
     33: errors.ExpiredTransactionError,
     34: errors.UnknownKeyError,
+    35: errors.AckConflictError,
+    36: errors.UnknownSubscriptionError,
+    37: errors.NotAttachedError,
+    38: errors.AckOutOfRangeError,
     40: errors.UnknownTopicError,
     41: errors.UnsupportedTopicError,
     42: errors.JournalTopicError,

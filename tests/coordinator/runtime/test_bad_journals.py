@@ -15,7 +15,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.membership.peers import Peers
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
+from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
 from logtx.journal.errors import (
     CoordinatorLoadingError,

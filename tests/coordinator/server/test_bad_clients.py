@@ -17,10 +17,11 @@ from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
-from logtx.coordinator.protocol.requests import PROTOCOL_VERSION, decode_request
+from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, PROTOCOL_VERSION, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol.requests import decode_request
 from logtx.coordinator.runtime import pressure
 from logtx.coordinator.server import streams, window
+from logtx.coordinator.server.stream import PIPELINED_MAX, StreamLimits
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import (
     ConfigError,
@@ -54,10 +55,10 @@ def coordinator(
     """A coordinator with small limits."""
     monkeypatch.setattr(service, "SERVER_OPTIONS", (*service.SERVER_OPTIONS, *NARROW))
     monkeypatch.setattr(
-        streams.StreamLimits,
+        StreamLimits,
         "for_open_transactions",
-        lambda per_producer: streams.StreamLimits(
-            requests_max=per_producer + streams.PIPELINED_MAX, calls_max=CALLS_MAX
+        lambda per_producer: StreamLimits(
+            requests_max=per_producer + PIPELINED_MAX, calls_max=CALLS_MAX
         ),
     )
     config = CoordinatorConfig(
@@ -173,7 +174,7 @@ def test_a_client_that_reads_no_answers_is_not_read_either(
         stream.send(*(pb.Request(request_id=n, add_partitions=wanted) for n in numbers))
     settled(lambda: stream.taken)
     assert stream.taken < asked // batch, "the transport holds the sender back"
-    assert max(most) <= 8 + streams.PIPELINED_MAX
+    assert max(most) <= 8 + PIPELINED_MAX
     still_served(channel)
     answered = {r.request_id for r in stream.read(asked + 1)}
     assert answered == set(range(asked + 1)), "and all is answered in the end"

@@ -19,7 +19,14 @@ from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.protocol.commands import Claimed, ClaimOffsets, Done, UnbindGroup
+from logtx.coordinator.protocol.commands import (
+    Attach,
+    Attached,
+    Claimed,
+    ClaimOffsets,
+    Done,
+    UnbindGroup,
+)
 from logtx.coordinator.runtime import housekeeping
 from logtx.coordinator.runtime.partition import PartitionRuntime
 from logtx.coordinator.service import CoordinatorConfig
@@ -29,7 +36,7 @@ from logtx.journal.reader import journal_partition_of
 from logtx.producer.producer import Producer
 
 from ...waiting import eventually
-from ..streams import TIMEOUT_S
+from ..streams import TIMEOUT_S, RawStream
 
 PARTITIONS = 2
 
@@ -138,6 +145,24 @@ def test_the_offsets_of_a_group_with_a_member_stay(
     assert admin.bind_group("g", None).transaction_group == "t"
     member.close()
     eventually(lambda: not admin.fetch_offsets("g").offsets, 10)
+
+
+def test_a_subscription_keeps_its_binding(
+    topic: str,
+    coordinator: EmbeddedCoordinator,
+    shards: Callable[[], list[Shard]],
+    admin: AdminQueries,
+) -> None:
+    """Bound anew elsewhere, it would begin with all messages again (trap 104)."""
+    admin.bind_group("q", "t")
+    admin.bind_group("g", "t")
+    with RawStream(coordinator.address, journal_partition_of("t", PARTITIONS)) as stream:
+        attach = Attach(group="q", consumer=1, topics=(topic,))
+        assert isinstance(stream.ask(attach), Attached)
+    eventually(lambda: not any("g" in s.bindings for s in shards()), 20)
+    before = [shard.ages.hour for shard in shards()]
+    eventually(lambda: all(s.ages.hour > b + 8 for s, b in zip(shards(), before, strict=True)), 20)
+    assert admin.bind_group("q", None).transaction_group == "t"
 
 
 def test_an_operator_forgets_a_group(

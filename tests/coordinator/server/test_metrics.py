@@ -24,7 +24,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.commands import Outcome, Reply
-from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
+from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram, PlaceClock
 from logtx.coordinator.server import metrics, streams
 from logtx.coordinator.service import CoordinatorConfig

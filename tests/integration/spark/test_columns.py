@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
+from logtx.consumer.range_reader.reading import Share
 from logtx.integration.spark.columns import check_columns, records_of
 from logtx.integration.spark.errors import SchemaError
 from logtx.integration.spark.frames import Batches, schema
-from logtx.integration.spark.reading import Share
 from logtx.journal.txid import TxId
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.reading import RangeReader, Share
 from logtx.integration.spark import compacting
 from logtx.integration.spark.compacting import Compacted, export_to_topic
-from logtx.integration.spark.errors import DataLossError
-from logtx.integration.spark.reading import RangeReader, Share
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, ProducerFencedError, UnsupportedTopicError
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.reading import RangeReader
+from logtx.consumer.range_reader.spot import Spot
 from logtx.integration.spark import planning
-from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.keeper_client import KeeperAddress
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.reading import RangeReader
 from logtx.integration.spark.source import Part, StreamSource
 from logtx.integration.spark.steps import steps_from_json
-from logtx.integration.spark.vector import Spot, from_offsets, steps_between
+from logtx.integration.spark.vector import from_offsets, steps_between
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import Consumer
 
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.large import Large, LargePart, Search
+from logtx.consumer.range_reader.reading import Range, RangeReader, ReadConfig
+from logtx.consumer.range_reader.spot import Spot
 from logtx.integration.spark import planning, searching
-from logtx.integration.spark.errors import DataLossError
-from logtx.integration.spark.large import Large, LargePart, Search
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.reading import Range, RangeReader, ReadConfig
-from logtx.integration.spark.vector import Spot
 from logtx.integration.testing import Cluster
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import IntegrityError

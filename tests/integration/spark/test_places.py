@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from logtx.integration.spark import places as places_module
-from logtx.integration.spark import reading, source
-from logtx.integration.spark.due import PlacedDue, Reach, settled
-from logtx.integration.spark.errors import DataLossError, SwitchedError
+from logtx.consumer.range_reader import places as places_module
+from logtx.consumer.range_reader import reading
+from logtx.consumer.range_reader.due import PlacedDue, Reach, settled
+from logtx.consumer.range_reader.errors import DataLossError, SwitchedError
+from logtx.consumer.range_reader.reading import RangeReader
+from logtx.consumer.range_reader.spot import Spot
+from logtx.integration.spark import source
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.reading import RangeReader
 from logtx.integration.spark.source import BatchSource, Part
-from logtx.integration.spark.vector import Spot, from_offsets, steps_between
+from logtx.integration.spark.vector import from_offsets, steps_between
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import RequestTimedOutError
 from logtx.journal.logs.memory.log import MemoryLog

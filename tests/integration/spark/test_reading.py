@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message
 
-from logtx.integration.spark import reading
-from logtx.integration.spark.errors import DataLossError
+from logtx.consumer.range_reader import reading
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.reading import Range, RangeReader, ReadConfig, Share
+from logtx.consumer.range_reader.spot import Spot, Vector
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.reading import Range, RangeReader, ReadConfig, Share
-from logtx.integration.spark.vector import Spot, Vector
 from logtx.integration.testing import Cluster, EmbeddedCoordinators
 from logtx.journal.errors import (
     ConfigError,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from logtx.consumer.range_reader.reading import Range, RangeReader
 from logtx.integration import spark as logtx_spark
 from logtx.integration.cli import logs as cli_logs
 from logtx.integration.cli import main as cli
@@ -20,7 +21,6 @@ from logtx.integration.inspect.checks import Report
 from logtx.integration.spark import auditing, exporting, recovery
 from logtx.integration.spark.options import SinkOptions
 from logtx.integration.spark.planning import SourceOptions
-from logtx.integration.spark.reading import Range, RangeReader
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.spot import Spot
 from logtx.integration.spark import source as source_module
-from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.source import BatchSource, Part
-from logtx.integration.spark.vector import SourceOffset, Spot, from_offsets, to_offsets
+from logtx.integration.spark.vector import SourceOffset, from_offsets, to_offsets
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, LogtxError, UnknownTopicError
 from logtx.journal.logs.memory.log import MemoryLog

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from logtx.consumer.range_reader.spot import Spot
 from logtx.integration.spark.identity import input_end
 from logtx.integration.spark.steps import steps_from_json, steps_to_json
 from logtx.integration.spark.vector import (
     SourceOffset,
-    Spot,
     from_offsets,
     moved,
     steps_between,

@@ -13,6 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logtx.journal.acks import (
+    Ack,
+    Acks,
+    AddAcks,
+    SnapshotSubscription,
+    Subscribe,
+    SubscriptionKind,
+)
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError, UnknownRecordError
 from logtx.journal.modes import ModeChange, Phase
@@ -63,6 +71,7 @@ from logtx.journal.records.types import (
     SnapshotSteps,
     SnapshotTransaction,
 )
+from logtx.journal.spans import AT_OFFSET, ORIGIN, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -457,6 +466,33 @@ SAMPLES_V8: dict[str, JournalRecord] = {
     ),
 }
 """What speaks of records in sidecars. All others are written as before."""
+SPANS = (
+    Span(ORIGIN, MessageId(7, AT_OFFSET, 1)),
+    Span(MessageId(7, 17042, 3), MessageId(7, 17042, 4)),
+    Span(MessageId(9), MessageId(2**61, AT_OFFSET)),
+)
+ACKS = (Acks(D0, SPANS), Acks(F1, SPANS[:1]))
+SAMPLES_V9: dict[str, JournalRecord] = {
+    "subscribe": Subscribe(
+        group="invoicing", kind=SubscriptionKind.FAILOVER, starts=((D0, 0), (F1, 900))
+    ),
+    "add_acks": AddAcks(begin=17042, group="invoicing", acks=ACKS),
+    "ack": Ack(group="invoicing", acks=ACKS),
+    "ack_rejected": Ack(group="invoicing", acks=ACKS[1:], rejected=True),
+    "snapshot_subscriptions": chunk(
+        first=17042,
+        index=0,
+        last=True,
+        subscriptions=(
+            SnapshotSubscription("invoicing", SubscriptionKind.SHARED, D0, SPANS, ()),
+            SnapshotSubscription(
+                "invoicing", SubscriptionKind.SHARED, F1, (), ((17040, SPANS[0]), (17042, SPANS[1]))
+            ),
+        ),
+    ),
+}
+"""Records that speak of subscriptions."""
+SUBSCRIPTIONS = (SnapshotSubscription("g", SubscriptionKind.SHARED, F1, (), ()),)
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -466,6 +502,7 @@ GOLDEN_SAMPLES = {
     6: SAMPLES_V6,
     7: SAMPLES_V7,
     8: SAMPLES_V8,
+    9: SAMPLES_V9,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -547,6 +584,16 @@ ADOPTED_WRITES = TUPLES(
 ).map(tuple)
 PARTITION_IDS = OFFSETS.map(lambda found: tuple(p for p, _ in found))
 PHASE = st.sampled_from(Phase)
+MESSAGE = st.builds(
+    MessageId,
+    *(st.integers(0, 2**62 - 1), st.just(AT_OFFSET) | st.integers(0, 2**62 - 1)),
+    st.integers(0, 2**62 - 1),
+)
+SPAN = (
+    st.tuples(MESSAGE, MESSAGE).filter(lambda t: t[0] != t[1]).map(lambda t: Span(min(t), max(t)))
+)
+SOME_SPANS = st.lists(SPAN, max_size=3).map(tuple)
+ACKS_OF_SOME = st.lists(st.builds(Acks, PARTITION_ID, SOME_SPANS), max_size=3).map(tuple)
 SNAPSHOT = st.builds(
     Snapshot,
     first=LONG,
@@ -616,6 +663,13 @@ SNAPSHOT = st.builds(
         )
     ).map(tuple),
     unplaced=TUPLES(st.builds(SnapshotAdoption, LONG, TXID, LONG, ADOPTED_WRITES)).map(tuple),
+    subscriptions=TUPLES(
+        st.builds(
+            SnapshotSubscription,
+            *(NAME, st.sampled_from(SubscriptionKind), PARTITION_ID, SOME_SPANS),
+            TUPLES(st.tuples(LONG, SPAN)).map(tuple),
+        )
+    ).map(tuple),
 )
 NAMES = TUPLES(NAME).map(tuple)
 PAIRS = TUPLES(st.tuples(NAME, NAME)).map(tuple)
@@ -686,6 +740,9 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(Aborted, begin=LONG, gone=GONE_KEYS),
     st.builds(Bind, group=NAME, transaction_group=NAME),
     st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE_KEYS),
+    st.builds(Subscribe, group=NAME, kind=st.sampled_from(SubscriptionKind), starts=OFFSETS),
+    st.builds(AddAcks, begin=LONG, group=NAME, acks=ACKS_OF_SOME),
+    st.builds(Ack, group=NAME, acks=ACKS_OF_SOME, rejected=st.booleans()),
     SNAPSHOT,
 )
 ENTRY = st.builds(
@@ -717,6 +774,7 @@ def test_golden(version: int, name: str) -> None:
 def test_every_type_has_a_golden_record() -> None:
     assert set(GOLDEN_SAMPLES) == set(range(1, FORMAT_VERSION + 1))
     samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
+    samples |= SAMPLES_V8 | SAMPLES_V9
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -866,6 +924,10 @@ IN_COLUMNS: list[tuple[int, JournalRecord, JournalRecord]] = [
         *((5, *each) for each in SAYS_MORE),
         *((6, *each) for each in SAYS_STILL_MORE),
         *((7, *each) for each in IN_COLUMNS),
+        (
+            *(9, 3, chunk(first=1, index=0, last=True)),
+            chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS),
+        ),
     ],
 )
 def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
@@ -886,6 +948,9 @@ def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
         RecordType.FORGET,
         RecordType.MODE,
         RecordType.ADOPT,
+        RecordType.SUBSCRIBE,
+        RecordType.ADD_ACKS,
+        RecordType.ACK,
     }
     assert set(READERS) == set(RecordType) - rare
 
@@ -957,7 +1022,8 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x09\x03",
+        b"\x0a\x03",
+        b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",
         b"\x03\x12",

@@ -24,24 +24,25 @@ from typing import Any, Final, cast
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ...consumer.core.buffer import PartitionBuffer
-from ...consumer.core.entries import ModeMet
-from ...consumer.core.pending import PendingTransactionMap, RawTxId, Record
-from ...consumer.core.placed_buffer import PlacedBuffer
-from ...consumer.core.uncommitted import UncommittedBuffer
-from ...consumer.malformed import malformed_event
-from ...consumer.side_read import SideReader
-from ...consumer.spill.store import RocksSpillStore
-from ...consumer.topic_ids import TopicIds
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError, NotSupportedError
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.position import Passed, Position
+from ...journal.spans import AT_OFFSET, MessageId
+from ..core.buffer import PartitionBuffer
+from ..core.entries import EndedTransaction, ModeMet, PlainRun
+from ..core.pending import PendingTransactionMap, RawTxId, Record
+from ..core.placed_buffer import PlacedBuffer, PlacedTransaction
+from ..core.uncommitted import UncommittedBuffer
+from ..malformed import malformed_event
+from ..side_read import SideReader
+from ..spill.store import RocksSpillStore
+from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
 from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
-from .vector import Spot
+from .spot import Spot
 
 FETCH_RECORDS: Final = 10_000
 """Most records of one fetch: a larger value takes more memory, a smaller one more time."""
@@ -92,6 +93,8 @@ class ReadConfig:
     """Where it goes; None: Spark's local directory on the executor."""
     torn_skip: bool = False
     """Whether to skip torn transactions instead of failing."""
+    reader: str = "Spark"
+    """Who reads, for messages of errors."""
     fail_on_data_loss: bool = True
     """Whether to fail if retention deleted records that are to be read."""
     sequences: tuple[int, int, int] | None = None
@@ -125,6 +128,9 @@ class Share:
     commit_sequence: int | None
     """None for plain records, and for records that are not known to be committed."""
     records: Sequence[Message]
+    first: MessageId | None = None
+    """Name of the first record, from which those of the others follow; None for plain records,
+    whose offsets name them."""
 
 
 def _local_dir() -> str | None:
@@ -136,13 +142,17 @@ def _local_dir() -> str | None:
 class RangeReader:
     """Reads one range. Call `shares` once, then `close`."""
 
-    def __init__(self, config: ReadConfig, part: Range, log: Log) -> None:
+    def __init__(
+        self, config: ReadConfig, part: Range, log: Log, consumer: LogConsumer | None = None
+    ) -> None:
         """Opens a consumer and a store for spilled records.
 
         Args:
             config: how to read.
             part: what to read.
             log: the log to read; the caller closes it.
+            consumer: reads the records, with `CONSUMER`'s settings; the caller closes it. None
+                opens one.
         """
         self._config = config
         self._part = part
@@ -155,8 +165,11 @@ class RangeReader:
         """Ends what the home places; None without a home, and when all of it is ended."""
         self._buffer = self._make_buffer(part.start, part.places)
         self._large = None if part.large is None else LargePart(part.large, part.start.o2)
-        self._consumer: LogConsumer = self._log.consumer(self._settings)
+        self._own = self._log.consumer(self._settings) if consumer is None else None
+        self._consumer: LogConsumer = cast(LogConsumer, consumer or self._own)
         self._reached = part.start.o2 >= part.end
+        self.has_followed = False
+        """Whether it came to a mode record, and read the home by itself."""
 
     def _make_buffer(self, start: Position, places: RangePlaces | None) -> PartitionBuffer:
         key, options = (self._part.topic, self._part.partition), self._options()
@@ -202,7 +215,8 @@ class RangeReader:
             if buffer.stream_wanted() is not None:
                 raise NotSupportedError(
                     f"a transaction in {part.topic}[{part.partition}] has its records in a sidecar,"
-                    " which Spark can't read yet: read the topic with logtx.Consumer"
+                    f" which {self._config.reader} can't read yet: read the topic with"
+                    " logtx.Consumer"
                 )
             if buffer.blocked:
                 self._side_reader.step(buffer, _POLL_S)
@@ -294,6 +308,7 @@ class RangeReader:
 
     def _follow(self, met: ModeMet) -> None:
         """Goes on behind a mode record, with what its home places in the rest of the range."""
+        self.has_followed = True
         part, key = self._part, (self._part.topic, self._part.partition)
         if TopicIds(self._log).is_another(part.topic, met.topic_id):
             # It was meant for a topic of this name that was deleted.
@@ -345,14 +360,14 @@ class RangeReader:
         buffer = self._buffer
         while buffer.ready:
             buffer.take(TAKE_RECORDS)
-            for entry, records in buffer.shares():
+            for entry, start, records in buffer.last_take:
                 if not records:
                     continue
-                if entry is None:
+                if isinstance(entry, PlainRun):
                     yield from self._plain(cast(Sequence[Message], records))
                 elif self._wanted(entry.txid, entry.marker.commit_sequence):
-                    sequence = entry.marker.commit_sequence
-                    yield Share(entry.txid, sequence, cast(Sequence[Message], records))
+                    sequence, first = entry.marker.commit_sequence, _named(entry, start)
+                    yield Share(entry.txid, sequence, cast(Sequence[Message], records), first)
 
     def _taken_of(self, part: LargePart) -> Iterator[Share]:
         if self._reached:
@@ -381,7 +396,15 @@ class RangeReader:
 
     def close(self) -> None:
         """Releases everything that was opened."""
-        self._consumer.close()
+        if self._own is not None:
+            self._own.close()
         self._side_reader.close()
         self._buffer.close()
         self._store.close()
+
+
+def _named(entry: EndedTransaction, nth: int) -> MessageId:
+    """Returns the name of a transaction's n-th message."""
+    is_placed = isinstance(entry, PlacedTransaction)
+    sequence = entry.marker.commit_sequence if is_placed else AT_OFFSET
+    return MessageId(entry.marker_offset, sequence, nth)

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...consumer.core.home_view import Due
-from ...consumer.core.pending import Record
-from ...consumer.core.placed_buffer import PlacedBuffer
 from ...journal.control import TopicPartition
 from ...journal.position import Journal, Passed
-from .vector import Spot, Vector
+from ..core.home_view import Due
+from ..core.pending import Record
+from ..core.placed_buffer import PlacedBuffer
+from .spot import Spot, Vector
 
 
 @dataclass(frozen=True, slots=True)

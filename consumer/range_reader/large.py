@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from ...consumer.core.headers import control_of, txid_of
-from ...consumer.core.home_view import Due
-from ...consumer.core.pending import RawTxId, Record
-from ...consumer.core.ranges import ControlCache
 from ...journal.control import BranchRange, Marker, decode_control
 from ...journal.errors import IntegrityError, MalformedHeaderError
 from ...journal.position import Journal
 from ...journal.txid import TxId
+from ..core.headers import control_of, txid_of
+from ..core.home_view import Due
+from ..core.pending import RawTxId, Record
+from ..core.ranges import ControlCache
 
 PART_RECORDS: Final = 50_000
 """Fewest records for which a task of their own pays: they take it about 0.1 s."""

@@ -23,25 +23,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ...consumer.core.home_view import Due, HomeView, Start
-from ...consumer.core.known_modes import FROM_THE_START, Follows
-from ...consumer.core.pending import PendingTransactionMap
-from ...consumer.core.placed_buffer import PlacedBuffer
-from ...consumer.core.placed_input import PlacedInput
-from ...consumer.homes import Followed, Homes
-from ...consumer.malformed import malformed_event
-from ...consumer.registry import Registry
-from ...consumer.spill.store import RocksSpillStore
-from ...consumer.topic_ids import TopicIds
 from ...journal.control import TopicPartition
 from ...journal.errors import BrokerError, RequestTimedOutError, TornTransactionError
 from ...journal.logs.interface import Log
 from ...journal.mode_registry import TopicModeRecord
 from ...journal.modes import Phase
 from ...journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
+from ..core.home_view import Due, HomeView, Start
+from ..core.known_modes import FROM_THE_START, Follows
+from ..core.pending import PendingTransactionMap
+from ..core.placed_buffer import PlacedBuffer
+from ..core.placed_input import PlacedInput
+from ..homes import Followed, Homes
+from ..malformed import malformed_event
+from ..registry import Registry
+from ..spill.store import RocksSpillStore
+from ..topic_ids import TopicIds
 from .due import PlacedDue, Reach, is_behind
 from .errors import DataLossError
-from .vector import Spot, Vector
+from .spot import Spot, Vector
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 5.0

@@ -1,0 +1,158 @@
+"""What one consumer of a queue holds: leases that it has not read, and messages that it gave out.
+
+A consumer acknowledges spans, and not messages: a message has what lies between it and the one
+before. So markers, aborted records and removed offsets need no word. What is left of a lease behind
+its last message is a gap that no message has: the consumer acknowledges it by itself.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ...coordinator.protocol.queues import Lease
+from ...journal.acks import Acks
+from ...journal.places import PartitionId
+from ...journal.spans import MessageId, Span, SpanMap
+
+RecordKey: TypeAlias = tuple[str, int, int]
+"""(topic, partition, offset)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A message that was given to the application, and is not acknowledged."""
+
+    partition: PartitionId
+    span: Span
+    delivery_count: int
+
+
+class Holdings:
+    """The leases of one consumer, and the messages that it gave out of them."""
+
+    def __init__(self) -> None:
+        """Holds nothing."""
+        self._unread: deque[Lease] = deque()
+        self._lease: Lease | None = None
+        self._at = MessageId(0)
+        self._given: dict[RecordKey, Given] = {}
+
+    def leased(self, leases: Iterable[Lease]) -> None:
+        """Takes leases."""
+        self._unread.extend(leases)
+
+    def begin(self) -> Lease | None:
+        """Returns the next lease to read; None if there is none. The one before must be ended."""
+        assert self._lease is None, "one lease at a time is read"
+        if self._unread:
+            self._lease = self._unread.popleft()
+            self._at = self._lease.span.lo
+        return self._lease
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that is being read."""
+        return self._lease
+
+    def give(self, key: RecordKey, message: MessageId) -> None:
+        """Notes that a message of the lease is given out."""
+        lease = self._lease
+        assert lease is not None, "it is of a lease"
+        span = Span(self._at, message.behind)
+        self._given[key] = Given(lease.partition, span, lease.delivery_count)
+        self._at = message.behind
+
+    def end(self) -> Acks | None:
+        """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
+        lease, self._lease = self._lease, None
+        if lease is None or self._at >= lease.span.hi:
+            return None
+        return Acks(lease.partition, (Span(self._at, lease.span.hi),))
+
+    def pass_gap(self, bound: MessageId) -> Acks | None:
+        """Passes over what of the lease holds no message, up to a bound.
+
+        Returns that; None if it is nothing.
+        """
+        lease = self._lease
+        assert lease is not None, "it is read"
+        start, self._at = self._at, max(self._at, min(bound, lease.span.hi))
+        return Acks(lease.partition, (Span(start, self._at),)) if start < self._at else None
+
+    # ---- acknowledgements -----------------------------------------------------------------------
+
+    def look(self, key: RecordKey) -> Given | None:
+        """Returns a message that was given out and is not acknowledged; None if it is."""
+        return self._given.get(key)
+
+    def take(self, key: RecordKey) -> Given | None:
+        """Returns the same, and holds it no more."""
+        return self._given.pop(key, None)
+
+    def take_up_to(self, key: RecordKey) -> list[Given]:
+        """Returns a message and all before it in its partition, and holds them no more."""
+        last = self._given.get(key)
+        if last is None:
+            return []
+        found = [
+            other
+            for other, each in self._given.items()
+            if each.partition == last.partition and each.span.lo <= last.span.lo
+        ]
+        return [self._given.pop(other) for other in found]
+
+    def take_all(self) -> list[Given]:
+        """Returns all messages that were given out, and holds them no more."""
+        found, self._given = list(self._given.values()), {}
+        return found
+
+    def take_unread(self) -> list[Acks]:
+        """Returns what was not given out, and holds it no more. Ends the lease that is read."""
+        rest = self.end()
+        found = [Acks(lease.partition, (lease.span,)) for lease in self._unread]
+        self._unread.clear()
+        return ([] if rest is None else [rest]) + found
+
+    # ---- another owner, or another stream -------------------------------------------------------
+
+    def held(self) -> tuple[Acks, ...]:
+        """Returns all that it works on, given out or not, by partition."""
+        spans: dict[PartitionId, SpanMap[bool]] = {}
+        named = [(each.partition, each.span) for each in self._given.values()]
+        named += [(lease.partition, lease.span) for lease in self._unread]
+        if self._lease is not None and self._at < self._lease.span.hi:
+            named.append((self._lease.partition, Span(self._at, self._lease.span.hi)))
+        for partition, span in named:
+            spans.setdefault(partition, SpanMap()).put(span, True)
+        return tuple(
+            Acks(partition, tuple(span for span, _ in found.rows()))
+            for partition, found in spans.items()
+        )
+
+    def attached(self, leases: Iterable[Lease]) -> bool:
+        """Takes what it still has, after it attached with what it held.
+
+        Messages that it gave out stay as they are: whoever acknowledges one first has it. What it
+        has not read is read only where it has it still.
+
+        Returns:
+            Whether it may go on with the lease that it reads.
+        """
+        granted: dict[PartitionId, SpanMap[int]] = {}
+        for lease in leases:
+            granted.setdefault(lease.partition, SpanMap()).put(lease.span, lease.number)
+        unread, self._unread = self._unread, deque()
+        for lease in unread:
+            here = granted.get(lease.partition, SpanMap())
+            for span, number in here.within(lease.span):
+                self._unread.append(replace(lease, number=number, span=span))
+        reading = self._lease
+        if reading is None or self._at >= reading.span.hi:
+            return True
+        here = granted.get(reading.partition, SpanMap())
+        return not here.free(Span(self._at, reading.span.hi))

@@ -1,0 +1,133 @@
+"""Reads one lease of a queue: the messages that end in its span, whole, wherever they begin.
+
+A lease ends below an end that its partition had when it was given. With markers that settles what
+it holds. Where a home places transactions, one that was decided before may be placed below that end
+later; so the reader asks for the end of the home's journal, after it got the lease, and waits until
+what is decided below is placed (decision 31).
+
+What a home places at the very end of a partition is delivered before any record stands there. A
+lease may have that, too. It is never read to its end for good, as long as the partition ends there:
+the next transaction may be placed at the same offset. So the reader says up to where it is
+(`bound`), and the rest of the lease goes back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from ..coordinator.protocol.queues import Lease
+from ..journal.errors import TopicRecreatedError
+from ..journal.logs.interface import Log, LogConsumer
+from ..journal.spans import AT_OFFSET, MessageId
+from .range_reader.due import RangePlaces
+from .range_reader.places import PLACE_S, PlacesAhead, require_complete
+from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
+from .range_reader.spot import Spot
+from .topic_ids import TopicIds
+
+PUBLISHED_S: Final = 1.0
+"""How often it is asked which topics have homes, for leases of the very ends of partitions. A
+longer pause delays the first messages that are placed there, a shorter one asks the brokers
+more."""
+
+
+class LeaseReader:
+    """Reads the leases of one consumer, one after the other. One thread at a time may use it."""
+
+    def __init__(self, log: Log, kafka: Mapping[str, Any], config: ReadConfig) -> None:
+        """Opens the consumer that reads records.
+
+        Args:
+            log: the log to read; the caller closes it.
+            kafka: librdkafka's settings.
+            config: how to read.
+        """
+        self._log, self._config = log, config
+        settings = {**CONSUMER, **kafka}
+        self._ahead = PlacesAhead(log, settings)
+        self._topic_ids = TopicIds(log)
+        self._consumer: LogConsumer = log.consumer(settings)
+        self._published_s = 0.0
+        """Monotonic time at which it is asked again what is published of topics."""
+        self._may_be_placed = False
+        self.bound = MessageId(0)
+        """Where the lease that was read last has its last message behind it, for good. Behind this
+        bound, a home may still place messages of the lease."""
+
+    def may_be_placed(self, topics: Iterable[str]) -> bool:
+        """Returns whether some of the topics had a home, as far as was published a moment ago."""
+        now_s = time.monotonic()
+        if now_s >= self._published_s:
+            self._published_s = now_s + PUBLISHED_S
+            found = (self._ahead.published(topic) for topic in topics)
+            self._may_be_placed = any(each is not None for each in found)
+        return self._may_be_placed
+
+    def messages(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
+        """Yields the messages of a lease with their names, in the order of delivery.
+
+        Raises:
+            TopicRecreatedError: the topic was deleted and created anew: its messages are others.
+            NotSupportedError: a transaction has its records in a sidecar.
+            TornTransactionError, IntegrityError, MalformedHeaderError, BrokerError: as
+                `RangeReader.shares`.
+            RequestTimedOutError: what is committed is not placed in time.
+        """
+        topic, number, topic_id = lease.partition
+        if self._topic_ids.is_another(topic, topic_id):
+            raise TopicRecreatedError(
+                f"topic {topic} was deleted and created anew while its messages were given out:"
+                " the former ones are gone; go on with the next poll"
+            )
+        lo, hi = lease.span
+        # A lease up to (offset, AT_OFFSET) has what is placed there, and not the record there.
+        at_end = hi == MessageId(hi.offset, AT_OFFSET)
+        is_bound = hi == MessageId(hi.offset) or at_end
+        end = hi.offset if is_bound else hi.offset + 1
+        key = topic, number
+        # Before the home is asked: what is decided later than that is placed at this end, or above.
+        settled = not at_end or self._log.end_offset(topic, number) > hi.offset
+        start, asked = Spot(lo.offset), Spot(end)
+        reach = self._ahead.reach({key: start}, {key: asked}, {topic: topic_id}, wait_s=PLACE_S)
+        require_complete(reach)
+        places = reach[key].until(Spot(end + at_end)) if key in reach else None
+        part = Range(topic, number, start.position, end, places=places)
+        with closing(RangeReader(self._config, part, self._log, self._consumer)) as reader:
+            for share in reader.shares():
+                for message, name in _named(share):
+                    if lo <= name < hi:
+                        yield message, name
+            told = None if reader.has_followed else places
+            is_final = settled and not (at_end and reader.has_followed)
+            self.bound = hi if is_final else _known_at(hi.offset, told)
+
+    def close(self) -> None:
+        """Closes everything that was opened."""
+        self._consumer.close()
+        self._ahead.close()
+
+
+def _known_at(end: int, places: RangePlaces | None) -> MessageId:
+    """Returns the bound behind what is known to be placed at the end of a partition.
+
+    What is decided later has a higher sequence, and may be placed there, too.
+    """
+    dues = () if places is None else places.dues
+    known = [each.due.sequence for each in dues if each.place == end]
+    return MessageId(end, max(known) + 1) if known else MessageId(end)
+
+
+def _named(share: Share) -> Iterator[tuple[Message, MessageId]]:
+    if share.first is None:
+        for message in share.records:
+            yield message, MessageId(message.offset() or 0, AT_OFFSET)
+        return
+    offset, sequence, nth = share.first
+    for message in share.records:
+        yield message, MessageId(offset, sequence, nth)
+        nth += 1

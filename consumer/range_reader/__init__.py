@@ -1,0 +1,1 @@
+"""Reads ranges of partitions: what ends in them, whole, wherever reading starts."""

@@ -1,0 +1,96 @@
+"""Settings of a queue's consumer: checks logtx's own, and passes the others on to librdkafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from ..journal.acks import SubscriptionKind
+from ..journal.errors import ConfigError
+from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from ..journal.settings import plain, refuse_unknown, take_choice, take_integer, take_text
+from .config import MIB
+
+OWN: Final = (
+    "ack.timeout.ms",
+    "coordinator.timeout.ms",
+    "max.poll.records",
+    "pending.dir",
+    "pending.memory.max.bytes",
+    "share.acknowledgement.mode",
+    "subscription.type",
+    "torn.reset",
+    "transaction.group",
+)
+_OWN_PREFIXES: Final = (
+    *("ack.", "coordinator.", "pending.", "share.", "subscription.", "torn.", "transaction."),
+)
+"""Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfig:
+    """Checked settings of a queue's consumer."""
+
+    group_id: str
+    """``group.id``: the subscription."""
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
+    """``transaction.group``: the one that the subscription is bound to, for ever. Transactions that
+    acknowledge its messages are of this group."""
+    kind: SubscriptionKind = SubscriptionKind.SHARED
+    """``subscription.type``: shared or failover. Counts when the subscription is made."""
+    reset: str = "latest"
+    """``auto.offset.reset``: where the subscription begins in topics that are new to it."""
+    is_explicit: bool = False
+    """``share.acknowledgement.mode``: explicit, or implicit, where the next poll accepts what the
+    last one returned."""
+    poll_records: int = 500
+    """``max.poll.records``: most messages of a poll, and most offsets of a lease. More cost fewer
+    requests; fewer spread the work among more consumers."""
+    ack_timeout_ms: int = 30_000
+    """``ack.timeout.ms``: how long a message is this consumer's before it is given to another."""
+    coordinator_timeout_ms: int = 30_000
+    """``coordinator.timeout.ms``: bound of requests that a call waits for."""
+    pending_memory_max_bytes: int = 64 * MIB
+    """``pending.memory.max.bytes``: records of transactions in a lease beyond it go to disk."""
+    pending_dir: str | None = None
+    """``pending.dir``: where they go; None: a fresh temporary directory."""
+    torn_skip: bool = False
+    """``torn.reset``: skip or error, if retention deleted a part of a committed transaction."""
+    librdkafka: Mapping[str, Any]
+    """Settings of the consumer that reads records."""
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> Self:
+        """Checks the user's settings and separates ours from librdkafka's.
+
+        Raises:
+            ConfigError: a setting is missing, unknown or out of range; the message names it.
+        """
+        rest = {name: value for name, value in plain(config).items() if name != "bootstrap.servers"}
+        group = rest.pop("group.id", None)
+        if not group or not isinstance(group, str):
+            raise ConfigError("group.id must be set: name the subscription, such as 'invoicing'")
+        own: dict[str, Any] = {
+            "group_id": group,
+            "transaction_group": take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
+            "kind": SubscriptionKind(
+                take_choice(rest, "subscription.type", "shared", list(SubscriptionKind))
+            ),
+            "reset": take_choice(rest, "auto.offset.reset", "latest", ["earliest", "latest"]),
+            "is_explicit": take_choice(
+                rest, "share.acknowledgement.mode", "implicit", ["implicit", "explicit"]
+            )
+            == "explicit",
+            "poll_records": take_integer(rest, "max.poll.records", 500, 1),
+            "ack_timeout_ms": take_integer(rest, "ack.timeout.ms", 30_000, 100, 86_400_000),
+            "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "pending_memory_max_bytes": take_integer(
+                rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
+            ),
+            "pending_dir": take_text(rest, "pending.dir", None),
+            "torn_skip": take_choice(rest, "torn.reset", "error", ["skip", "error"]) == "skip",
+        }
+        refuse_unknown(rest, _OWN_PREFIXES, OWN, "share consumer")
+        return cls(**own, librdkafka=rest)

@@ -1,0 +1,616 @@
+"""Works off the messages of a queue, with any number of others, in any order.
+
+The names are those of `confluent_kafka.ShareConsumer`. Beyond it: acknowledgements in transactions,
+cumulative ones, and releases with a delay.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from confluent_kafka import Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..coordinator.client.attached import AttachedClient
+from ..coordinator.client.queries import CoordinatorQueries
+from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
+from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..journal.acks import Acks
+from ..journal.control import TopicPartition
+from ..journal.dropped import close_later
+from ..journal.errors import (
+    ConcurrentUseError,
+    GroupBoundError,
+    LogtxError,
+    NotHeldError,
+    RequestTimedOutError,
+    RetriableError,
+    SessionClosedError,
+)
+from ..journal.fork import keep_from_children, refuse
+from ..journal.logs.interface import Log
+from ..journal.logs.open import open_log
+from ..journal.settings import merged
+from ..journal.spans import MessageId
+from .core.holdings import Given, Holdings, RecordKey
+from .leased import LeaseReader
+from .lifetime import weakly
+from .range_reader.reading import ReadConfig
+from .share_config import ShareConfig
+
+_LOG = logging.getLogger(__name__)
+
+ATTACH_AGAIN_S: Final = 60.0
+"""How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
+longer pause delays their first messages, a shorter one asks the coordinator more."""
+RENEW_SHARE: Final = 2
+"""Divisor: a lease that is still being read after this part of its time gets its time anew."""
+PAUSE_S: Final = 0.02
+"""Pause of `poll` before it asks again after an error that passes."""
+END_PAUSE_MS: Final = 200
+"""Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
+transactions that are placed there, a shorter one reads for nothing more often."""
+CLOSE_S: Final = 5.0
+"""Longest wait of `close` until what is held is released. Past it others get it a second after the
+stream's end."""
+
+
+class Acknowledging(Protocol):
+    """A transaction that messages can be acknowledged in."""
+
+    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+        """Makes acknowledgements part of the transaction."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a consumer holds. Nothing in here refers to it, or it would live for ever."""
+
+    group_id: str
+    own_log: Log | None
+    client: AttachedClient | None = None
+    reader: LeaseReader | None = None
+
+    def close(self) -> None:
+        """Ends the stream, and closes everything."""
+        if self.client is not None:
+            self.client.close()
+        if self.reader is not None:
+            self.reader.close()
+        if self.own_log is not None:
+            self.own_log.close()
+
+    def close_later(self) -> None:
+        """Closes everything soon, as the garbage collector may call it."""
+        _LOG.warning(
+            "share_consumer_dropped group=%s: call close(), or use it in a with block",
+            self.group_id,
+        )
+        close_later("share_consumer", f"group={self.group_id}", self.close)
+
+
+class ShareConsumer:
+    """Takes messages of a subscription, which any number of others work on, too.
+
+    One thread at a time may call `poll`. Messages may be acknowledged by any thread. Takes the
+    settings of `ShareConfig` and librdkafka's own.
+
+    Source: PIP-31, "Acknowledgements in Transactions".
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        log: Log | None = None,
+        **more: Any,
+    ) -> None:
+        """Checks the settings. `subscribe` begins.
+
+        Args:
+            config: settings by name.
+            log: the log to read; None opens the one that ``bootstrap.servers`` names.
+            more: further settings: ``ShareConsumer(**config)``.
+
+        Raises:
+            ConfigError: a setting is missing, unknown or out of range.
+        """
+        config = merged(config, more, None)
+        self._config = ShareConfig.parse(config)
+        self.group_id = self._config.group_id
+        self._log: Log = log if log is not None else open_log(config)
+        self._parts = _Parts(self.group_id, self._log if log is None else None)
+        self._dropped = weakref.finalize(self, self._parts.close_later)
+        self._dropped.atexit = False
+        self._number = random.SystemRandom().getrandbits(63)
+        self._topics: tuple[str, ...] = ()
+        self._starts: Mapping[TopicPartition, int] = {}
+        self._lock = threading.Lock()
+        """Guards what follows, up to the client. Nothing that holds it waits."""
+        self._holdings = Holdings()
+        self._outgoing: dict[tuple[AcknowledgeType, int], list[Acks]] = {}
+        """(type, delay in ms) → plain acknowledgements that are not sent."""
+        self._last_poll: list[RecordKey] = []
+        self._has_lost = False
+        """Whether the lease that is read is not this consumer's any more."""
+        self._client: AttachedClient | None = None
+        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
+        """Acknowledgements whose answers were not looked at."""
+        self._acquiring: Future[Reply] | None = None
+        self._reader: LeaseReader | None = None
+        self._reading: Iterator[tuple[Message, MessageId]] | None = None
+        self._renew_s = self._attach_s = 0.0
+        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._polling = threading.Lock()
+        self._closed = False
+        keep_from_children(self)
+
+    # ---- subscription ---------------------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Joins the subscription for these topics; the first consumer makes it.
+
+        Does not wait until the consumer is attached: `poll` does, and tells what was refused.
+
+        Raises:
+            GroupBoundError: the subscription belongs to another transaction group.
+            UnknownTopicError: with ``auto.offset.reset=latest``, a topic does not exist.
+            CoordinatorNotAvailableError: no coordinator answers in time.
+            SessionClosedError: the consumer is closed, or subscribed already.
+        """
+        if self._closed or self._client is not None:
+            raise SessionClosedError("the consumer is closed, or subscribed: make another one")
+        config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
+        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        try:
+            bound = queries.bind_group(self.group_id, config.transaction_group).transaction_group
+        finally:
+            queries.close()
+        if bound != config.transaction_group:
+            raise GroupBoundError(
+                f"subscription {self.group_id!r} belongs to transaction group {bound!r}, not to"
+                f" {config.transaction_group!r}: set transaction.group to that one"
+            )
+        self._topics = tuple(topics)
+        if config.reset == "latest":
+            counts = {topic: self._log.partition_count(topic) for topic in self._topics}
+            keys = [(topic, p) for topic, count in counts.items() for p in range(count)]
+            self._starts = self._log.end_offsets(keys)
+        kafka = {name: str(value) for name, value in config.librdkafka.items()}
+        read = ReadConfig(
+            kafka=kafka,
+            pending_memory_max_bytes=config.pending_memory_max_bytes,
+            pending_dir=config.pending_dir,
+            torn_skip=config.torn_skip,
+            fail_on_data_loss=False,
+            reader="logtx.ShareConsumer",
+        )
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+        self._client = self._parts.client = AttachedClient(
+            self._log,
+            config.transaction_group,
+            timeout_s=timeout_s,
+            attach=partial(_attach_of, weakref.ref(self)),
+            on_attached=weakly(self._attached),
+            on_leases=weakly(self._leased),
+        )
+        self._client.start()
+
+    def _attach(self) -> Attach:
+        with self._lock:
+            held = self._holdings.held()
+        return Attach(
+            group=self.group_id,
+            consumer=self._number,
+            kind=self._config.kind,
+            topics=self._topics,
+            starts=self._starts,
+            held=held,
+            ack_timeout_ms=self._config.ack_timeout_ms,
+        )
+
+    def _attached(self, leases: tuple[Lease, ...]) -> None:
+        with self._lock:
+            self._has_lost = not self._holdings.attached(leases) or self._has_lost
+
+    def _leased(self, leases: tuple[Lease, ...]) -> None:
+        with self._lock:
+            self._holdings.leased(leases)
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = 1.0) -> list[Message]:
+        """Returns messages to work on; none if there are none within `timeout` seconds.
+
+        First sends what was acknowledged. In implicit mode that is all that the last poll returned,
+        save what was acknowledged otherwise.
+
+        Takes longer than `timeout` while it reads messages that it was given: brokers that don't
+        answer fail it after a minute.
+
+        Raises:
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
+                operator's setting does not allow queues.
+            TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
+                was given can't be read. It is given out again.
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is not subscribed, or closed.
+        """
+        client = self._open_client()
+        if not self._polling.acquire(blocking=False):
+            raise ConcurrentUseError("another thread polls: one at a time may")
+        try:
+            deadline_s = time.monotonic() + timeout
+            self._accept_last()
+            self._send(client)
+            self._look_at_answers()
+            while True:
+                found = self._read(client)
+                left_s = deadline_s - time.monotonic()
+                if found or left_s <= 0:
+                    return found
+                self._send(client)
+                self._acquire(client, left_s)
+        finally:
+            self._polling.release()
+
+    def _open_client(self) -> AttachedClient:
+        if self._client is None or self._closed:
+            raise SessionClosedError("the consumer is not subscribed, or closed")
+        return self._client
+
+    def _accept_last(self) -> None:
+        if self._config.is_explicit:
+            return
+        with self._lock:
+            last, self._last_poll = self._last_poll, []
+            found = [self._holdings.take(key) for key in last]
+            self._queue(AcknowledgeType.ACCEPT, 0, [each for each in found if each is not None])
+
+    def _acquire(self, client: AttachedClient, wait_s: float) -> None:
+        """Waits until it is given messages, or something passes, or the time is up."""
+        if self._acquiring is None:
+            if time.monotonic() >= self._attach_s:
+                # Not while a question for messages is under way: they would not be named.
+                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                client.submit(self._attach())
+            most = self._config.poll_records
+            assert self._reader is not None, "it is subscribed"
+            command = Acquire(
+                group=self.group_id,
+                consumer=self._number,
+                max_offsets=most,
+                at_ends=self._reader.may_be_placed(self._topics),
+            )
+            self._acquiring = client.submit(command)
+        try:
+            reply = self._acquiring.result(wait_s)
+        except TimeoutError:
+            return  # It is waited for by the next poll.
+        self._acquiring = None
+        if isinstance(reply, RetriableError):
+            time.sleep(min(PAUSE_S, wait_s))
+        elif isinstance(reply, LogtxError):
+            raise reply
+
+    def _read(self, client: AttachedClient) -> list[Message]:
+        found: list[Message] = []
+        while not found:
+            if self._reading is None and not self._begin():
+                return found
+            assert self._reading is not None, "it has begun"
+            try:
+                self._take(client, found)
+            except BaseException:
+                self._end(AcknowledgeType.RELEASE)
+                raise
+        return found
+
+    def _begin(self) -> bool:
+        with self._lock:
+            lease = self._holdings.begin()
+            self._has_lost = False
+        if lease is None:
+            return False
+        assert self._reader is not None, "it is subscribed"
+        self._reading = self._reader.messages(lease)
+        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        return True
+
+    def _take(self, client: AttachedClient, found: list[Message]) -> None:
+        assert self._reading is not None, "a lease is read"
+        for message, name in self._reading:
+            with self._lock:
+                if self._has_lost:
+                    self._end(AcknowledgeType.RELEASE)
+                    return
+                key = _key(message)
+                self._holdings.give(key, name)
+                if not self._config.is_explicit:
+                    self._last_poll.append(key)
+            found.append(message)
+            if len(found) >= self._config.poll_records:
+                self._renew(client)
+                return
+        self._end_read()
+
+    def _end_read(self) -> None:
+        """Ends a lease that was read: behind its last message is a gap, which no message has.
+
+        At the end of a partition a home may still place messages: that part is looked at later.
+        """
+        assert self._reader is not None, "it is subscribed"
+        with self._lock:
+            gap = self._holdings.pass_gap(self._reader.bound)
+            if gap is not None and not self._has_lost:
+                self._outgoing.setdefault((AcknowledgeType.ACCEPT, 0), []).append(gap)
+        self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
+
+    def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
+        """Ends reading a lease; says what becomes of the rest of it, if that is still its own."""
+        if self._reading is not None:
+            self._reading.close()  # type: ignore[attr-defined]  # it is a generator
+        self._reading = None
+        with self._lock:
+            rest = self._holdings.end()
+            if rest is not None and not self._has_lost:
+                self._outgoing.setdefault((type_, delay_ms), []).append(rest)
+
+    def _renew(self, client: AttachedClient) -> None:
+        """Begins the time of a long lease anew: it goes on."""
+        if time.monotonic() < self._renew_s:
+            return
+        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        with self._lock:
+            lease = self._holdings.lease
+        if lease is not None:
+            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
+
+    def delivery_count(self, message: Message) -> int:
+        """Returns how often a message was given out, this time included, as far as the coordinator
+        knows: a new one begins to count anew.
+
+        Raises:
+            NotHeldError: the message is not this consumer's, or acknowledged.
+        """
+        with self._lock:
+            given = self._holdings.look(_key(message))
+        if given is None:
+            raise _not_held(message)
+        return given.delivery_count
+
+    # ---- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        message: Message,
+        ack_type: AcknowledgeType | Enum = AcknowledgeType.ACCEPT,
+        *,
+        txn: Acknowledging | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        """Says what became of a message.
+
+        Args:
+            message: one that `poll` returned.
+            ack_type: ACCEPT: it is worked off. REJECT: it can't be, by nobody. RELEASE: give it out
+                again. RENEW: it is being worked on, so its time begins anew.
+            txn: accept it in this transaction: it counts with the commit, and if that aborts, it
+                is given out again. Without it, the next `poll`, `commit_sync` or `commit_async`
+                sends what was said.
+            delay: with RELEASE: how long nobody gets it, in seconds.
+
+        Raises:
+            NotHeldError: the message is not this consumer's, or acknowledged.
+            ValueError: these arguments don't go together.
+            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+        """
+        type_ = AcknowledgeType[ack_type.name]
+        if (txn is not None and type_ is not AcknowledgeType.ACCEPT) or (
+            delay and type_ is not AcknowledgeType.RELEASE
+        ):
+            raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
+        key = _key(message)
+        with self._lock:
+            holdings = self._holdings
+            given = holdings.look(key) if type_ is AcknowledgeType.RENEW else holdings.take(key)
+            if given is not None and txn is None:
+                self._queue(type_, round(delay * 1000), [given])
+        if given is None:
+            raise _not_held(message)
+        if txn is not None:
+            txn.send_acks(self.group_id, _by_partition([given]))
+
+    def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
+        """Accepts a message, and all of its partition that this consumer was given before it.
+
+        Passes over what others have: it names what this consumer holds.
+
+        Raises:
+            NotHeldError: the message is not this consumer's, or acknowledged.
+            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+        """
+        with self._lock:
+            found = self._holdings.take_up_to(_key(message))
+            if txn is None:
+                self._queue(AcknowledgeType.ACCEPT, 0, found)
+        if not found:
+            raise _not_held(message)
+        if txn is not None:
+            txn.send_acks(self.group_id, _by_partition(found))
+
+    def release_all(self, delay: float = 0.0) -> None:
+        """Gives back all that it was given and has not acknowledged.
+
+        Args:
+            delay: how long nobody gets it, in seconds.
+        """
+        with self._lock:
+            self._last_poll.clear()
+            self._queue(AcknowledgeType.RELEASE, round(delay * 1000), self._holdings.take_all())
+
+    def commit_async(self) -> None:
+        """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`."""
+        client = self._open_client()
+        self._accept_last()
+        self._send(client)
+
+    def commit_sync(self, timeout: float = 30.0) -> dict[KafkaPartition, LogtxError | None]:
+        """Sends what was acknowledged plainly, and waits for the answers.
+
+        Returns:
+            Partition → what went wrong there, or None: of what was sent and not answered before.
+
+        Raises:
+            RequestTimedOutError: an answer did not come in time. It may have been taken: what is
+                acknowledged twice changes nothing the second time.
+        """
+        self.commit_async()
+        deadline_s = time.monotonic() + timeout
+        results: dict[KafkaPartition, LogtxError | None] = {}
+        while self._sent:
+            acks, future = self._sent[0]
+            try:
+                reply = future.result(max(0.0, deadline_s - time.monotonic()))
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"acknowledgements had no answer within {timeout:g} s ({self._why()})"
+                ) from None
+            self._sent.popleft()
+            error = reply if isinstance(reply, LogtxError) else None
+            for each in acks:
+                where = KafkaPartition(each.partition.topic, each.partition.partition)
+                results[where] = error or results.get(where)
+        return results
+
+    def _queue(self, type_: AcknowledgeType, delay_ms: int, given: Iterable[Given]) -> None:
+        self._outgoing.setdefault((type_, delay_ms), []).extend(_by_partition(given))
+
+    def _send(self, client: AttachedClient) -> None:
+        with self._lock:
+            outgoing, self._outgoing = self._outgoing, {}
+        for (type_, delay_ms), acks in outgoing.items():
+            if acks:
+                self._submit(client, type_, delay_ms, acks)
+
+    def _submit(
+        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
+    ) -> None:
+        command = Acknowledge(
+            group=self.group_id,
+            consumer=self._number,
+            type=type_,
+            acks=tuple(acks),
+            delay_ms=delay_ms,
+        )
+        self._sent.append((acks, client.submit(command)))
+
+    def _look_at_answers(self) -> None:
+        while self._sent and self._sent[0][1].done():
+            _, future = self._sent.popleft()
+            reply = future.result()
+            if not isinstance(reply, AckResults):
+                raise reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+
+    def _why(self) -> str:
+        return self._client.why if self._client is not None else "it is not subscribed"
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sends what was acknowledged, releases what was not, and leaves. Waits for a bounded time.
+
+        In implicit mode, what the last poll returned is released, too: nobody said that it is
+        worked off.
+        """
+        if self._closed:
+            return
+        client = self._client
+        try:
+            if client is not None:
+                self._release_held(client)
+        finally:
+            self._closed = True
+            self._dropped.detach()
+            if self._reading is not None:
+                self._reading.close()  # type: ignore[attr-defined]  # it is a generator
+            self._parts.close()
+
+    def after_fork(self) -> None:
+        """Refuses everything in a child of the process that made it."""
+        refuse(self)
+        self._closed = True
+        self._dropped.detach()
+
+    def _release_held(self, client: AttachedClient) -> None:
+        with self._lock:
+            self._holdings.take_all()
+            self._holdings.take_unread()
+        self._send(client)
+        # What it does not name when it attaches is free at once. Its request that waits must not
+        # get any of that: without topics it gets nothing.
+        self._topics = ()
+        deadline_s = time.monotonic() + CLOSE_S
+        for future in (*(future for _, future in self._sent), client.submit(self._attach())):
+            try:
+                future.result(max(0.0, deadline_s - time.monotonic()))
+            except TimeoutError:
+                return  # The stream's end says the same, a second later.
+
+    def __enter__(self) -> Self:
+        """Begins a block that closes the consumer at its end."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the consumer."""
+        self.close()
+
+
+def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
+    found = consumer()
+    if found is None:
+        raise SessionClosedError("the consumer was dropped")
+    return found._attach()
+
+
+def _key(message: Message) -> RecordKey:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None, "it was polled"
+    assert partition is not None, "it was polled"
+    assert offset is not None, "it was polled"
+    return topic, partition, offset
+
+
+def _by_partition(given: Iterable[Given]) -> list[Acks]:
+    spans: dict[Any, list[Any]] = {}
+    for each in given:
+        spans.setdefault(each.partition, []).append(each.span)
+    return [Acks(partition, tuple(found)) for partition, found in spans.items()]
+
+
+def _not_held(message: Message) -> NotHeldError:
+    where = f"{message.topic()}[{message.partition()}] at {message.offset()}"
+    return NotHeldError(
+        f"the message of {where} is not held here: it was acknowledged, or not given to this"
+        " consumer"
+    )

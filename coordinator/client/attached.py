@@ -1,0 +1,242 @@
+"""The stream of one consumer of a queue to the owner of its subscription.
+
+The stream is the consumer's sign of life. When it breaks, the client finds the owner again
+(`Pursuit` says whom to ask when), attaches with what the consumer holds, and repeats the requests
+without an answer in order. That is safe: a repeated question for messages gives others, and an
+acknowledgement that comes twice changes nothing the second time. Its result may then be DELETED
+where the first, lost one was DONE.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeAlias
+
+from ...journal.errors import (
+    CoordinatorBusyError,
+    CoordinatorLoadingError,
+    LogtxError,
+    NotAttachedError,
+    NotCoordinatorError,
+    SessionClosedError,
+)
+from ...journal.logs.interface import Log
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.checkpoint import Checkpoint
+from ..protocol.commands import Acknowledge, Acquire, Attach, Attached, Leases, Reply
+from ..protocol.queues import Lease
+from ..protocol.replies import decode_reply
+from ..protocol.requests import encode_request
+from .connection import Connection, start_grpc
+from .discovery import Discovery
+from .finder import Finder, Found
+
+BUSY_PAUSE_S: Final = 0.02
+"""Pause before a request is repeated that the coordinator could not decide yet. A longer one delays
+acknowledgements after a failover, a shorter one asks more often."""
+SERVED_S: Final = 1.0
+"""A stream that lived longer than this was of use, whether or not anything was asked on it."""
+JOIN_S: Final = 2.0
+"""Longest wait of `close` for the client's own thread, which nothing holds up for long."""
+
+_ELSEWHERE: Final = (
+    *(CoordinatorLoadingError, NotCoordinatorError, SessionClosedError),
+    NotAttachedError,
+)
+"""Errors that end the stream: the consumer attaches anew, and repeats what lacks an answer."""
+_Command: TypeAlias = Acquire | Acknowledge | Attach
+_Item: TypeAlias = tuple[int, _Command]
+
+
+class AttachedClient:
+    """Keeps one consumer attached, and asks for it. Thread-safe."""
+
+    def __init__(
+        self,
+        log: Log,
+        transaction_group: str,
+        *,
+        timeout_s: float,
+        attach: Callable[[], Attach],
+        on_attached: Callable[[tuple[Lease, ...]], None],
+        on_leases: Callable[[tuple[Lease, ...]], None],
+    ) -> None:
+        """Does nothing before `start`.
+
+        Args:
+            log: the log through which the coordinator is found.
+            transaction_group: the one that the subscription is bound to.
+            timeout_s: bound of finding the journal, in seconds.
+            attach: returns how the consumer attaches now, with what it holds now.
+            on_attached: called on the client's own thread, with what the consumer still has,
+                whenever it attached.
+            on_leases: called there with each lease, before its request's future is done: from then
+                on `attach` must name it.
+
+        Raises:
+            ForkedError: the process that forked this one uses gRPC.
+        """
+        start_grpc()
+        self._discovery = Discovery(log)
+        self._transaction_group, self._timeout_s = transaction_group, timeout_s
+        self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
+        self._partition = self._partition_count = 0
+        self._finder: Finder[Connection[_Item], Attached] = Finder(
+            self._look_up, self._open, Attached
+        )
+        self._lock = threading.Lock()
+        self._requests: dict[int, tuple[_Command, Future[Reply]]] = {}
+        """Those without an answer, oldest first."""
+        self._next_id = 1
+        self._stream: Connection[_Item] | None = None
+        self._failure: LogtxError | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to look for the owner, and to attach there.
+
+        Raises:
+            CoordinatorNotAvailableError: no journal was found in time.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        self._partition = self._discovery.partition_of(self._transaction_group, deadline_s)
+        self._partition_count = self._discovery.partition_count(deadline_s)
+        self._thread = threading.Thread(target=self._run, name="queue-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def why(self) -> str:
+        """The latest reason why the owner is not found."""
+        return self._finder.why
+
+    def submit(self, command: _Command) -> Future[Reply]:
+        """Sends a request, now or when the consumer is attached. Its future never fails: an error
+        is a reply. It waits for as long as there is no owner; bound the wait for it."""
+        future: Future[Reply] = Future()
+        with self._lock:
+            failure = self._failure
+            if failure is None and self._closing.is_set():
+                failure = SessionClosedError("the consumer was closed")
+            if failure is None:
+                request_id = self._next_id
+                self._next_id += 1
+                self._requests[request_id] = command, future
+                if self._stream is not None:
+                    self._stream.send((request_id, command))
+        if failure is not None:
+            future.set_result(failure)
+        return future
+
+    def close(self) -> None:
+        """Ends the stream. What the consumer holds is given to others after a second."""
+        self._stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_S)
+        self._fail_all(SessionClosedError("the consumer was closed"))
+
+    # ---- the client's own thread ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                found = self._finder.find()
+                if found is not None:
+                    self._serve(found)
+        except LogtxError as error:
+            with self._lock:
+                self._failure = error
+            self._stop()
+            self._fail_all(error)
+
+    def _serve(self, found: Found[Connection[_Item], Attached]) -> None:
+        began_s, hint, served = time.monotonic(), "", False
+        self._on_attached(found.connected.leases)
+        with self._lock:
+            # It has just attached. An earlier Attach would let go of what it got since.
+            attaching = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            attached = [self._requests.pop(i)[1] for i in attaching]
+            for request_id, (command, _) in self._requests.items():
+                found.stream.send((request_id, command))
+            self._stream = found.stream
+            if self._closing.is_set():
+                found.stream.close()  # `_stop` came before there was a stream to close.
+        for future in attached:
+            future.set_result(found.connected)
+        try:
+            replies = found.rest
+            while not self._closing.is_set():
+                for wire in replies:
+                    reply = decode_reply(wire)
+                    if isinstance(reply, _ELSEWHERE):
+                        hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
+                        return
+                    served = True
+                    self._take(wire.request_id, reply)
+                frame = found.stream.receive()
+                if frame is None:
+                    return
+                replies = frame.replies
+        finally:
+            with self._lock:
+                self._stream = None
+            found.stream.close()
+            served = served or time.monotonic() - began_s > SERVED_S
+            self._finder.lost(found, hint, served=served)
+
+    def _take(self, request_id: int, reply: Reply) -> None:
+        if isinstance(reply, CoordinatorBusyError):
+            again = threading.Timer(BUSY_PAUSE_S, self._repeat, (request_id,))
+            again.daemon = True
+            again.start()
+            return
+        with self._lock:
+            _, future = self._requests.pop(request_id, (None, None))
+        if future is None:
+            return
+        if isinstance(reply, Leases):
+            self._on_leases(reply.leases)
+        elif isinstance(reply, Attached):
+            self._on_attached(reply.leases)
+        future.set_result(reply)
+
+    def _repeat(self, request_id: int) -> None:
+        with self._lock:
+            command, _ = self._requests.get(request_id, (None, None))
+            if command is not None and self._stream is not None:
+                self._stream.send((request_id, command))
+
+    def _fail_all(self, error: LogtxError) -> None:
+        with self._lock:
+            requests, self._requests = self._requests, {}
+        for _, future in requests.values():
+            future.set_result(error)
+
+    def _stop(self) -> None:
+        self._closing.set()
+        self._finder.close()
+        with self._lock:
+            stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    # ---- the stream -----------------------------------------------------------------------------
+
+    def _look_up(self) -> Checkpoint:
+        return self._discovery.look_up(self._partition)
+
+    def _open(self, address: str) -> Connection[_Item]:
+        return Connection(address, self._encoded(0, self._attach()), self._encode)
+
+    def _encode(self, item: _Item) -> pb.Request:
+        return self._encoded(*item)
+
+    def _encoded(self, request_id: int, command: _Command) -> pb.Request:
+        request = encode_request(request_id, command)
+        if isinstance(command, Attach):
+            request.attach.partition = self._partition
+            request.attach.partition_count = self._partition_count
+        return request

@@ -1,0 +1,528 @@
+"""Gives the messages of subscriptions out to consumers: leases, their ends, who waits. Pure.
+
+The coordinator sees no message. It leases spans of places below a partition's end, and each
+consumer reads what ends in its span, whole, wherever it begins to read. That is a function of the
+logs alone: nothing below the end changes, so it does not matter who reads a span, or when.
+
+A lease is cut out of what is AVAILABLE: neither deleted, nor pending in a transaction, nor leased,
+nor held back by a delay. The first such span of a partition is taken, so what was returned comes
+before what is new.
+
+Volatile: leases, counts and delays are lost with the process. Losing them makes messages come
+again, to other consumers or with a lower count; it decides nothing. So that the consumers that are
+at work keep what they have, a new owner gives out nothing for `HELD_MS`, and takes from each what
+it holds.
+
+A lease is told as it is when it is told, see `told`. An acknowledgement that was decided while the
+answer waited for the journal's end has cut it: its message would be given out while it is pending.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...journal.acks import Acks, SubscriptionKind
+from ...journal.errors import NotAttachedError
+from ...journal.places import PartitionId
+from ...journal.spans import AT_OFFSET, ORIGIN, MessageId, Span, SpanMap
+from ..protocol.queues import Acquire, Attach, Lease, Leases
+from .decision import Instant, Ref
+from .subscriptions import SubscribedPartition, Subscription, Subscriptions
+
+LEASE_OFFSETS_MAX: Final = 5_000
+"""Most offsets of one lease. More make a consumer's death costlier, fewer make more requests."""
+WINDOW_OFFSETS: Final = 100_000
+"""Most offsets between a partition's first message that is not deleted and its last leased one.
+More let acknowledgements run further ahead of one that hangs; each may become a span of its own."""
+WINDOW_SPANS: Final = 10_000
+"""Most spans that a partition's acknowledgements may be in; then nothing new is leased there. More
+take more memory, and longer snapshots."""
+WAIT_MS: Final = 5_000
+"""Longest wait of a consumer that asks for messages. A longer one holds room in its stream's window
+for longer, a shorter one makes idle consumers ask more often."""
+GONE_MS: Final = 1_000
+"""How long after its stream broke a consumer may come back before its leases end. A longer one
+delays what a dead consumer had, a shorter one takes work from one that reconnects."""
+HELD_MS: Final = 500
+"""How long a new owner gives out nothing, so that consumers say first what they hold. A longer one
+delays every failover, a shorter one gives out again what living consumers work on."""
+TIMEOUT_MIN_MS: Final = 100
+"""Shortest time of a lease: below, messages come again before their consumer has read them."""
+TIMEOUT_MAX_MS: Final = 24 * 3_600_000
+"""Longest time of a lease: a day."""
+
+
+@dataclass(slots=True)
+class _Consumer:
+    number: int
+    topics: frozenset[str]
+    timeout_ms: int
+    gone_ms: int | None = None
+    """When its grace ends, in monotonic ms; None while it is connected."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """One lease, of which acknowledgements may have taken parts."""
+
+    group: str
+    consumer: int
+    partition: PartitionId
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    leased: SpanMap[int] = field(default_factory=SpanMap)
+    """What is leased, by the numbers of the leases."""
+    delayed: SpanMap[int] = field(default_factory=SpanMap)
+    """What was released, and until when nobody gets it, in monotonic ms."""
+    counts: SpanMap[int] = field(default_factory=SpanMap)
+    """How often what is not deleted was leased."""
+    next: MessageId = ORIGIN
+    """The bound behind all that was ever leased."""
+    active: int | None = None
+    """The consumer that has the partition, of a failover subscription."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    consumers: dict[int, _Consumer] = field(default_factory=dict)
+    """In the order in which they attached."""
+    partitions: dict[PartitionId, _Partition] = field(default_factory=dict)
+    turn: int = 0
+    """Number of leases that were given: partitions take turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    command: Acquire
+    ref: Ref
+    until_ms: int
+
+
+class Dispatch:
+    """The leases of one journal partition's subscriptions, under one owner."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        """Begins without leases.
+
+        Args:
+            subscriptions: what the journal says of them; the shard's own.
+        """
+        self._subscriptions = subscriptions
+        self._queues: dict[str, _Queue] = {}
+        self._leases: dict[int, _Held] = {}
+        self._numbers = 0
+        self._deadlines: list[tuple[int, int]] = []
+        """Heap of (monotonic ms, number of a lease). An entry counts only if the lease agrees."""
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        """Requests that wait, by subscription and consumer, oldest first."""
+        self._ends: dict[PartitionId, int] = {}
+        self._wanted: dict[PartitionId, None] = {}
+        """Partitions whose ends are wanted, though nobody waits for messages of them."""
+        self._opens_ms = 0
+        """When a new owner begins to give out messages, in monotonic ms."""
+        self._stirred = True
+        """Whether there may be something for a request that waits, which was not looked for yet.
+        With a thousand idle consumers, to look each time would take longer than the work."""
+        self._look_ms: int | None = None
+        """When there may be something though nothing happens: a delay is over. None: never."""
+
+    # ---- consumers ------------------------------------------------------------------------------
+
+    def loaded(self, now: Instant) -> None:
+        """Begins to serve. What consumers hold is not known yet."""
+        self._opens_ms = now.monotonic_ms + HELD_MS
+
+    def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
+        """Lets a consumer join. Returns leases of what it holds, as far as that is free.
+
+        Its leases of before end first: what it does not name it has let go of.
+        """
+        queue = self._queues.setdefault(command.group, _Queue())
+        known = queue.consumers.get(command.consumer)
+        if known is not None:
+            self._end_leases(command.group, command.consumer)
+        self._stirred = True
+        timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
+        queue.consumers[command.consumer] = _Consumer(
+            command.consumer, frozenset(command.topics), timeout_ms
+        )
+        return tuple(self._lease_again(command, now))
+
+    def _lease_again(self, command: Attach, now: Instant) -> Iterator[Lease]:
+        subscription = self._subscriptions.get(command.group)
+        queue = self._queues[command.group]
+        consumer = queue.consumers[command.consumer]
+        for each in command.held if subscription is not None else ():
+            assert subscription is not None
+            known = subscription.partitions.get(each.partition)
+            here = queue.partitions.setdefault(each.partition, _Partition())
+            if known is None or not self._may_have(subscription, queue, each.partition, consumer):
+                continue
+            self.want(each.partition)  # What is held may lie above the end that is known here.
+            for span in each.spans:
+                for free in _available(known, here, span):
+                    here.active = consumer.number
+                    yield self._lease(command.group, consumer.number, each, free, now)
+
+    def detach(self, group: str, consumer: int, now: Instant) -> None:
+        """Notes that a consumer's stream broke. It has `GONE_MS` to attach again."""
+        queue = self._queues.get(group)
+        known = None if queue is None else queue.consumers.get(consumer)
+        if known is not None:
+            known.gone_ms = now.monotonic_ms + GONE_MS
+
+    def require(self, group: str, consumer: int) -> None:
+        """Checks that a consumer is attached.
+
+        Raises:
+            NotAttachedError: it is not.
+        """
+        queue = self._queues.get(group)
+        known = None if queue is None else queue.consumers.get(consumer)
+        if known is None or known.gone_ms is not None:
+            raise NotAttachedError(f"this consumer of subscription {group!r} is not attached here")
+
+    # ---- giving out -----------------------------------------------------------------------------
+
+    def acquire(self, command: Acquire, now: Instant) -> Lease | None:
+        """Leases the next span to a consumer that is attached; None if there is nothing for it."""
+        subscription = self._subscriptions.get(command.group)
+        queue = self._queues.get(command.group)
+        if subscription is None or queue is None or now.monotonic_ms < self._opens_ms:
+            return None
+        consumer = queue.consumers[command.consumer]
+        keys = [p for p in subscription.partitions if p.topic in consumer.topics]
+        first = queue.turn % len(keys) if keys else 0
+        for partition in keys[first:] + keys[:first]:
+            known = subscription.partitions[partition]
+            here = queue.partitions.setdefault(partition, _Partition())
+            if not self._may_have(subscription, queue, partition, consumer):
+                continue
+            span = self._next_span(partition, known, here, command, now)
+            if span is not None:
+                queue.turn += 1
+                here.active = consumer.number
+                acks = Acks(partition, (span,))
+                return self._lease(command.group, consumer.number, acks, span, now)
+        return None
+
+    def _may_have(
+        self, subscription: Subscription, queue: _Queue, partition: PartitionId, asks: _Consumer
+    ) -> bool:
+        """Returns whether a consumer may get messages of a partition: of a failover subscription,
+        one consumer has each, and nobody while another one still works on what it got."""
+        if subscription.kind is SubscriptionKind.SHARED:
+            return True
+        here = queue.partitions[partition]
+        holders = {self._leases[number].consumer for _, number in here.leased.rows()}
+        if holders - {asks.number}:
+            return False
+        active = None if here.active is None else queue.consumers.get(here.active)
+        return active is None or active is asks or partition.topic not in active.topics
+
+    def _next_span(
+        self,
+        partition: PartitionId,
+        known: SubscribedPartition,
+        here: _Partition,
+        command: Acquire,
+        now: Instant,
+    ) -> Span | None:
+        end = self._ends.get(partition)
+        if end is None:
+            return None
+        here.next = max(here.next, known.end)
+        start, behind = known.start, MessageId(end, AT_OFFSET if command.at_ends else 0)
+        spans = len(known.deleted) + len(known.pending) + len(here.leased)
+        if here.next.offset - start.offset >= WINDOW_OFFSETS or spans >= WINDOW_SPANS:
+            behind = min(behind, here.next)
+        if start >= behind:
+            return None
+        self._end_delays(here, now)
+        found = next(iter(_available(known, here, Span(start, behind))), None)
+        if found is None:
+            return None
+        lo, hi = found
+        hi = min(hi, MessageId(lo.offset + max(1, min(command.max_offsets, LEASE_OFFSETS_MAX))))
+        # One count for all of a lease: what was given out before, and what was not, part here.
+        bound = here.counts.skip(lo)
+        if bound == lo:
+            bound = here.counts.next_after(lo) or hi
+        return Span(lo, min(hi, bound))
+
+    def _end_delays(self, here: _Partition, now: Instant) -> None:
+        over = [span for span, until_ms in here.delayed.rows() if until_ms <= now.monotonic_ms]
+        for span in over:
+            here.delayed.remove(span)
+
+    def _lease(self, group: str, consumer: int, acks: Acks, span: Span, now: Instant) -> Lease:
+        queue, partition = self._queues[group], acks.partition
+        here, timeout_ms = queue.partitions[partition], queue.consumers[consumer].timeout_ms
+        self._numbers += 1
+        number, until_ms = self._numbers, now.monotonic_ms + timeout_ms
+        self._leases[number] = _Held(group, consumer, partition, until_ms)
+        heapq.heappush(self._deadlines, (until_ms, number))
+        count = (here.counts.at(span.lo) or 0) + 1
+        here.leased.put(span, number)
+        here.counts.put(span, count)
+        here.next = max(here.next, span.hi)
+        return Lease(
+            number=number,
+            partition=partition,
+            span=span,
+            delivery_count=count,
+            left_ms=timeout_ms,
+        )
+
+    def told(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+        """Returns leases as they are now: without what was acknowledged, or ended, meanwhile.
+
+        What is left of a lease may be several spans: each is told as a lease of the same number.
+        """
+        return tuple(part for lease in leases for part in self._parts(lease))
+
+    def _parts(self, lease: Lease) -> Iterator[Lease]:
+        held = self._leases.get(lease.number)
+        if held is None:
+            return
+        here = self._queues[held.group].partitions[held.partition]
+        for span, number in here.leased.within(lease.span):
+            if number == lease.number:
+                yield Lease(
+                    number=number,
+                    partition=lease.partition,
+                    span=span,
+                    delivery_count=lease.delivery_count,
+                    left_ms=lease.left_ms,
+                )
+
+    def untold(self, leases: Iterable[Lease]) -> None:
+        """Ends leases that their consumer was never told of. They don't count as deliveries."""
+        for lease in leases:
+            held = self._leases.get(lease.number)
+            if held is None:
+                continue
+            here = self._queues[held.group].partitions[held.partition]
+            for span, number in list(here.leased.within(lease.span)):
+                if number == lease.number:
+                    here.counts.remove(span)
+                    if lease.delivery_count > 1:
+                        here.counts.put(span, lease.delivery_count - 1)
+            self._end(lease.number)
+
+    def wait(self, command: Acquire, ref: Ref, now: Instant) -> Ref | None:
+        """Lets a request wait until there is something for its consumer.
+
+        Returns:
+            The consumer's request that waited before, which waits no more; None if none did.
+        """
+        key = command.group, command.consumer
+        before = self._waiting.pop(key, None)
+        self._waiting[key] = _Waiting(command, ref, now.monotonic_ms + WAIT_MS)
+        return None if before is None else before.ref
+
+    def forget(self, refs: Iterable[Ref]) -> None:
+        """Drops the requests of clients that went away."""
+        gone = set(map(id, refs))
+        for key in [k for k, each in self._waiting.items() if id(each.ref) in gone]:
+            del self._waiting[key]
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether any partition's end may be wanted; False is certain."""
+        return bool(self._waiting or self._wanted)
+
+    def wanted(self) -> list[PartitionId]:
+        """Returns the partitions whose ends are to be asked for now."""
+        found = dict(self._wanted)
+        for each in self._waiting.values():
+            queue = self._queues.get(each.command.group)
+            subscription = self._subscriptions.get(each.command.group)
+            consumer = None if queue is None else queue.consumers.get(each.command.consumer)
+            if subscription is not None and consumer is not None:
+                named = (p for p in subscription.partitions if p.topic in consumer.topics)
+                found.update(dict.fromkeys(named))
+        return list(found)
+
+    def ends_told(self, ends: Iterable[tuple[PartitionId, int]]) -> None:
+        """Takes ends of partitions. A lower one than was told before is of a broker behind."""
+        for partition, end in ends:
+            before = self._ends.get(partition, 0)
+            self._stirred = self._stirred or end > before
+            self._ends[partition] = max(end, before)
+            self._wanted.pop(partition, None)
+
+    def end_of(self, partition: PartitionId) -> int | None:
+        """Returns an end that a partition has reached, or None."""
+        return self._ends.get(partition)
+
+    def want(self, partition: PartitionId) -> None:
+        """Asks for a partition's end, though nobody waits for messages of it."""
+        self._wanted[partition] = None
+
+    # ---- what ends leases -----------------------------------------------------------------------
+
+    def taken(self, group: str, acks: Acks, *, deleted: bool) -> None:
+        """Ends the leases of messages that are acknowledged. Deleted ones have no count more."""
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(acks.partition)
+        if here is None:
+            return
+        self._stirred = True  # The window may have opened.
+        for span in acks.spans:
+            here.leased.remove(span)
+            here.delayed.remove(span)
+            if deleted:
+                here.counts.remove(span)
+
+    def release(
+        self, group: str, consumer: int, acks: Acks, delay_ms: int, now: Instant
+    ) -> list[bool]:
+        """Ends a consumer's own leases. Returns for each span whether some of it was leased to it.
+
+        What is another's, deleted, or pending in a transaction stays as it is.
+        """
+        results = []
+        for span in acks.spans:
+            own = self._own(group, consumer, acks.partition, span)
+            here = self._queues[group].partitions.get(acks.partition)
+            for part in own:
+                assert here is not None, "something is leased there"
+                here.leased.remove(part)
+                here.counts.remove(_behind_all(part))
+                self._stirred = True
+                if delay_ms > 0:
+                    here.delayed.put(part, now.monotonic_ms + min(delay_ms, TIMEOUT_MAX_MS))
+            results.append(bool(own))
+        return results
+
+    def renew(self, group: str, consumer: int, acks: Acks, now: Instant) -> list[bool]:
+        """Begins the time of a consumer's own leases anew. Returns the same as `release`."""
+        results = []
+        for span in acks.spans:
+            own = self._own(group, consumer, acks.partition, span)
+            here = self._queues[group].partitions.get(acks.partition)
+            for part in own:
+                assert here is not None, "something is leased there"
+                for _, number in here.leased.within(part):
+                    held = self._leases[number]
+                    timeout_ms = self._queues[group].consumers[consumer].timeout_ms
+                    held.until_ms = now.monotonic_ms + timeout_ms
+                    heapq.heappush(self._deadlines, (held.until_ms, number))
+            results.append(bool(own))
+        return results
+
+    def _own(self, group: str, consumer: int, partition: PartitionId, span: Span) -> list[Span]:
+        here = self._queues[group].partitions.get(partition)
+        if here is None:
+            return []
+        rows = here.leased.within(span)
+        return [part for part, number in rows if self._leases[number].consumer == consumer]
+
+    def _end_leases(self, group: str, consumer: int) -> None:
+        of_it = [
+            number
+            for number, held in self._leases.items()
+            if held.group == group and held.consumer == consumer
+        ]
+        for number in of_it:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        self._stirred = True
+        held = self._leases.pop(number)
+        here = self._queues[held.group].partitions[held.partition]
+        for span in [span for span, lease in here.leased.rows() if lease == number]:
+            here.leased.remove(span)
+
+    # ---- what is due ----------------------------------------------------------------------------
+
+    def expire(self, now: Instant) -> None:
+        """Ends leases whose time is up, and those of consumers that are gone."""
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
+            until_ms, number = heapq.heappop(self._deadlines)
+            held = self._leases.get(number)
+            if held is not None and held.until_ms == until_ms:
+                self._end(number)
+        for group, queue in self._queues.items():
+            gone = [
+                each.number
+                for each in queue.consumers.values()
+                if each.gone_ms is not None and each.gone_ms <= now.monotonic_ms
+            ]
+            for consumer in gone:
+                self._end_leases(group, consumer)
+                del queue.consumers[consumer]
+                self._stirred = True
+
+    def due(self, now: Instant) -> tuple[Ref, Leases] | None:
+        """Returns the answer to a request that waited: messages, or none because its time is up."""
+        self.expire(now)
+        if not self._is_stirred(now):
+            return None
+        for key, each in list(self._waiting.items()):
+            queue = self._queues.get(each.command.group)
+            here = None if queue is None else queue.consumers.get(each.command.consumer)
+            lease = None if here is None else self.acquire(each.command, now)
+            if lease is not None or here is None or each.until_ms <= now.monotonic_ms:
+                del self._waiting[key]
+                return each.ref, Leases(() if lease is None else (lease,))
+        self._stirred, self._look_ms = False, self._next_look_ms(now)
+        return None
+
+    def stir(self) -> None:
+        """Notes that messages became available, by an abort, or a partition joined."""
+        self._stirred = True
+
+    def _is_stirred(self, now: Instant) -> bool:
+        # The oldest request waits for the shortest time.
+        oldest = next(iter(self._waiting.values()), None)
+        is_late = oldest is not None and oldest.until_ms <= now.monotonic_ms
+        is_due = self._look_ms is not None and self._look_ms <= now.monotonic_ms
+        return self._stirred or is_late or is_due
+
+    def _next_look_ms(self, now: Instant) -> int | None:
+        delayed = (
+            until_ms
+            for queue in self._queues.values()
+            for here in queue.partitions.values()
+            for _, until_ms in here.delayed.rows()
+        )
+        opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
+        return min((*opens, *delayed), default=None)
+
+    def holder(self, group: str, partition: PartitionId, message: MessageId) -> int | None:
+        """Returns the consumer that a message is leased to, or None."""
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(partition)
+        number = None if here is None else here.leased.at(message)
+        return None if number is None else self._leases[number].consumer
+
+
+def _behind_all(span: Span) -> Span:
+    """Returns what of a released span was at the very end of a partition: no message yet, so that
+    what is placed there later was not given out before. No message ends there."""
+    lo, hi = span
+    is_end = hi == MessageId(hi.offset, AT_OFFSET)
+    return Span(max(lo, MessageId(hi.offset)), hi) if is_end else Span(hi, hi)
+
+
+def _available(known: SubscribedPartition, here: _Partition, span: Span) -> Iterator[Span]:
+    """Yields what of a span is neither deleted, pending, leased, nor held back, in order."""
+    maps = (known.deleted, known.pending, here.leased, here.delayed)
+    lo = span.lo
+    while lo < span.hi:
+        taken = max(each.skip(lo) for each in maps)
+        if taken > lo:
+            lo = taken
+            continue
+        ends = [at for each in maps if (at := each.next_after(lo)) is not None]
+        hi = min([span.hi, *ends])
+        yield Span(lo, hi)
+        lo = hi

@@ -1,0 +1,263 @@
+"""Decides what a queue's consumers ask for: joins what is durable of subscriptions with leases.
+
+As everywhere in a shard, `handle` reads what came from the journal and changes none of it, and
+`replay` alone does. Leases are volatile, as commits that wait are: a command may change them.
+
+What makes an answer about messages sound, besides the argument of `subscriptions`:
+
+- A lease is *fresh*: a replaced owner would give out what its successor has deleted.
+- It is parked behind every append in flight. It may be cut of what an abort has freed; if the abort
+  were lost, the message would be with its transaction, and with a consumer.
+- It is told as it is then (`told`): an acknowledgement may have come while it waited.
+- An acknowledgement in a transaction needs that to be open, and its producer not to be fenced:
+  `Shard` checks it as for every request of a transaction. One that comes late would leave messages
+  pending for ever.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...journal.acks import Ack, Acks, AddAcks, Subscribe
+from ...journal.errors import (
+    AckOutOfRangeError,
+    CoordinatorBusyError,
+    GroupBoundError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from ...journal.places import PartitionId
+from ...journal.sidecar import is_sidecar, main_of
+from ...journal.spans import AT_OFFSET, MessageId
+from ..protocol import commands
+from ..protocol.queues import AcknowledgeType, AckResult
+from .data_partitions import Topics
+from .decision import Decision, Instant, Ref
+from .dispatch import Dispatch
+from .subscriptions import MessageState, Subscriptions
+from .transactions import TransactionMetadata
+
+
+class Queues:
+    """The subscriptions of one journal partition, and their consumers."""
+
+    def __init__(self) -> None:
+        self.subscriptions = Subscriptions()
+        self.dispatch = Dispatch(self.subscriptions)
+
+    def loaded(self, now: Instant) -> None:
+        """Begins to serve: the journal is replayed to its end."""
+        self.dispatch.loaded(now)
+
+    def follow(self) -> None:
+        """Forgets the consumers: another owner serves."""
+        self.dispatch = Dispatch(self.subscriptions)
+
+    # ---- commands -------------------------------------------------------------------------------
+
+    def handle(
+        self,
+        command: commands.Attach | commands.Acquire | commands.Acknowledge,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+    ) -> Decision:
+        """Decides what a consumer asks for.
+
+        Raises:
+            UnknownTopicError: a topic to subscribe to does not exist.
+            UnsupportedTopicError: a topic to subscribe to is a sidecar.
+            UnknownSubscriptionError: of the group, or of a partition.
+            NotAttachedError: the consumer is not attached.
+            AckOutOfRangeError: a partition does not have these messages.
+        """
+        match command:
+            case commands.Attach():
+                return self._handle_attach(command, ref, now, topics)
+            case commands.Acquire():
+                return self._handle_acquire(command, ref, now)
+            case commands.Acknowledge():
+                return self._handle_acknowledge(command, ref, now)
+
+    def _handle_attach(
+        self, command: commands.Attach, ref: Ref, now: Instant, topics: Topics
+    ) -> Decision:
+        named: list[PartitionId] = []
+        for topic in command.topics:
+            if is_sidecar(topic):
+                raise UnsupportedTopicError(
+                    f"{topic} is a sidecar, whose records come with those of its topic: subscribe"
+                    f" to {main_of(topic)}"
+                )
+            facts = topics.get(topic)
+            if facts is None:
+                raise UnknownTopicError(f"topic {topic!r} does not exist: create it first")
+            named += [PartitionId(topic, p, facts.topic_id) for p in range(facts.partition_count)]
+        subscription = self.subscriptions.get(command.group)
+        known = {} if subscription is None else subscription.partitions
+        # A topic that got more partitions: the first messages of these are of the queue, too.
+        topics_before = {(p.topic, p.topic_id) for p in known}
+        new = [
+            (p, 0 if (p.topic, p.topic_id) in topics_before else command.starts.get(p.key, 0))
+            for p in named
+            if p not in known
+        ]
+        record = Subscribe(
+            group=command.group,
+            kind=command.kind if subscription is None else subscription.kind,
+            starts=tuple(new),
+        )
+        leases = self.dispatch.attach(command, now)
+        makes_one = bool(new) or subscription is None
+        return Decision(
+            records=(record,) if makes_one else (),
+            replies=((ref, commands.Attached(leases)),),
+            fresh=not makes_one,
+        )
+
+    def _handle_acquire(self, command: commands.Acquire, ref: Ref, now: Instant) -> Decision:
+        self.subscriptions.require(command.group)
+        self.dispatch.require(command.group, command.consumer)
+        lease = self.dispatch.acquire(command, now)
+        if lease is not None:
+            return Decision(replies=((ref, commands.Leases((lease,))),), fresh=True)
+        before = self.dispatch.wait(command, ref, now)
+        # A consumer has one request that waits: a second one ends the first.
+        return Decision(replies=() if before is None else ((before, commands.Leases()),))
+
+    def _handle_acknowledge(
+        self, command: commands.Acknowledge, ref: Ref, now: Instant
+    ) -> Decision:
+        group, consumer = command.group, command.consumer
+        self.subscriptions.require(group)
+        if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
+            self.dispatch.require(group, consumer)
+            own: list[bool] = []
+            for each in command.acks:
+                if command.type is AcknowledgeType.RENEW:
+                    own += self.dispatch.renew(group, consumer, each, now)
+                else:
+                    own += self.dispatch.release(group, consumer, each, command.delay_ms, now)
+            results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
+            return Decision(replies=((ref, commands.AckResults(results)),))
+        self._check_range(command.acks)
+        deleted, results = self.subscriptions.effective(group, command.acks)
+        rejected = command.type is AcknowledgeType.REJECT
+        record = Ack(group=group, acks=deleted, rejected=rejected)
+        return Decision(
+            records=(record,) if deleted else (),
+            replies=((ref, commands.AckResults(results)),),
+            fresh=not deleted,
+        )
+
+    def add_acks(
+        self, transaction: TransactionMetadata, command: commands.AddAcks, ref: Ref
+    ) -> Decision:
+        """Decides what an open transaction acknowledges.
+
+        Raises:
+            AckConflictError: a message is deleted, or pending in another transaction.
+            UnknownSubscriptionError, AckOutOfRangeError: as in `handle`.
+        """
+        begin, group = transaction.begin, command.group
+        self.subscriptions.require(group)
+        self._check_range(command.acks)
+        added = self.subscriptions.check(begin, group, command.acks)
+        record = AddAcks(begin=begin, group=group, acks=added)
+        return Decision(records=(record,) if added else (), replies=((ref, commands.Done()),))
+
+    def _check_range(self, acks: Iterable[Acks]) -> None:
+        for each in acks:
+            end = self.dispatch.end_of(each.partition)
+            where = f"{each.partition.topic}[{each.partition.partition}]"
+            if end is None:
+                self.dispatch.want(each.partition)
+                raise CoordinatorBusyError(f"the end of {where} is not known yet")
+            last = max(span.hi for span in each.spans) if each.spans else MessageId(0)
+            if last > MessageId(end, AT_OFFSET):
+                raise AckOutOfRangeError(
+                    f"{where} ends at {end}, and messages up to {tuple(last)} are acknowledged:"
+                    " acknowledge messages as they were given out"
+                )
+
+    def check_is_no_subscription(self, group: str) -> None:
+        """Refuses to take a subscription for a consumer group.
+
+        Who asks whether a group has offsets, because its binding could end, learns by this error
+        that it may not: acknowledgements are kept here for ever.
+
+        Raises:
+            GroupBoundError: it is one.
+        """
+        if group in self.subscriptions:
+            raise GroupBoundError(
+                f"{group!r} is a subscription, and has no offsets: a consumer group needs another"
+                " name"
+            )
+
+    # ---- what the journal says ------------------------------------------------------------------
+
+    def replay(self, record: Subscribe | AddAcks | Ack) -> None:
+        """Applies a record."""
+        match record:
+            case Subscribe():
+                self.subscriptions.replay_subscribe(record)
+                self.dispatch.stir()
+            case AddAcks():
+                self.subscriptions.replay_add_acks(record)
+                for each in record.acks:
+                    self.dispatch.taken(record.group, each, deleted=False)
+            case Ack():
+                self.subscriptions.replay_ack(record)
+                for each in record.acks:
+                    self.dispatch.taken(record.group, each, deleted=True)
+
+    def replay_decided(self, begin: int, *, committed: bool) -> None:
+        """Applies a decision: what the transaction has pending is deleted, or available again."""
+        for group, acks in self.subscriptions.replay_decided(begin, committed=committed):
+            if committed:
+                self.dispatch.taken(group, acks, deleted=True)
+            else:
+                self.dispatch.stir()
+
+    # ---- what is due, and what is told ----------------------------------------------------------
+
+    def due(self, now: Instant) -> Decision | None:
+        """Returns the next answer to a consumer that waited; None if there is none."""
+        found = self.dispatch.due(now)
+        return None if found is None else Decision(replies=(found,), fresh=True)
+
+    def told(self, reply: commands.Reply) -> commands.Reply:
+        """Returns an answer as it is true now: see `Dispatch.told`."""
+        match reply:
+            case commands.Leases(leases) if leases:
+                return commands.Leases(self.dispatch.told(leases))
+            case commands.Attached(leases) if leases:
+                return commands.Attached(self.dispatch.told(leases))
+        return reply
+
+    def untold(self, reply: commands.Reply) -> None:
+        """Takes back an answer that its consumer never gets: the leases in it end.
+
+        Without this, the messages would wait for the time of a lease that nobody knows of.
+        """
+        match reply:
+            case commands.Leases(leases) | commands.Attached(leases):
+                self.dispatch.untold(leases)
+
+    def state_of(self, group: str, partition: PartitionId, message: MessageId) -> MessageState:
+        """Returns the state of one message.
+
+        Raises:
+            UnknownSubscriptionError: of the group, or of the partition.
+        """
+        known = self.subscriptions.partition(group, partition)
+        if known.deleted.at(message):
+            return MessageState.DELETED
+        if known.pending.at(message) is not None:
+            return MessageState.PENDING_ACK
+        if self.dispatch.holder(group, partition, message) is not None:
+            return MessageState.PENDING
+        return MessageState.AVAILABLE

@@ -1,0 +1,242 @@
+"""Converts commands of a queue's consumers, and the answers to them, to protobuf and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ...journal.acks import Acks, SubscriptionKind
+from ...journal.errors import ConfigError, NotSupportedError
+from ...journal.places import PartitionId
+from ...journal.spans import MessageId, Span
+from ...journal.txid import TxId
+from . import commands
+from . import coordinator_pb2 as pb
+from .fields import (
+    PROTOCOL_VERSION,
+    check_group,
+    check_new_name,
+    check_new_topics,
+    check_topic,
+    first_offsets_from_wire,
+    first_offsets_to_wire,
+)
+from .queues import AcknowledgeType, AckResult, Lease
+
+_KINDS: Final[Mapping[SubscriptionKind, pb.Attach.Kind]] = {
+    SubscriptionKind.SHARED: pb.Attach.SHARED,
+    SubscriptionKind.FAILOVER: pb.Attach.FAILOVER,
+}
+_KINDS_FROM_WIRE: Final = {wire: kind for kind, wire in _KINDS.items()}
+_TYPES: Final[Mapping[AcknowledgeType, pb.Acknowledge.Type]] = {
+    AcknowledgeType.ACCEPT: pb.Acknowledge.ACCEPT,
+    AcknowledgeType.REJECT: pb.Acknowledge.REJECT,
+    AcknowledgeType.RELEASE: pb.Acknowledge.RELEASE,
+    AcknowledgeType.RENEW: pb.Acknowledge.RENEW,
+}
+_TYPES_FROM_WIRE: Final = {wire: type_ for type_, wire in _TYPES.items()}
+_RESULTS: Final[Mapping[AckResult, pb.AckResults.Result]] = {
+    AckResult.DONE: pb.AckResults.DONE,
+    AckResult.PENDING: pb.AckResults.PENDING,
+    AckResult.DELETED: pb.AckResults.DELETED,
+    AckResult.LOST: pb.AckResults.LOST,
+}
+_RESULTS_FROM_WIRE: Final = {wire: result for result, wire in _RESULTS.items()}
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+def _span_to_wire(span: Span) -> pb.Span:
+    return pb.Span(lo=pb.MessageId(**span.lo._asdict()), hi=pb.MessageId(**span.hi._asdict()))
+
+
+def _span_from_wire(wire: pb.Span) -> Span:
+    lo, hi = (MessageId(at.offset, at.sequence, at.nth) for at in (wire.lo, wire.hi))
+    return Span(lo, hi).check()
+
+
+def _acks_to_wire(acks: Iterable[Acks]) -> list[pb.Acks]:
+    return [
+        pb.Acks(**each.partition._asdict(), spans=map(_span_to_wire, each.spans)) for each in acks
+    ]
+
+
+def _acks_from_wire(wire: Iterable[pb.Acks]) -> tuple[Acks, ...]:
+    return tuple(
+        Acks(
+            PartitionId(check_topic(each.topic), each.partition, check_topic(each.topic_id)),
+            tuple(map(_span_from_wire, each.spans)),
+        )
+        for each in wire
+    )
+
+
+def _lease_to_wire(lease: Lease) -> pb.Lease:
+    return pb.Lease(
+        number=lease.number,
+        **lease.partition._asdict(),
+        span=_span_to_wire(lease.span),
+        delivery_count=lease.delivery_count,
+        left_ms=lease.left_ms,
+    )
+
+
+def _lease_from_wire(wire: pb.Lease) -> Lease:
+    return Lease(
+        number=wire.number,
+        partition=PartitionId(wire.topic, wire.partition, wire.topic_id),
+        span=_span_from_wire(wire.span),
+        delivery_count=wire.delivery_count,
+        left_ms=wire.left_ms,
+    )
+
+
+# ---- commands -----------------------------------------------------------------------------------
+
+
+def encode_attach(wire: pb.Attach, command: commands.Attach) -> None:
+    """Encodes a consumer's joining. Leaves the journal partition to the caller."""
+    wire.version = PROTOCOL_VERSION
+    wire.group, wire.consumer = command.group, command.consumer
+    wire.kind = _KINDS[command.kind]
+    wire.topics.extend(command.topics)
+    wire.starts.extend(first_offsets_to_wire(command.starts, command.starts))
+    wire.held.extend(_acks_to_wire(command.held))
+    wire.ack_timeout_ms = command.ack_timeout_ms
+
+
+def decode_attach(wire: pb.Attach, _: Any) -> commands.Attach:
+    """Decodes a consumer's joining.
+
+    Raises:
+        NotSupportedError: a kind of subscription that this version does not have.
+        ConfigError: a name is too long, or one that nobody could read.
+        ValueError: a span is impossible.
+    """
+    kind = _KINDS_FROM_WIRE.get(wire.kind)
+    if kind is None:
+        raise NotSupportedError(f"subscription kind {wire.kind} of a newer client: none such here")
+    check_new_topics(wire.topics)
+    return commands.Attach(
+        group=check_new_name("subscription", wire.group),
+        consumer=wire.consumer,
+        kind=kind,
+        topics=tuple(wire.topics),
+        starts=first_offsets_from_wire(wire.starts),
+        held=_acks_from_wire(wire.held),
+        ack_timeout_ms=wire.ack_timeout_ms,
+    )
+
+
+def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
+    """Encodes a consumer's question for messages."""
+    wire.group, wire.consumer = command.group, command.consumer
+    wire.max_offsets = command.max_offsets
+    wire.at_ends = command.at_ends
+
+
+def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
+    """Decodes a consumer's question for messages.
+
+    Raises:
+        ConfigError: it asks for no offset, or the name is too long.
+    """
+    if wire.max_offsets < 1:
+        raise ConfigError("a consumer asks for a lease of 0 offsets: ask for 1 at least")
+    return commands.Acquire(
+        group=check_group(wire.group),
+        consumer=wire.consumer,
+        max_offsets=wire.max_offsets,
+        at_ends=wire.at_ends,
+    )
+
+
+def encode_acknowledge(wire: pb.Acknowledge, command: commands.Acknowledge) -> None:
+    """Encodes what became of messages."""
+    wire.group, wire.consumer = command.group, command.consumer
+    wire.type = _TYPES[command.type]
+    wire.acks.extend(_acks_to_wire(command.acks))
+    wire.delay_ms = command.delay_ms
+
+
+def decode_acknowledge(wire: pb.Acknowledge, _: Any) -> commands.Acknowledge:
+    """Decodes what became of messages.
+
+    Raises:
+        NotSupportedError: a type that this version does not have.
+        ConfigError: a name is too long.
+        ValueError: a span is impossible.
+    """
+    type_ = _TYPES_FROM_WIRE.get(wire.type)
+    if type_ is None:
+        raise NotSupportedError(f"acknowledgement {wire.type} of a newer client: none such here")
+    return commands.Acknowledge(
+        group=check_group(wire.group),
+        consumer=wire.consumer,
+        type=type_,
+        acks=_acks_from_wire(wire.acks),
+        delay_ms=wire.delay_ms,
+    )
+
+
+def encode_add_acks(wire: pb.AddAcks, command: commands.AddAcks) -> None:
+    """Encodes what a transaction acknowledges."""
+    wire.txid = command.txid.to_bytes()
+    wire.group = command.group
+    wire.acks.extend(_acks_to_wire(command.acks))
+
+
+def decode_add_acks(wire: pb.AddAcks, envelope: Any) -> commands.AddAcks:
+    """Decodes what a transaction acknowledges.
+
+    Raises:
+        MalformedHeaderError: the TxId is impossible.
+        ConfigError: a name is too long.
+        ValueError: a span is impossible.
+    """
+    return commands.AddAcks(
+        session=envelope.session,
+        txid=TxId.from_bytes(wire.txid),
+        group=check_group(wire.group),
+        acks=_acks_from_wire(wire.acks),
+    )
+
+
+# ---- replies ------------------------------------------------------------------------------------
+
+
+def encode_attached(wire: pb.Attached, reply: commands.Attached) -> None:
+    """Encodes the answer to a consumer that joined."""
+    wire.SetInParent()
+    wire.leases.extend(map(_lease_to_wire, reply.leases))
+
+
+def decode_attached(wire: pb.Attached) -> commands.Attached:
+    """Decodes the answer to a consumer that joined."""
+    return commands.Attached(tuple(map(_lease_from_wire, wire.leases)))
+
+
+def encode_leases(wire: pb.Leases, reply: commands.Leases) -> None:
+    """Encodes leases."""
+    wire.SetInParent()
+    wire.leases.extend(map(_lease_to_wire, reply.leases))
+
+
+def decode_leases(wire: pb.Leases) -> commands.Leases:
+    """Decodes leases."""
+    return commands.Leases(tuple(map(_lease_from_wire, wire.leases)))
+
+
+def encode_ack_results(wire: pb.AckResults, reply: commands.AckResults) -> None:
+    """Encodes the results of an acknowledgement."""
+    wire.SetInParent()
+    wire.results.extend(_RESULTS[result] for result in reply.results)
+
+
+def decode_ack_results(wire: pb.AckResults) -> commands.AckResults | NotSupportedError:
+    """Decodes the results of an acknowledgement. An unknown one must not be taken for success."""
+    unknown = [result for result in wire.results if result not in _RESULTS_FROM_WIRE]
+    if unknown:
+        return NotSupportedError(f"ack result {unknown[0]} of a newer coordinator: upgrade")
+    return commands.AckResults(tuple(_RESULTS_FROM_WIRE[result] for result in wire.results))

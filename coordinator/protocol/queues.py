@@ -1,0 +1,130 @@
+"""Commands of a queue's consumers, and the answers to them. Values.
+
+The names are those of Kafka's share groups (KIP-932).
+
+Source: PIP-31, "New Acknowledgement State".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from ...journal.acks import Acks, SubscriptionKind
+from ...journal.control import TopicPartition
+from ...journal.places import PartitionId
+from ...journal.spans import Span
+from ...journal.value import value
+
+
+class AcknowledgeType(StrEnum):
+    """What a consumer says of messages, without a transaction."""
+
+    ACCEPT = "accept"
+    """They are worked off."""
+    REJECT = "reject"
+    """They can't be worked off by anybody."""
+    RELEASE = "release"
+    """They are to be given out again: a negative acknowledgement."""
+    RENEW = "renew"
+    """They are being worked on: their time begins anew."""
+
+
+class AckResult(StrEnum):
+    """What became of a span that was acknowledged."""
+
+    DONE = "done"
+    PENDING = "pending"
+    """A transaction acknowledges some of it: that was left as it is."""
+    DELETED = "deleted"
+    """It was acknowledged before."""
+    LOST = "lost"
+    """None of it is leased to this consumer any more. Only of RELEASE and RENEW."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Messages that one consumer is asked to work off, for a time.
+
+    A lease says who is asked, and not who may finish: the first acknowledgement counts.
+    """
+
+    number: int
+    """The owner's own count: another owner begins anew."""
+    partition: PartitionId
+    span: Span
+    """The consumer reads what ends in it, whole."""
+    delivery_count: int
+    """How often its messages were leased, this time included, as far as this owner knows."""
+    left_ms: int
+    """Time until it ends by itself."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """A consumer joins a subscription; the first one makes it. A repeat replaces the former."""
+
+    group: str
+    consumer: int
+    """Random 63 bits of the consumer."""
+    kind: SubscriptionKind = SubscriptionKind.SHARED
+    """Counts when the subscription is made."""
+    topics: tuple[str, ...] = ()
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the subscription begins in topics that are new to it; 0 where nothing is said, and in
+    partitions that a topic of it got since."""
+    held: tuple[Acks, ...] = ()
+    """What the consumer works on, by leases of a former owner or connection."""
+    ack_timeout_ms: int = 30_000
+    """How long its leases last."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Acquire:
+    """Ask for messages to work on. Waits until there are some, but not for ever."""
+
+    group: str
+    consumer: int
+    max_offsets: int
+    """Most offsets of the lease."""
+    at_ends: bool = False
+    """Whether it may have what homes place at the very end of a partition, before any record
+    stands there. Only of topics in metadata mode: elsewhere there is nothing, and one that reads it
+    would be told so again and again."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """Say what became of messages, without a transaction."""
+
+    group: str
+    consumer: int
+    """Only RELEASE and RENEW look at it: they are about leases of its own."""
+    type: AcknowledgeType
+    acks: tuple[Acks, ...]
+    delay_ms: int = 0
+    """With RELEASE: how long nobody gets them."""
+
+
+@value(frozen=True, slots=True)
+class Attached:
+    """Answer to `Attach`."""
+
+    leases: tuple[Lease, ...]
+    """What of `held` is the consumer's again. The rest is somebody else's, or done."""
+
+
+@value(frozen=True, slots=True)
+class Leases:
+    """Answer to `Acquire`; without leases: ask again."""
+
+    leases: tuple[Lease, ...] = ()
+
+
+@value(frozen=True, slots=True)
+class AckResults:
+    """Answer to `Acknowledge`."""
+
+    results: tuple[AckResult, ...]
+    """One for each span, in the order of the request."""
