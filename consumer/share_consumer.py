@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -104,8 +105,8 @@ class _Parts:
 class ShareConsumer:
     """Takes messages of a subscription, which any number of others work on, too.
 
-    One thread at a time may call `poll`. Messages may be acknowledged by any thread. Takes the
-    settings of `ShareConfig` and librdkafka's own.
+    One thread at a time may poll, commit or close. Messages may be acknowledged by any thread.
+    Takes the settings of `ShareConfig` and librdkafka's own.
 
     Source: PIP-31, "Acknowledgements in Transactions".
     """
@@ -252,9 +253,7 @@ class ShareConsumer:
             SessionClosedError: the consumer is not subscribed, or closed.
         """
         client = self._open_client()
-        if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls: one at a time may")
-        try:
+        with self._alone():
             deadline_s = time.monotonic() + timeout
             self._accept_last()
             self._send(client)
@@ -266,6 +265,13 @@ class ShareConsumer:
                     return found
                 self._send(client)
                 self._acquire(client, left_s)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._polling.acquire(blocking=False):
+            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+        try:
+            yield
         finally:
             self._polling.release()
 
@@ -428,13 +434,15 @@ class ShareConsumer:
         key = _key(message)
         with self._lock:
             holdings = self._holdings
-            given = holdings.look(key) if type_ is AcknowledgeType.RENEW else holdings.take(key)
+            # What a transaction refuses is held as before: so it is taken behind.
+            stays = txn is not None or type_ is AcknowledgeType.RENEW
+            given = holdings.look(key) if stays else holdings.take(key)
             if given is not None and txn is None:
                 self._queue(type_, round(delay * 1000), [given])
         if given is None:
             raise _not_held(message)
         if txn is not None:
-            txn.send_acks(self.group_id, _by_partition([given]))
+            self._send_acks(txn, {key: given})
 
     def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
         """Accepts a message, and all of its partition that this consumer was given before it.
@@ -446,13 +454,23 @@ class ShareConsumer:
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         with self._lock:
-            found = self._holdings.take_up_to(_key(message))
+            found = self._holdings.up_to(_key(message))
             if txn is None:
-                self._queue(AcknowledgeType.ACCEPT, 0, found)
+                self._take_all(found)
+                self._queue(AcknowledgeType.ACCEPT, 0, found.values())
         if not found:
             raise _not_held(message)
         if txn is not None:
-            txn.send_acks(self.group_id, _by_partition(found))
+            self._send_acks(txn, found)
+
+    def _send_acks(self, txn: Acknowledging, given: Mapping[RecordKey, Given]) -> None:
+        txn.send_acks(self.group_id, _by_partition(given.values()))
+        with self._lock:
+            self._take_all(given)
+
+    def _take_all(self, given: Iterable[RecordKey]) -> None:
+        for key in given:
+            self._holdings.take(key)
 
     def release_all(self, delay: float = 0.0) -> None:
         """Gives back all that it was given and has not acknowledged.
@@ -465,10 +483,16 @@ class ShareConsumer:
             self._queue(AcknowledgeType.RELEASE, round(delay * 1000), self._holdings.take_all())
 
     def commit_async(self) -> None:
-        """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`."""
+        """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`.
+
+        Raises:
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is not subscribed, or closed.
+        """
         client = self._open_client()
-        self._accept_last()
-        self._send(client)
+        with self._alone():
+            self._accept_last()
+            self._send(client)
 
     def commit_sync(self, timeout: float = 30.0) -> dict[KafkaPartition, LogtxError | None]:
         """Sends what was acknowledged plainly, and waits for the answers.
@@ -479,8 +503,16 @@ class ShareConsumer:
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
                 acknowledged twice changes nothing the second time.
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is not subscribed, or closed.
         """
-        self.commit_async()
+        client = self._open_client()
+        with self._alone():
+            self._accept_last()
+            self._send(client)
+            return self._await_answers(timeout)
+
+    def _await_answers(self, timeout: float) -> dict[KafkaPartition, LogtxError | None]:
         deadline_s = time.monotonic() + timeout
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
@@ -537,19 +569,22 @@ class ShareConsumer:
 
         In implicit mode, what the last poll returned is released, too: nobody said that it is
         worked off.
+
+        Raises:
+            ConcurrentUseError: another thread polls.
         """
         if self._closed:
             return
-        client = self._client
-        try:
-            if client is not None:
-                self._release_held(client)
-        finally:
-            self._closed = True
-            self._dropped.detach()
-            if self._reading is not None:
-                self._reading.close()  # type: ignore[attr-defined]  # it is a generator
-            self._parts.close()
+        with self._alone():
+            try:
+                if self._client is not None:
+                    self._release_held(self._client)
+            finally:
+                self._closed = True
+                self._dropped.detach()
+                if self._reading is not None:
+                    self._reading.close()  # type: ignore[attr-defined]  # it is a generator
+                self._parts.close()
 
     def after_fork(self) -> None:
         """Refuses everything in a child of the process that made it."""

@@ -94,17 +94,16 @@ class Holdings:
         """Returns the same, and holds it no more."""
         return self._given.pop(key, None)
 
-    def take_up_to(self, key: RecordKey) -> list[Given]:
-        """Returns a message and all before it in its partition, and holds them no more."""
+    def up_to(self, key: RecordKey) -> dict[RecordKey, Given]:
+        """Returns a message and all before it in its partition; none if it is not held."""
         last = self._given.get(key)
         if last is None:
-            return []
-        found = [
-            other
+            return {}
+        return {
+            other: each
             for other, each in self._given.items()
             if each.partition == last.partition and each.span.lo <= last.span.lo
-        ]
-        return [self._given.pop(other) for other in found]
+        }
 
     def take_all(self) -> list[Given]:
         """Returns all messages that were given out, and holds them no more."""

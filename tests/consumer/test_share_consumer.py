@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -393,9 +394,25 @@ def test_one_thread_polls(queues: Queues) -> None:
     polling = threading.Thread(target=queue.poll, args=(2.0,))
     polling.start()
     eventually(queue._polling.locked)
-    with pytest.raises(ConcurrentUseError):
-        queue.poll(0)
+    for other in (partial(queue.poll, 0), queue.commit_sync, queue.commit_async, queue.close):
+        with pytest.raises(ConcurrentUseError):
+            other()
     polling.join()
+
+
+def test_what_a_transaction_refuses_is_held_as_before(queues: Queues, producer: Producer) -> None:
+    fill(producer, 3)
+    queue = queues()
+    found = take(queue, 3)
+    over = producer.begin_transaction()
+    over.abort()
+    for refused in (queue.acknowledge, queue.acknowledge_cumulative):
+        with pytest.raises(LogtxError):
+            refused(found[1], txn=over)
+    with producer.begin_transaction() as txn:
+        queue.acknowledge_cumulative(found[2], txn=txn)
+    with pytest.raises(NotHeldError):
+        queue.acknowledge(found[0])
 
 
 def test_records_in_a_sidecar_are_told(queues: Queues, producer: Producer) -> None:

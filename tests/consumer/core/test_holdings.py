@@ -64,9 +64,10 @@ def test_cumulative_is_about_what_was_given_of_one_partition(holdings: Holdings)
     holdings.end()
     holdings.begin()
     holdings.give(("a", 0, 12), at(12))
-    found = holdings.take_up_to(("a", 0, 4))
-    assert [each.span.hi for each in found] == [at(1).behind, at(4).behind]
-    assert holdings.take_up_to(("a", 0, 4)) == []
+    found = holdings.up_to(("a", 0, 4))
+    assert [each.span.hi for each in found.values()] == [at(1).behind, at(4).behind]
+    assert all(map(holdings.take, found))
+    assert holdings.up_to(("a", 0, 4)) == {}
     assert [each.partition for each in holdings.take_all()] == [P1, P0]
     assert holdings.take_all() == []
 
