@@ -160,7 +160,7 @@ def test_transactions_of_the_input_come_whole_and_aborted_ones_do_not(
 def test_a_topic_in_metadata_mode_is_a_queue_too(
     queues: Queues, producer: Producer, memory_log: MemoryLog, last: str
 ) -> None:
-    """Transactions are placed at the partition's end, where no record may ever come (trap 105)."""
+    """Transactions are placed at the partition's end, where no record may ever come (trap 109)."""
     queue = queues()
     with producer.begin_transaction() as txn:
         txn.produce("orders", b"0", partition=0)

@@ -445,7 +445,7 @@ def test_a_failover_subscription_gives_a_partition_to_one_at_a_time() -> None:
 
 
 def test_what_is_placed_at_the_end_is_leased_if_asked_for(queue: Queue) -> None:
-    """No record stands there yet, and none may come: it would wait for one (trap 105)."""
+    """No record stands there yet, and none may come: it would wait for one (trap 109)."""
     assert queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, END)) == (AckResult.DONE,)
     waiting = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=5))
     at_end = commands.Acquire(group=GROUP, consumer=2, max_offsets=5, at_ends=True)
