@@ -94,7 +94,8 @@ class SidecarReader:
         Waits up to `timeout_s` for the slice's first record, if any is to be read.
 
         Returns:
-            Whether a buffer waits for records.
+            Whether something may have come of it. False also where a sidecar is soon asked for
+            again: who would call again at once would only burn CPU until then.
 
         Raises:
             BrokerError: a sidecar's start or end could not be fetched; call again.
@@ -108,29 +109,33 @@ class SidecarReader:
             found = wanted.get(key)
             if found is None or found[0] is not each.buffer or _identity(found[1]) != each.identity:
                 self._drop(each)
+        asked = False
         for key, (buffer, request) in wanted.items():
             if key not in self._ranges:
                 self._ranges[key] = _Range(buffer, request)
-            self._prepare(self._ranges[key], request)
-        if any(each.is_assigned and not each.paused for each in self._ranges.values()):
+            asked = self._prepare(self._ranges[key], request) or asked
+        reads = any(each.is_assigned and not each.paused for each in self._ranges.values())
+        if reads:
             self._slice(timeout_s)
-        return bool(wanted)
+        return reads or asked
 
-    def _prepare(self, each: _Range, request: StreamRequest) -> None:
+    def _prepare(self, each: _Range, request: StreamRequest) -> bool:
+        # Returns whether brokers were asked.
         if not request.is_open:
-            self._open(each, request)
-        elif not each.is_assigned:
+            return self._open(each, request)
+        if not each.is_assigned:
             self._assign(each, request)
         paused = request.ahead > AHEAD_MAX_RECORDS
         if each.is_assigned and paused != each.paused:
             assert self._consumer is not None
             (self._consumer.pause if paused else self._consumer.resume)([KafkaPartition(*each.key)])
             each.paused = paused
+        return False
 
-    def _open(self, each: _Range, request: StreamRequest) -> None:
+    def _open(self, each: _Range, request: StreamRequest) -> bool:
         now_s = time.monotonic()
         if now_s < each.ask_s:
-            return
+            return False
         each.ask_s = now_s + AGAIN_S
         topic, partition = request.sidecar
         try:
@@ -142,12 +147,13 @@ class SidecarReader:
         if start <= request.next_offset and end <= request.last_offset:
             each.short_s = each.short_s or now_s
             if now_s - each.short_s < CONFIRM_S:
-                return  # A former leader may tell an end of the past.
+                return True  # A former leader may tell an end of the past.
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", topic, partition, end)
         each.buffer.open_stream(request, start, end)
         opened = each.buffer.stream_wanted()
         if opened is not None and opened.is_open and _identity(opened) == each.identity:
             self._assign(each, opened)
+        return True
 
     def _assign(self, each: _Range, request: StreamRequest) -> None:
         if self._consumer is None:

@@ -139,13 +139,68 @@ def test_nobody_names_a_sidecar(
     del servers
 
 
-def test_readers_in_serial_order_say_that_they_can_not_yet(
+def test_serial_order_joins_both_kinds_over_partitions(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(2), unique("group")
+    written = []
+    for number in range(6):
+        with producer.begin_transaction(sidecar=number % 2 == 0) as txn:
+            for partition in (1, 0):
+                for each in range(20):
+                    txn.produce(topic, f"{number} {partition} {each}", partition=partition)
+        written += [f"{number} {p} {each}".encode() for p in (0, 1) for each in range(20)]
+    settings = {"isolation_level": "serializable", "enable_auto_commit": "false"}
+    found: list[bytes] = []
+    while len(found) < len(written):
+        # A life ends in the middle of a transaction, of either kind, in either partition.
+        reader = consumer(topic, 0, 1, group_id=group, **settings)
+        for _ in range(53):
+            message = reader.poll(TIMEOUT_S if len(found) < len(written) else 0.3)
+            if message is None:
+                break
+            assert message.error() is None
+            found.append(message.value() or b"")
+        reader.commit(asynchronous=False)
+        reader.close()
+    assert found == written
+
+
+def test_transactions_give_out_what_lies_in_sidecars(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(2)
+    sizes = (3, 5_000, 0, 4)
+    for number, size in enumerate(sizes):
+        with producer.begin_transaction(sidecar=number != 3) as txn:
+            for each in range(size):
+                txn.produce(topic, f"{number} {each}", partition=each % 2)
+    reader = consumer(topic, 0, 1)
+    found = []
+    for transaction in reader.transactions(TIMEOUT_S):
+        found.append([m.value() for m in transaction.records])
+        assert transaction.complete
+        assert transaction.partitions == ((topic, 0), (topic, 1))
+        if len(found) == 3:
+            break
+    assert found == [
+        [f"{n} {each}".encode() for p in (0, 1) for each in range(p, sizes[n], 2)]
+        for n in (0, 1, 3)
+    ]
+
+
+def test_the_rest_of_a_transaction_may_be_left_unread(
     producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
-    committed(producer, topic, "one")
-    with pytest.raises(ConsumerError, match="can't deliver yet: read with"):
-        consumer(topic, isolation_level="serializable").poll(TIMEOUT_S)
+    for number in range(3):
+        committed(producer, topic, *(f"{number} {each}" for each in range(50)))
+    first = []
+    for transaction in consumer(topic).transactions(TIMEOUT_S):
+        first.append(next(transaction.records).value())
+        if len(first) == 3:
+            break
+    assert first == [b"0 0", b"1 0", b"2 0"]
 
 
 def test_a_sidecar_that_lost_records_stops_its_readers(

@@ -39,12 +39,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
 from ...journal.control import OWN_BRANCH, TXID_HEADER, Marker, TopicPartition
 from ...journal.errors import MalformedHeaderError
+from ...journal.position import Position
 from ...journal.sidecar import (
     in_sidecar,
     is_delivered_from_sidecar,
@@ -192,6 +193,13 @@ class PointedTransaction(EndedTransaction):
         )
 
     @property
+    def may_begin(self) -> bool:
+        # With a part of it in the main partition it is READY before the sidecar was looked at.
+        if self.state not in (EntryState.READY, EntryState.STREAMING):
+            return False
+        return self.is_open or self.taken == self.total
+
+    @property
     def is_read(self) -> bool:
         """Whether nothing of it is left to be read in the sidecar."""
         return self.taken == self.total or self.next_side > self.last_side
@@ -272,6 +280,15 @@ class PointedTransaction(EndedTransaction):
         must see which numbers it has delivered."""
         return bool(self.numbers)
 
+    def advance(self, limit: int) -> Sequence[Record]:
+        """Returns up to `limit` of the records that are read, which count as taken from now on."""
+        start = self.taken
+        stop = min(start + limit, self.available)
+        records = self.part(start, stop)
+        self.taken = start + len(records)
+        self._settle()
+        return records
+
     def part(self, start: int, stop: int) -> Sequence[Record]:
         """Returns the records of these indices: of the main partition first, then the sidecar's."""
         found: list[Record] = []
@@ -279,9 +296,14 @@ class PointedTransaction(EndedTransaction):
             found = [*super().part(start, min(stop, self.stated))]
         fetched = self.fetched
         found += [fetched.popleft() for _ in range(stop - max(start, self.stated))]
-        if stop > self.stated:
+        if stop > max(start, self.stated):
             self.side = None if self.is_numbered else side_behind(found[-1].offset())
         return found
+
+
+def with_side(position: Position, side: int | None) -> Position:
+    """Returns the position with this `side`, or as it is if there is none."""
+    return position if side is None else replace(position, side=side)
 
 
 def side_behind(offset: int) -> int | None:
