@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -76,14 +76,21 @@ class _Range:
 class SidecarReader:
     """Serves all partitions of one consumer that stand at a pointer."""
 
-    def __init__(self, log: Log, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        settings: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Opens nothing: the first pointer opens the second consumer.
 
         Args:
             log: the log of the data partitions.
             settings: librdkafka's settings for the second consumer.
+            clock: any clock that goes on, in seconds.
         """
         self._log = log
+        self._clock = clock
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
         self._ranges: dict[TopicPartition, _Range] = {}
@@ -133,7 +140,7 @@ class SidecarReader:
         return False
 
     def _open(self, each: _Range, request: StreamRequest) -> bool:
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s < each.ask_s:
             return False
         each.ask_s = now_s + AGAIN_S

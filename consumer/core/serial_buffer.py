@@ -255,7 +255,9 @@ class SerialBuffer(PartitionBuffer):
         # An entry without records stands for a duplicate: its end lies before our start.
         raw = entry.txid
         passed = entry.marker.commit_sequence <= self._met_taken.get(entry.journal, -1)
-        if passed or raw in self._held:
+        # A copy of what is being delivered would stand before what comes next (trap 107).
+        is_delivered = any(isinstance(e, EndedTransaction) and e.txid == raw for e in self._queue)
+        if passed or is_delivered or raw in self._held:
             # Not by `_finish`, which would note it as delivered.
             if entry.pending is not None:
                 self._parked.pop(raw, None)

@@ -354,3 +354,19 @@ def test_a_position_in_the_middle_keeps_the_place_in_the_sidecar() -> None:
     assert request is not None
     assert request.next_offset == 1
     assert again.buffers[key].position() == told, "before anything more is delivered"
+
+
+def test_trap_107_a_copy_that_comes_while_its_pointer_is_delivered_is_not_collected() -> None:
+    made, positions = two_partitions(side=2)
+    key, owner = KEYS[0], TxId(0, INCARNATION, 0)
+    life = SidecarLife(made, {key: positions[key]})
+    chance = Random(1)
+    while not life.take_placed(1):
+        life.read(chance)
+    copy = end_record(1, owner, 1, Writes(side=[0, 1]), 0, commit=True)
+    life.buffers[key].feed([copy])
+    assert life.buffers[key].first() is None
+    while life.shares:
+        life.read(chance)
+        life.take_placed(1)
+    assert life.buffers[key].position().o2 == 2
