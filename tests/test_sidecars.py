@@ -111,6 +111,60 @@ def test_branches_write_to_the_sidecar_of_their_transaction(
     assert sorted(found) == [b"kept 0", b"kept 1", b"kept 2", b"kept 3", b"own"]
 
 
+@pytest.mark.parametrize("owner", [True, False])
+def test_a_branch_of_another_process_writes_to_the_sidecar_if_it_is_told_to(
+    log: Log,
+    servers: dict[str, Any],
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    owner: bool,
+) -> None:
+    topic = make_topic()
+    txn = producer.begin_transaction(sidecar=owner)
+    txn.produce(topic, "own", partition=0)
+    producer.flush(TIMEOUT_S)
+    before = log.end_offset(topic, 0)
+    aside = {**servers, "transaction.sidecar.min.bytes": 0}
+    for config, sidecar in ((servers, True), (aside, None)):
+        with logtx.Branch.join(config, txn.branch_token(), sidecar=sidecar) as branch:
+            branch.produce(topic, "aside", partition=0)
+            txn.accept(branch.finish(TIMEOUT_S))
+    assert log.end_offset(topic, 0) == before
+    with logtx.Branch.join(aside, txn.branch_token(), sidecar=False) as branch:
+        branch.produce(topic, "inside", partition=0)
+        txn.accept(branch.finish(TIMEOUT_S))
+    assert log.end_offset(topic, 0) == before + 1
+    txn.commit()
+    # What lies in the topic comes first, in the order of its offsets.
+    expected = [b"inside", b"own", b"aside", b"aside"] if owner else [b"own", b"inside", b"aside"]
+    assert values(consumer(topic), 4)[:3] == expected[:3]
+
+
+def test_a_topic_that_grows_takes_its_sidecar_along(
+    log: Log,
+    servers: dict[str, Any],
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    transport: str,
+    unique: Any,
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock cluster adds no partitions")
+    topic = make_topic()
+    for partitions in (1, 3):
+        if partitions > 1:
+            log.raise_partitions(topic, partitions)
+        # A producer of its own, which remembers no sidecar.
+        with (
+            logtx.Producer({**servers, "transactional.id": unique("producer")}) as producer,
+            producer.begin_transaction(sidecar=True) as txn,
+        ):
+            txn.produce(topic, f"{partitions}", partition=partitions - 1)
+        assert log.partition_count(sidecar_of(topic)) == partitions
+    assert sorted(values(consumer(topic, 0, 1, 2), 2)) == [b"1", b"3"]
+
+
 def test_the_setting_makes_it_the_default(
     log: Log, servers: dict[str, Any], consumer: MakeConsumer, make_topic: MakeTopic
 ) -> None:
