@@ -19,6 +19,8 @@ from .explore import Report, explore
 from .sidecar_world import Left, Scenario, SidecarWorld
 
 Patch = Callable[[object, str, object], None]
+pytestmark = pytest.mark.timeout(900)
+"""They take seconds on an idle machine, and minutes beside other work."""
 SCENARIOS = (
     Scenario(name="two in the sidecar", left=Left(1, 1, 1, 1, 0), length_max=3),
     Scenario(name="trimmed", plans=("S", "S"), left=Left(1, 1, 0, 1, 1), length_max=3),
