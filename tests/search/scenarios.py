@@ -18,6 +18,8 @@ from .explore import World
 from .fences_world import FencesScenario, FencesWorld
 from .placed_scenarios import PLACED_SEARCHES
 from .places_world import PlacesScenario, PlacesWorld
+from .sidecar_world import Scenario as SidecarScenario
+from .sidecar_world import SidecarWorld
 from .tenures import TIMEOUT_MS, txid_of
 
 TWO_PRODUCERS: Final = (
@@ -59,7 +61,7 @@ def _offsets_preamble() -> tuple[commands.Command, ...]:
     return (commands.Connect(producer_id="p", nonce=1), *begins, *steps)
 
 
-Scenario = j.Scenario | m.MarkerScenario | PlacesScenario | FencesScenario
+Scenario = j.Scenario | m.MarkerScenario | PlacesScenario | FencesScenario | SidecarScenario
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def world_of(scenario: Scenario) -> World:
             return PlacesWorld(scenario)
         case FencesScenario():
             return FencesWorld(scenario)
+        case SidecarScenario():
+            return SidecarWorld(scenario)
 
 
 def _search(
