@@ -186,18 +186,22 @@ class PointedTransaction(EndedTransaction):
         self.available = self.stated + self.accepted
         self._settle()
 
+    def opened(self) -> None:
+        """Notes that the sidecar holds the range."""
+        self.is_open = True
+        self._settle()
+
     def _settle(self) -> None:
+        # What lies in the main partition waits, too, until the sidecar is known to hold the rest.
         done = self.taken == self.total
-        self.state = (
-            EntryState.READY if done or self.available > self.taken else EntryState.STREAMING
-        )
+        there = self.available > self.taken and self.is_open
+        self.state = EntryState.READY if done or there else EntryState.STREAMING
 
     @property
     def may_begin(self) -> bool:
-        # With a part of it in the main partition it is READY before the sidecar was looked at.
-        if self.state not in (EntryState.READY, EntryState.STREAMING):
-            return False
-        return self.is_open or self.taken == self.total
+        # Without a record of it: those are read in its turn.
+        is_settled = self.state in (EntryState.READY, EntryState.STREAMING)
+        return is_settled and (self.is_open or self.taken == self.total)
 
     @property
     def is_read(self) -> bool:

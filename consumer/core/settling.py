@@ -259,7 +259,7 @@ class SettlingQueue(DeliveryQueue):
             )
             self._fail_lost(entry, text, "the transaction")
         else:
-            entry.is_open = True
+            entry.opened()
 
     def reopen_stream(self) -> None:
         """Lets the sidecar of what comes next be looked at again: reading it was refused."""

@@ -153,3 +153,18 @@ def test_a_pointer_below_the_logs_start_is_not_judged() -> None:
     verdict = world.judge()
     assert verdict.ok, told(verdict)
     assert verdict.unverifiable["transaction of which a part was trimmed"]
+
+
+@pytest.mark.parametrize("at_pointer", [True, False])
+def test_a_reader_of_uncommitted_records_is_given_a_sidecar_at_its_pointer(
+    at_pointer: bool,
+) -> None:
+    world, _ = a_run()
+    given = [0, 1, 2, to_delivered(0), to_delivered(2), to_delivered(3)]
+    world.assign("consumer-0.0", P, isolation="read_uncommitted")
+    if not at_pointer:
+        given.sort(key=lambda offset: (offset < to_delivered(0), offset))
+    world.poll("consumer-0.0", P, given, "read_uncommitted")
+    world.finals()
+    verdict = world.judge()
+    assert names(verdict) == (set() if at_pointer else {"nonmonotonic-poll"}), told(verdict)

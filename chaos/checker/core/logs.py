@@ -172,6 +172,8 @@ class View:
     broken: list[Broken] = field(default_factory=list)
     aside_end: int = 0
     """The end of its sidecar, 0 if it has none."""
+    aside_at: dict[int, list[int]] = field(default_factory=dict)
+    """Offset of a pointer → offsets of what is delivered from the sidecar there."""
     aside_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
     """The markers in its sidecar."""
     judged: frozenset[TxId] | None = None
@@ -224,7 +226,11 @@ class View:
                 yield offset
 
     def _all(self) -> Iterator[int]:
-        return (offset for offset, record in self.records.items() if record.value != NO_VALUE)
+        # Two logs have no order between them: what lies in the sidecar comes at its pointer.
+        for offset, record in self.records.items():
+            if record.value != NO_VALUE and offset < ASIDE_FROM:
+                yield offset
+            yield from self.aside_at.get(offset, ())
 
 
 FateOf = Callable[[TxId], Fate | None]
@@ -369,7 +375,9 @@ class _Reading:
         aside = {r.branch: _moved(r) for r in end.aside}
         if aside:
             # What lies in the partition comes first, then what lies in the sidecar.
-            accepted += _accepted(view, aside, self.aside.pop(end.txid, []))
+            moved = _accepted(view, aside, self.aside.pop(end.txid, []))
+            view.aside_at[end.offset] = [record.offset for record in moved]
+            accepted += moved
         home = end.txid.partition if end.placed is None else end.placed.home
         before = self._last_placed.get(home, -1)
         if end.is_place:

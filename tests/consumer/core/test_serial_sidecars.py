@@ -11,13 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.consumer.core.pending import Record
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap, Record
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.core.serial_order import CommitDecision
+from logtx.consumer.core.uncommitted import UncommittedBuffer
 from logtx.journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
@@ -31,7 +34,7 @@ from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
 
-from ..records import INCARNATION, FakeRecord, data
+from ..records import INCARNATION, FakeRecord, data, malformed, plain
 from .test_serial_order import KEYS, Life, World, a_floor
 
 Delivered = tuple[TopicPartition, int]
@@ -370,3 +373,50 @@ def test_trap_107_a_copy_that_comes_while_its_pointer_is_delivered_is_not_collec
         life.read(chance)
         life.take_placed(1)
     assert life.buffers[key].position().o2 == 2
+
+
+@pytest.mark.parametrize("side", [1, 2])
+def test_trap_106_what_lies_in_the_topic_waits_for_the_sidecar(side: int) -> None:
+    """The same for a reader of committed records, of a transaction that lies in both."""
+    owner = TxId(0, INCARNATION, 0)
+    end = end_record(1, owner, 1, Writes(main=[0], side=[0, 1]), 0, commit=True)
+    records = [data(0, owner), data(1, owner)][:side]
+    buffer = PartitionBuffer(
+        KEYS[0], Position.at(0), PendingTransactionMap(1 << 30), malformed=malformed
+    )
+    buffer.feed([data(0, owner), end])
+    assert buffer.take(9) == []
+    request = buffer.stream_wanted()
+    assert request is not None
+    buffer.open_stream(request, 0, side)
+    if side == 1:
+        assert isinstance(buffer.failure, IntegrityError)
+        return
+    assert [r.offset() for r in buffer.take(9)] == [0]
+    buffer.push_stream(request, records, 2)
+    assert [r.offset() for r in buffer.take(9)] == [to_delivered(0), to_delivered(1)]
+
+
+def test_trap_108_a_reader_of_uncommitted_records_delivers_a_pointer_at_its_place() -> None:
+    owner = TxId(0, INCARNATION, 0)
+    end = end_record(1, owner, 1, Writes(side=[0, 1]), 1, commit=True)
+    log = [plain(0), end, plain(2)]
+    got, position = [], Position.at(0)
+    while True:  # it restarts behind each record
+        buffer = UncommittedBuffer(
+            KEYS[0], position, PendingTransactionMap(1 << 30), malformed=malformed
+        )
+        buffer.feed(log[position.o1 :])
+        taken = buffer.take(1)
+        while not taken and (request := buffer.stream_wanted()) is not None:
+            if request.is_open:
+                at = request.next_offset
+                buffer.push_stream(request, [data(at, owner)], at + 1)
+            else:
+                buffer.open_stream(request, 0, 2)
+            taken = buffer.take(1)
+        if not taken:
+            break
+        got.append(taken[0].offset())
+        position = buffer.position()
+    assert got == [0, to_delivered(0), to_delivered(1), 2]
