@@ -156,7 +156,7 @@ def test_a_pointer_below_the_logs_start_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("at_pointer", [True, False])
-def test_a_reader_of_uncommitted_records_is_given_a_sidecar_at_its_pointer(
+def test_trap_108_a_reader_of_uncommitted_records_is_given_a_sidecar_at_its_pointer(
     at_pointer: bool,
 ) -> None:
     world, _ = a_run()
