@@ -145,8 +145,8 @@ class SettlingQueue(DeliveryQueue):
         elif entry is not None:
             if found is not None:
                 self._fill(entry, found)
-                if entry.state is EntryState.READY:
-                    return True
+                if entry.pending is found:
+                    return True  # They are its records, though it may wait for its sidecar.
             if entry.state is EntryState.WAITING and (torn or not entry.marker.topic_id):
                 self._settle_missing(entry, torn)
         if entry is not None and entry.state is not EntryState.WAITING:

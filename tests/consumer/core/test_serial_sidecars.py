@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtx.consumer.core.buffer import PartitionBuffer
-from logtx.consumer.core.pending import PendingTransactionMap, Record
+from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMap, Record
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.core.serial_order import CommitDecision
@@ -34,6 +34,7 @@ from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
 
+from ...simulation.consumers import MemoryStore
 from ..records import INCARNATION, FakeRecord, data, malformed, plain
 from .test_serial_order import KEYS, Life, World, a_floor
 
@@ -420,3 +421,24 @@ def test_trap_108_a_reader_of_uncommitted_records_delivers_a_pointer_at_its_plac
         got.append(taken[0].offset())
         position = buffer.position()
     assert got == [0, to_delivered(0), to_delivered(1), 2]
+
+
+def test_what_was_read_aside_is_kept_while_the_sidecar_is_asked() -> None:
+    owner = TxId(0, INCARNATION, 0)
+    end = end_record(1, owner, 1, Writes(main=[0], side=[0]), 0, commit=True)
+    pending_map = PendingTransactionMap(1, MemoryStore())
+    buffer = PartitionBuffer(KEYS[0], Position.at(1), pending_map, malformed=malformed)
+    buffer.feed([end])
+    [request] = buffer.side_reads()
+    found = PendingTransaction(KEYS[0], owner.to_bytes(), 0)
+    found.records.append(data(0, owner))
+    pending_map.charge([found])
+    assert buffer.answer_side_read(request, found, duplicate=False, torn=False)
+    pending_map.enforce()
+    assert buffer.position().o1 == 0, "it is to be read again after a restart"
+    stream = buffer.stream_wanted()
+    assert stream is not None
+    buffer.open_stream(stream, 0, 1)
+    buffer.push_stream(stream, [data(0, owner)], 1)
+    assert [r.offset() for r in buffer.take(9)] == [0, to_delivered(0)]
+    assert buffer.failure is None
