@@ -46,6 +46,10 @@ def chaos(
             "back and forth, and topics are sealed for a while.",
         ),
     ] = Metadata.NONE,
+    sidecar: Annotated[
+        bool,
+        typer.Option("--sidecar", help="Some transactions of producers write to sidecars."),
+    ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -76,6 +80,7 @@ def chaos(
     logtx chaos --seconds 60 --upgrade-from HEAD~10
     logtx chaos --seconds 120 --rate 50 --spark
     logtx chaos --seconds 120 --metadata half
+    logtx chaos --seconds 60 --sidecar
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -94,5 +99,6 @@ def chaos(
         upgrade_from=upgrade_from,
         spark=spark,
         metadata=metadata,
+        sidecar=sidecar,
     )
     raise typer.Exit(run_chaos(options))

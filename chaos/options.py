@@ -56,6 +56,8 @@ class ChaosOptions:
     """Whether a Spark query is one of the workers."""
     metadata: Metadata = Metadata.NONE
     """Which topics begin in metadata mode."""
+    sidecar: bool = False
+    """Whether a share of the producers' transactions writes to sidecars."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -80,6 +82,18 @@ class ChaosOptions:
             raise ChaosError(
                 "--metadata needs coordinators of one build: older ones can't switch topics. Leave"
                 " out --upgrade-from."
+            )
+        if self.sidecar and self.system is not System.LOGTX:
+            raise ChaosError("--sidecar is for logtx: Kafka has no sidecars.")
+        if self.sidecar and self.metadata is not Metadata.NONE:
+            raise ChaosError(
+                "--sidecar needs topics that have markers: in metadata mode transactions can't"
+                " write to sidecars yet. Leave out --metadata."
+            )
+        if self.sidecar and self.upgrade_from is not None:
+            raise ChaosError(
+                "--sidecar needs coordinators of one build: older ones know no sidecars. Leave out"
+                " --upgrade-from."
             )
         if self.spark and self.system is not System.LOGTX:
             raise ChaosError("--spark is for logtx: Spark's own sink has no transactions.")

@@ -382,6 +382,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         fleeting_topic=FLEETING_TOPIC if options.system is System.LOGTX else None,
         spark_topic=SPARK_TOPIC if options.spark else None,
         metadata=options.metadata,
+        sidecar=options.sidecar,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

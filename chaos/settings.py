@@ -83,6 +83,8 @@ class Settings:
     """The topic that the Spark query writes; None: there is no query."""
     metadata: Metadata = Metadata.NONE
     """Which topics begin in metadata mode."""
+    sidecar: bool = False
+    """Whether a share of the producers' transactions writes to sidecars."""
     partitions: int = PARTITIONS
     """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP

@@ -628,9 +628,10 @@ class Reading:
             self.reassign([assigned.key for assigned in partitions])
 
     def _read_sidecars(self) -> bool:
-        """Reads one slice of the sidecars. Returns whether a partition waits for one."""
+        """Reads one slice of the sidecars. Returns whether something may have come of it."""
         waiting = [self.assigned[key] for key in self._blocked]
-        buffers = [a.buffer for a in waiting if a.buffer.stream_wanted() is not None]
+        # Those that have something to deliver are among them: their ranges are read on.
+        buffers = [a.buffer for a in self.assigned.values() if a.buffer.stream_wanted()]
         try:
             if not self._sidecar_reader.step(buffers, SIDE_READ_SLICE_S):
                 return False

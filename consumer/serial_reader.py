@@ -20,7 +20,7 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import JournalError, LogtxError
+from ..journal.errors import BrokerError, JournalError, LogtxError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
@@ -31,6 +31,8 @@ from .config import ConsumerConfig
 from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
 from .core.looks import LOOK_TIMEOUT_S, OFFSET_TIMEOUT_S
+from .core.pending import Record
+from .core.pointers import PointedTransaction
 from .core.serial_buffer import SerialBuffer
 from .core.serial_order import CommitDecision, SerialOrder, Whole
 from .journal_tail import JournalTail
@@ -46,6 +48,9 @@ _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
 """Longest wait for data before the journal is read again. A longer one delays the delivery of what
 the journal has decided, a shorter one costs CPU on an idle consumer."""
+STALLED_S: Final = 60.0
+"""How long the records of a transaction wait for a sidecar that gives none. With a longer time the
+application hears later that its brokers are away, with a shorter one more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class CommittedTransaction:
     """Data partitions that the records come from."""
     records: Iterator[Message]
     """Its records, partition by partition, in offset order. Spilled ones are read from disk a piece
-    at a time. They can be read once, and only until the next transaction is asked for."""
+    at a time, and those in sidecars from the brokers. They can be read once, and only until the
+    next transaction is asked for."""
 
 
 @value(frozen=True, slots=True)
@@ -191,8 +197,8 @@ class SerialReader:
         except JournalError as error:
             # What was decided before can still be delivered; `raise_failure` raises this after it.
             self._journal_failure = error
-        if busy:
-            self._reading.wake_all()  # a place may have ended what is to be read again
+        # Whose turn it is changes without anything read there: its sidecar may be wanted now.
+        self._reading.wake_all()
         busy = self._reading.work() or busy
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers, time.monotonic())
@@ -370,7 +376,7 @@ class SerialReader:
     def _records(self, given: list[tuple[_Share, Position]]) -> Iterator[Message]:
         try:
             for share, _ in given:
-                for record in share.buffer.stream(share.entry):
+                for record in self._read(share):
                     if self._given is not given:
                         return
                     self._counters.delivered_records += 1
@@ -384,6 +390,28 @@ class SerialReader:
             if self._given is given:
                 self.take_back()
             raise
+
+    def _read(self, share: _Share) -> Iterator[Record]:
+        buffer, entry = share.buffer, share.entry
+        progress_s = time.monotonic()
+        while True:
+            records = buffer.stream(entry)
+            yield from records
+            if entry.error is not None:
+                raise entry.error.with_traceback(None)
+            if not isinstance(entry, PointedTransaction) or entry.taken == entry.total:
+                return
+            if records:
+                progress_s = time.monotonic()
+            elif time.monotonic() - progress_s > STALLED_S:
+                topic, partition = entry.sidecar
+                raise BrokerError(
+                    f"{topic}[{partition}] gave no record for {STALLED_S:.0f} s, of transaction"
+                    f" {TxId.from_bytes(entry.txid)}: ask for the next transaction again, which"
+                    " will be this one"
+                )
+            self._reading.wake_all()
+            self._reading.work()
 
     def received(self) -> None:
         """Drops the transaction that `next` returned last: the application has got it."""

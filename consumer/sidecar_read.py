@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -76,14 +76,21 @@ class _Range:
 class SidecarReader:
     """Serves all partitions of one consumer that stand at a pointer."""
 
-    def __init__(self, log: Log, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        settings: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Opens nothing: the first pointer opens the second consumer.
 
         Args:
             log: the log of the data partitions.
             settings: librdkafka's settings for the second consumer.
+            clock: any clock that goes on, in seconds.
         """
         self._log = log
+        self._clock = clock
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
         self._ranges: dict[TopicPartition, _Range] = {}
@@ -94,7 +101,8 @@ class SidecarReader:
         Waits up to `timeout_s` for the slice's first record, if any is to be read.
 
         Returns:
-            Whether a buffer waits for records.
+            Whether something may have come of it. False also where a sidecar is soon asked for
+            again: who would call again at once would only burn CPU until then.
 
         Raises:
             BrokerError: a sidecar's start or end could not be fetched; call again.
@@ -108,29 +116,33 @@ class SidecarReader:
             found = wanted.get(key)
             if found is None or found[0] is not each.buffer or _identity(found[1]) != each.identity:
                 self._drop(each)
+        asked = False
         for key, (buffer, request) in wanted.items():
             if key not in self._ranges:
                 self._ranges[key] = _Range(buffer, request)
-            self._prepare(self._ranges[key], request)
-        if any(each.is_assigned and not each.paused for each in self._ranges.values()):
+            asked = self._prepare(self._ranges[key], request) or asked
+        reads = any(each.is_assigned and not each.paused for each in self._ranges.values())
+        if reads:
             self._slice(timeout_s)
-        return bool(wanted)
+        return reads or asked
 
-    def _prepare(self, each: _Range, request: StreamRequest) -> None:
+    def _prepare(self, each: _Range, request: StreamRequest) -> bool:
+        # Returns whether brokers were asked.
         if not request.is_open:
-            self._open(each, request)
-        elif not each.is_assigned:
+            return self._open(each, request)
+        if not each.is_assigned:
             self._assign(each, request)
         paused = request.ahead > AHEAD_MAX_RECORDS
         if each.is_assigned and paused != each.paused:
             assert self._consumer is not None
             (self._consumer.pause if paused else self._consumer.resume)([KafkaPartition(*each.key)])
             each.paused = paused
+        return False
 
-    def _open(self, each: _Range, request: StreamRequest) -> None:
-        now_s = time.monotonic()
+    def _open(self, each: _Range, request: StreamRequest) -> bool:
+        now_s = self._clock()
         if now_s < each.ask_s:
-            return
+            return False
         each.ask_s = now_s + AGAIN_S
         topic, partition = request.sidecar
         try:
@@ -142,12 +154,13 @@ class SidecarReader:
         if start <= request.next_offset and end <= request.last_offset:
             each.short_s = each.short_s or now_s
             if now_s - each.short_s < CONFIRM_S:
-                return  # A former leader may tell an end of the past.
+                return True  # A former leader may tell an end of the past.
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", topic, partition, end)
         each.buffer.open_stream(request, start, end)
         opened = each.buffer.stream_wanted()
         if opened is not None and opened.is_open and _identity(opened) == each.identity:
             self._assign(each, opened)
+        return True
 
     def _assign(self, each: _Range, request: StreamRequest) -> None:
         if self._consumer is None:

@@ -42,6 +42,7 @@ from .core.bookkeeping import copy_of
 from .core.summary import NONCE_BITS, BranchSummary, read_token
 from .core.tally import BranchTally
 from .sender import Send, Sender
+from .sidecars import SidecarNames
 from .writer import Record, Writer
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Branch(Writer):
         config: Mapping[str, Any],
         token: str,
         *,
+        sidecar: bool | None = None,
         log: Log | None = None,
         coordinators: Coordinators | None = None,
     ) -> Self:
@@ -92,8 +94,11 @@ class Branch(Writer):
 
         Args:
             config: as a `Producer`'s; of logtx's own settings, only the time-outs and the
-                registration delay matter here.
+                registration delay matter here, and `transaction.sidecar.min.bytes`.
             token: the owner's `Transaction.branch_token`.
+            sidecar: whether its records go to the sidecars of their topics, whatever the owner's
+                do: see `Producer.begin_transaction`. None: as `transaction.sidecar.min.bytes`
+                says.
             log: the log to use instead of opening that of ``bootstrap.servers``.
             coordinators: how to reach coordinators, instead of over gRPC.
 
@@ -103,7 +108,7 @@ class Branch(Writer):
         read_token(token)
         branches = Branches(config, log=log, coordinators=coordinators)
         try:
-            return branches._join(cls, token, branches.close)
+            return branches._join(cls, token, branches.close, sidecar)
         except BaseException:
             branches.close()
             raise
@@ -229,18 +234,27 @@ class Branches:
             on_tick=self._on_tick,
             on_stopped=self._on_stopped,
         )
+        self._sidecars = SidecarNames(self._queries.open_sidecars, self._sender.check_may_wait)
 
-    def join(self, token: str) -> Branch:
+    def join(self, token: str, *, sidecar: bool | None = None) -> Branch:
         """Returns a branch of the transaction that the token names; close it when it is finished.
+
+        Args:
+            token: as of `Branch.join`.
+            sidecar: as of `Branch.join`.
 
         Raises:
             ConfigError: the token is not valid.
         """
-        return self._join(Branch, token, _nothing)
+        return self._join(Branch, token, _nothing, sidecar)
 
-    def _join(self, kind: type[_B], token: str, release: Callable[[], None]) -> _B:
+    def _join(
+        self, kind: type[_B], token: str, release: Callable[[], None], sidecar: bool | None
+    ) -> _B:
         txid = read_token(token)
         branch = kind(self._sender, txid, self._settings.delivery_timeout_s)
+        if self._settings.sidecar if sidecar is None else sidecar:
+            branch.use_sidecars(self._sidecars)
         registrar = _Registrar(self._queries, branch, self._delay_s)
 
         def end() -> None:

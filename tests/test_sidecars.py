@@ -111,6 +111,60 @@ def test_branches_write_to_the_sidecar_of_their_transaction(
     assert sorted(found) == [b"kept 0", b"kept 1", b"kept 2", b"kept 3", b"own"]
 
 
+@pytest.mark.parametrize("owner", [True, False])
+def test_a_branch_of_another_process_writes_to_the_sidecar_if_it_is_told_to(
+    log: Log,
+    servers: dict[str, Any],
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    owner: bool,
+) -> None:
+    topic = make_topic()
+    txn = producer.begin_transaction(sidecar=owner)
+    txn.produce(topic, "own", partition=0)
+    producer.flush(TIMEOUT_S)
+    before = log.end_offset(topic, 0)
+    aside = {**servers, "transaction.sidecar.min.bytes": 0}
+    for config, sidecar in ((servers, True), (aside, None)):
+        with logtx.Branch.join(config, txn.branch_token(), sidecar=sidecar) as branch:
+            branch.produce(topic, "aside", partition=0)
+            txn.accept(branch.finish(TIMEOUT_S))
+    assert log.end_offset(topic, 0) == before
+    with logtx.Branch.join(aside, txn.branch_token(), sidecar=False) as branch:
+        branch.produce(topic, "inside", partition=0)
+        txn.accept(branch.finish(TIMEOUT_S))
+    assert log.end_offset(topic, 0) == before + 1
+    txn.commit()
+    # What lies in the topic comes first, in the order of its offsets.
+    expected = [b"inside", b"own", b"aside", b"aside"] if owner else [b"own", b"inside", b"aside"]
+    assert values(consumer(topic), 4)[:3] == expected[:3]
+
+
+def test_a_topic_that_grows_takes_its_sidecar_along(
+    log: Log,
+    servers: dict[str, Any],
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    transport: str,
+    unique: Any,
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock cluster adds no partitions")
+    topic = make_topic()
+    for partitions in (1, 3):
+        if partitions > 1:
+            log.raise_partitions(topic, partitions)
+        # A producer of its own, which remembers no sidecar.
+        with (
+            logtx.Producer({**servers, "transactional.id": unique("producer")}) as producer,
+            producer.begin_transaction(sidecar=True) as txn,
+        ):
+            txn.produce(topic, f"{partitions}", partition=partitions - 1)
+        assert log.partition_count(sidecar_of(topic)) == partitions
+    assert sorted(values(consumer(topic, 0, 1, 2), 2)) == [b"1", b"3"]
+
+
 def test_the_setting_makes_it_the_default(
     log: Log, servers: dict[str, Any], consumer: MakeConsumer, make_topic: MakeTopic
 ) -> None:
@@ -139,13 +193,68 @@ def test_nobody_names_a_sidecar(
     del servers
 
 
-def test_readers_in_serial_order_say_that_they_can_not_yet(
+def test_serial_order_joins_both_kinds_over_partitions(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(2), unique("group")
+    written = []
+    for number in range(6):
+        with producer.begin_transaction(sidecar=number % 2 == 0) as txn:
+            for partition in (1, 0):
+                for each in range(20):
+                    txn.produce(topic, f"{number} {partition} {each}", partition=partition)
+        written += [f"{number} {p} {each}".encode() for p in (0, 1) for each in range(20)]
+    settings = {"isolation_level": "serializable", "enable_auto_commit": "false"}
+    found: list[bytes] = []
+    while len(found) < len(written):
+        # A life ends in the middle of a transaction, of either kind, in either partition.
+        reader = consumer(topic, 0, 1, group_id=group, **settings)
+        for _ in range(53):
+            message = reader.poll(TIMEOUT_S if len(found) < len(written) else 0.3)
+            if message is None:
+                break
+            assert message.error() is None
+            found.append(message.value() or b"")
+        reader.commit(asynchronous=False)
+        reader.close()
+    assert found == written
+
+
+def test_transactions_give_out_what_lies_in_sidecars(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(2)
+    sizes = (3, 5_000, 0, 4)
+    for number, size in enumerate(sizes):
+        with producer.begin_transaction(sidecar=number != 3) as txn:
+            for each in range(size):
+                txn.produce(topic, f"{number} {each}", partition=each % 2)
+    reader = consumer(topic, 0, 1)
+    found = []
+    for transaction in reader.transactions(TIMEOUT_S):
+        found.append([m.value() for m in transaction.records])
+        assert transaction.complete
+        assert transaction.partitions == ((topic, 0), (topic, 1))
+        if len(found) == 3:
+            break
+    assert found == [
+        [f"{n} {each}".encode() for p in (0, 1) for each in range(p, sizes[n], 2)]
+        for n in (0, 1, 3)
+    ]
+
+
+def test_the_rest_of_a_transaction_may_be_left_unread(
     producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
-    committed(producer, topic, "one")
-    with pytest.raises(ConsumerError, match="can't deliver yet: read with"):
-        consumer(topic, isolation_level="serializable").poll(TIMEOUT_S)
+    for number in range(3):
+        committed(producer, topic, *(f"{number} {each}" for each in range(50)))
+    first = []
+    for transaction in consumer(topic).transactions(TIMEOUT_S):
+        first.append(next(transaction.records).value())
+        if len(first) == 3:
+            break
+    assert first == [b"0 0", b"1 0", b"2 0"]
 
 
 def test_a_sidecar_that_lost_records_stops_its_readers(

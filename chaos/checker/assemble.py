@@ -12,9 +12,17 @@ from .core.avro import read_entry
 from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import History
 from .core.journal import Fate, Journal, Partition, read_journal
-from .core.logs import NO_VALUE, Record, View, view_kafka, view_logtx
+from .core.logs import NO_VALUE, Aside, Record, View, view_kafka, view_logtx
 from .core.told import Told
-from .core.wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
+from .core.wire import (
+    TXCTL_HEADER,
+    TXID_HEADER,
+    Control,
+    TxId,
+    read_control,
+    read_txid,
+    sidecar_of,
+)
 from .errors import BrokenLogError
 from .store import Head, Headers, RawRecord
 
@@ -29,6 +37,8 @@ class RunSettings(NamedTuple):
     input: str
     """The topic that workers process."""
     bootstrap_servers: str
+    sidecars: tuple[str, ...] = ()
+    """The sidecars that transactions write to."""
 
 
 def assemble(
@@ -38,6 +48,7 @@ def assemble(
     committed: Logs,
     journal: Logs,
     stores: Sequence[Told] = (),
+    sidecars: Logs = (),
 ) -> Facts:
     """Reads the logs of a run, and joins them with its history.
 
@@ -48,6 +59,7 @@ def assemble(
         committed: for Kafka's system, those of them that a read_committed consumer was given.
         journal: every record of the journal.
         stores: what metadata stores said.
+        sidecars: every record of the sidecars.
 
     Raises:
         BrokenLogError: a log was not dumped, or does not decode.
@@ -56,7 +68,14 @@ def assemble(
     if settings.system == LOGTX and not journals:
         raise BrokenLogError("there is no journal: the run was not dumped")
     join_homes(journals)
-    views = dict(_views(history, data, committed, settings.system, journals))
+    txids: dict[bytes, TxId] = {}
+    aside = {
+        (head.topic, head.partition): Aside(head.end, tuple(_records(history, raw, txids)))
+        for head, raw in sidecars
+    }
+    if missing := sorted(set(settings.sidecars) - {topic for topic, _ in aside}):
+        raise BrokenLogError(f"topic {missing[0]} was not dumped")
+    views = dict(_views(history, data, committed, settings.system, journals, aside))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input, stores)
 
@@ -70,7 +89,12 @@ def _journals(logs: Logs) -> Iterator[Journal]:
 
 
 def _views(
-    history: History, data: Logs, committed: Logs, system: str, journals: Mapping[int, Journal]
+    history: History,
+    data: Logs,
+    committed: Logs,
+    system: str,
+    journals: Mapping[int, Journal],
+    aside: Mapping[Partition, Aside],
 ) -> Iterator[tuple[Partition, View]]:
     def fate_of(txid: TxId) -> Fate | None:
         journal = journals.get(txid.partition)
@@ -90,7 +114,15 @@ def _views(
             if head.topic in history.anew:
                 records, judged = _of_last_incarnation(history, head.topic, records)
                 placed = [end for end in placed if end.txid in judged]
-            view = view_logtx(partition, head.start, head.end, records, placed, fate_of)
+            view = view_logtx(
+                partition,
+                head.start,
+                head.end,
+                records,
+                placed,
+                fate_of,
+                aside.get(sidecar_of(partition)),
+            )
             view.judged = judged
             yield partition, view
             continue

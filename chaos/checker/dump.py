@@ -48,6 +48,9 @@ def dump(run_dir: Path, *, bootstrap_servers: str | None = None, timeout_s: floa
         dumper.dump(topic, store.DATA, "read_uncommitted")
         if not logtx:
             dumper.dump(topic, store.COMMITTED, "read_committed")
+    # Behind their topics: they hold what the pointers that were read there name.
+    for topic in settings.sidecars:
+        dumper.dump(topic, store.SIDECARS, "read_uncommitted")
     if logtx:
         dumper.dump(JOURNAL_TOPIC, store.JOURNAL, "read_uncommitted", ends)
 

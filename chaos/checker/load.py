@@ -12,6 +12,7 @@ from .assemble import RunSettings, assemble
 from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import Event, History, in_order
 from .core.told import Told
+from .core.wire import SIDECAR_SUFFIX
 from .errors import BrokenHistoryError, BrokenLogError
 
 SETTINGS: Final = "chaos.json"
@@ -38,6 +39,7 @@ def load(run_dir: Path) -> Facts:
         store.read_logs(logs, store.COMMITTED),
         store.read_logs(logs, store.JOURNAL),
         list(_stores(logs / STORES)),
+        store.read_logs(logs, store.SIDECARS),
     )
 
 
@@ -68,6 +70,8 @@ def read_settings(run_dir: Path) -> RunSettings:
             tuple(filter(None, topics)),
             told["data_topic"],
             told["bootstrap_servers"],
+            # Producers write to the sidecar of the input alone.
+            (told["data_topic"] + SIDECAR_SUFFIX,) if told.get("sidecar") else (),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenHistoryError(f"{path} does not say what was run: {error!r}") from error

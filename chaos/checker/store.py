@@ -1,6 +1,7 @@
 """Dumped logs as files: gzip of JSON lines, first a head and then one line per record.
 
     logs/data/<topic>-<partition>.jsonl.gz        every record, aborted ones and markers too
+    logs/sidecars/<topic>-<partition>.jsonl.gz    the sidecars of topics, by the sidecar's name
     logs/committed/<topic>-<partition>.jsonl.gz   Kafka's system: what read_committed gives
     logs/journal/<partition>.jsonl.gz             the journal
 
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from .errors import BrokenLogError
 
-DATA, COMMITTED, JOURNAL = "data", "committed", "journal"
+DATA, SIDECARS, COMMITTED, JOURNAL = "data", "sidecars", "committed", "journal"
 _LEVEL: Final = 1
 """Compression level of gzip. A higher one takes longer; the logs are small for what they tell."""
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode

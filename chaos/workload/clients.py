@@ -60,8 +60,11 @@ class WriterClient(Protocol):
     def in_flight(self) -> int:
         """How many transactions it can have under way."""
 
-    def begin(self) -> WriterTransaction:
-        """Opens a transaction. Raises FencedError, BrokenError; FailedError if none opens now."""
+    def begin(self, *, sidecar: bool = False) -> WriterTransaction:
+        """Opens a transaction, which writes to sidecars if it is told to.
+
+        Raises FencedError, BrokenError; FailedError if none opens now.
+        """
 
     def close(self) -> None:
         """Ends what is under way, and closes; takes a bounded time."""

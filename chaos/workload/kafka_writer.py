@@ -44,8 +44,9 @@ class KafkaWriter:
         """Why it can do nothing more; None while it can."""
         retried(lambda: self.producer.init_transactions(_CALL_S))
 
-    def begin(self) -> KafkaTransaction:
-        """Opens a transaction."""
+    def begin(self, *, sidecar: bool = False) -> KafkaTransaction:
+        """Opens a transaction; Kafka's have no sidecars."""
+        del sidecar
         if self.failure is not None:
             raise self.failure
         retried(self.producer.begin_transaction)

@@ -81,9 +81,11 @@ class LogtxWriter:
             self._producer.close(0)
             raise
 
-    def begin(self) -> LogtxTransaction:
-        """Opens a transaction."""
-        return LogtxTransaction(_translated(self._producer.begin_transaction))
+    def begin(self, *, sidecar: bool = False) -> LogtxTransaction:
+        """Opens a transaction, which writes to sidecars if it is told to."""
+        return LogtxTransaction(
+            _translated(lambda: self._producer.begin_transaction(sidecar=sidecar))
+        )
 
     def close(self) -> None:
         """Closes the producer."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ...journal.sidecar import is_sidecar, main_of, to_delivered
 from ..recorder import Recorder
 from ..settings import METADATA_MS, Settings
 from .clients import DeliveryCallback
@@ -33,9 +34,13 @@ def reporter(
             offset = message.offset()
             if also is not None and offset is not None:
                 also(offset)
+            topic = message.topic()
+            if topic is not None and is_sidecar(topic):
+                # As readers are given it.
+                topic, offset = main_of(topic), None if offset is None else to_delivered(offset)
             recorder.write(
                 "acked",
-                topic=message.topic(),
+                topic=topic,
                 partition=message.partition(),
                 offset=offset,
                 v=value,

@@ -43,6 +43,9 @@ FLEETING_SHARE: Final = 0.15
 """Share of transactions that write to the topic that is deleted and made anew, too."""
 KEYS_EVERY: Final = 20
 """After so many appends a producer looks whether there are more partitions, and so more keys."""
+SIDECAR_SHARE: Final = 0.4
+"""Share of transactions that write to the topic's sidecar, if any may. They leave the topic alone
+that is made anew: its sidecar would outlive it."""
 PLAIN_SHARE: Final = 0.08
 """Share of appends that are plain records instead of a transaction."""
 ABORT_SHARE: Final = 0.06
@@ -161,15 +164,16 @@ class Producer:
         operation = self._process.operation()
         self._recorder.write("begin", op=operation, **({"key": key} if key else {}))
         self._under_way += 1
+        sidecar = self._settings.sidecar and self._random.random() < SIDECAR_SHARE
         try:
-            transaction = client.begin()
+            transaction = client.begin(sidecar=sidecar)
         except (FencedError, BrokenError, FailedError) as error:
             self._on_ended(operation, Ended(outcome="aborted", error=str(error)))
             if not isinstance(error, FailedError):
                 raise
             return
         try:
-            self._append_some(transaction, operation)
+            self._append_some(transaction, operation, only_input=sidecar)
         except FencedError as error:
             # Its abort tells what became of it; no commit was requested.
             self._end(operation, transaction.abort)
@@ -184,15 +188,18 @@ class Producer:
         else:
             self._commit_or_abort(operation, transaction)
 
-    def _append_some(self, transaction: WriterTransaction, operation: str) -> None:
+    def _append_some(
+        self, transaction: WriterTransaction, operation: str, *, only_input: bool
+    ) -> None:
         settings = self._settings
         chosen = self._random.sample(self._known_keys(), self._random.randint(1, KEYS_MAX))
         places = [(key, settings.data_topic, settings.partition_of(key)) for key in chosen]
-        if settings.fleeting_topic is not None and self._random.random() < FLEETING_SHARE:
+        fleeting_topic = None if only_input else settings.fleeting_topic
+        if fleeting_topic is not None and self._random.random() < FLEETING_SHARE:
             fleeting = settings.fleeting_partition_of(chosen[0])
             places.insert(
                 self._random.randint(0, len(places)),
-                (chosen[0], settings.fleeting_topic, fleeting),
+                (chosen[0], fleeting_topic, fleeting),
             )
         for key, topic, partition in places:
             value = Value(key, self._process.value(), operation)

@@ -35,7 +35,6 @@ Source: Transactional Messaging in Kafka, "Transactional consumer".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby, islice
 from typing import TypeAlias
 
@@ -64,7 +63,7 @@ from .entries import (
 )
 from .headers import txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .pointers import PointedTransaction, side_at, side_behind
+from .pointers import PointedTransaction, side_at, side_behind, with_side
 from .settling import SettlingQueue
 from .shared import Shared
 
@@ -403,7 +402,7 @@ class PartitionBuffer(SettlingQueue):
         else:
             entry.first_offset = pending.first_offset
             self._fill(entry, pending)
-            if entry.state is not EntryState.READY:
+            if entry.state in (EntryState.WAITING, EntryState.FAILED):
                 # A side read gets all records; keeping this part as well would only cost memory.
                 entry.first_offset = entry.marker_offset
                 self._pending_map.discard(pending)
@@ -511,7 +510,7 @@ class PartitionBuffer(SettlingQueue):
         if isinstance(head, PlainRun):
             return self._position(head.first_offset, 0, self._met_taken, queue)
         position = self._position(head.marker_offset, head.taken, self._met_taken, queue)
-        return _with_side(position, head.side) if isinstance(head, PointedTransaction) else position
+        return with_side(position, head.side) if isinstance(head, PointedTransaction) else position
 
     def _position(
         self,
@@ -551,7 +550,7 @@ class PartitionBuffer(SettlingQueue):
             o3 = share.start + index + 1
             position = self._position(entry.marker_offset, o3, share.met, rest)
             if isinstance(entry, PointedTransaction) and not entry.is_numbered:
-                position = _with_side(position, side_behind(offset))
+                position = with_side(position, side_behind(offset))
             return position
         met = dict(share.met)
         advance(met, entry)
@@ -574,7 +573,7 @@ class PartitionBuffer(SettlingQueue):
             o2, o3 = first.entry.marker_offset, first.start
             if o3 and first.records:
                 side = side_at(first.entry, first.records[0].offset())
-        self._put_back = _with_side(self._position(o2, o3, self._met_before, rest), side)
+        self._put_back = with_side(self._position(o2, o3, self._met_before, rest), side)
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
@@ -584,7 +583,3 @@ class PartitionBuffer(SettlingQueue):
         self._queue.clear()
         self.last_take = []
         self._pending_map.drop(self._pending)
-
-
-def _with_side(position: Position, side: int | None) -> Position:
-    return position if side is None else replace(position, side=side)

@@ -90,6 +90,11 @@ class EndedTransaction:
         self.error: ConsumerError | None = None
 
     @property
+    def may_begin(self) -> bool:
+        """Whether all that is known of it says that it can be delivered whole."""
+        return self.state is EntryState.READY
+
+    @property
     def behind(self) -> int:
         """o2 of a reader that has delivered it, and nothing behind it."""
         return self.marker_offset + 1

@@ -39,12 +39,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
 from ...journal.control import OWN_BRANCH, TXID_HEADER, Marker, TopicPartition
 from ...journal.errors import MalformedHeaderError
+from ...journal.position import Position
 from ...journal.sidecar import (
     in_sidecar,
     is_delivered_from_sidecar,
@@ -185,11 +186,22 @@ class PointedTransaction(EndedTransaction):
         self.available = self.stated + self.accepted
         self._settle()
 
+    def opened(self) -> None:
+        """Notes that the sidecar holds the range."""
+        self.is_open = True
+        self._settle()
+
     def _settle(self) -> None:
+        # What lies in the main partition waits, too, until the sidecar is known to hold the rest.
         done = self.taken == self.total
-        self.state = (
-            EntryState.READY if done or self.available > self.taken else EntryState.STREAMING
-        )
+        there = self.available > self.taken and self.is_open
+        self.state = EntryState.READY if done or there else EntryState.STREAMING
+
+    @property
+    def may_begin(self) -> bool:
+        # Without a record of it: those are read in its turn.
+        is_settled = self.state in (EntryState.READY, EntryState.STREAMING)
+        return is_settled and (self.is_open or self.taken == self.total)
 
     @property
     def is_read(self) -> bool:
@@ -272,6 +284,15 @@ class PointedTransaction(EndedTransaction):
         must see which numbers it has delivered."""
         return bool(self.numbers)
 
+    def advance(self, limit: int) -> Sequence[Record]:
+        """Returns up to `limit` of the records that are read, which count as taken from now on."""
+        start = self.taken
+        stop = min(start + limit, self.available)
+        records = self.part(start, stop)
+        self.taken = start + len(records)
+        self._settle()
+        return records
+
     def part(self, start: int, stop: int) -> Sequence[Record]:
         """Returns the records of these indices: of the main partition first, then the sidecar's."""
         found: list[Record] = []
@@ -279,9 +300,14 @@ class PointedTransaction(EndedTransaction):
             found = [*super().part(start, min(stop, self.stated))]
         fetched = self.fetched
         found += [fetched.popleft() for _ in range(stop - max(start, self.stated))]
-        if stop > self.stated:
+        if stop > max(start, self.stated):
             self.side = None if self.is_numbered else side_behind(found[-1].offset())
         return found
+
+
+def with_side(position: Position, side: int | None) -> Position:
+    """Returns the position with this `side`, or as it is if there is none."""
+    return position if side is None else replace(position, side=side)
 
 
 def side_behind(offset: int) -> int | None:

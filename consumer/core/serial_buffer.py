@@ -10,6 +10,11 @@ lie behind the partition, also those without records in it. So each partition ha
 own. In the middle of a transaction, partitions that were delivered have passed it, those that come
 later have not, and one stands within it. `met` is of markers that were read: `delivered` says
 nothing of what lies ahead, for it rises also where a transaction has no marker.
+
+Sidecars. A transaction in a sidecar waits for its turn without records. Whether its sidecar holds
+the range is asked as soon as it is the first that waits here, and its turn does not come before
+that is known in each partition: it is delivered in all of them, or in none (trap 106). Its records
+are read when they are delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from ...journal.control import Marker, ModeRecord, TopicPartition
-from ...journal.errors import ConsumerError, MalformedHeaderError
+from ...journal.errors import MalformedHeaderError
 from ...journal.places import GONE
 from ...journal.position import Journal, Passed, Position
 from .buffer import MalformedFactory, PartitionBuffer, met_before
@@ -31,7 +36,7 @@ from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .placed_buffer import PlacedTransaction
-from .pointers import PointedTransaction
+from .pointers import PointedTransaction, StreamRequest, with_side
 from .shared import Shared
 
 PARTITION_BYTES: Final = 2
@@ -102,6 +107,8 @@ class SerialBuffer(PartitionBuffer):
         """Transactions in `_held` that waited for a side read when last looked at."""
         self._parked = self._pending_map.view()
         """Records of `_held`, which count against the memory limit and may be spilled."""
+        self._handed: PointedTransaction | None = None
+        """The transaction in a sidecar that was handed over last, until `finish`."""
         self._fresh: list[PendingTransaction] = []
         """What this batch added to `_parked`."""
         self._read: dict[Journal, list[int]] = {
@@ -220,13 +227,6 @@ class SerialBuffer(PartitionBuffer):
         if marker.committed:
             self._note_read(journal_of(raw), marker.commit_sequence)
 
-    def _begin_sidecar(self, entry: PointedTransaction) -> None:
-        text = (
-            "its records lie in a sidecar, which readers in serial order can't deliver yet: read"
-            " with isolation.level=read_committed"
-        )
-        self._fail(entry, ConsumerError(self._text(entry, text)))
-
     def _note_read(self, journal: Journal, sequence: int) -> None:
         read = self._read.setdefault(journal, [])
         if not read or sequence > read[-1]:
@@ -255,7 +255,9 @@ class SerialBuffer(PartitionBuffer):
         # An entry without records stands for a duplicate: its end lies before our start.
         raw = entry.txid
         passed = entry.marker.commit_sequence <= self._met_taken.get(entry.journal, -1)
-        if passed or raw in self._held:
+        # A copy of what is being delivered would stand before what comes next (trap 107).
+        is_delivered = any(isinstance(e, EndedTransaction) and e.txid == raw for e in self._queue)
+        if passed or is_delivered or raw in self._held:
             # Not by `_finish`, which would note it as delivered.
             if entry.pending is not None:
                 self._parked.pop(raw, None)
@@ -267,7 +269,7 @@ class SerialBuffer(PartitionBuffer):
             # Its place was told after the marker behind it was read.
             by_sequence = sorted(self._held.items(), key=lambda i: i[1].marker.commit_sequence)
             self._held = dict(by_sequence)
-        self._held_records += entry.stated
+        self._held_records += _weight(entry)
         if entry.state is EntryState.WAITING:
             self._unsettled[raw] = entry
 
@@ -285,6 +287,25 @@ class SerialBuffer(PartitionBuffer):
             self._fresh = []
             self._pending_map.charge(list(still.values()))
 
+    def _at_pointer(self) -> PointedTransaction | None:
+        self._pass_finished()
+        if self._queue:
+            return super()._at_pointer()
+        if self._handed is not None:
+            return self._handed
+        first = self.first()
+        return first if isinstance(first, PointedTransaction) else None
+
+    def stream_wanted(self) -> StreamRequest | None:
+        """Returns what is to be read in the sidecar, for a transaction whose turn it is.
+
+        For the first one that waits for its turn: whether its sidecar holds the range. That is told
+        before any partition delivers of it, so that it is delivered in all of them, or in none.
+        """
+        wanted = super().stream_wanted()
+        has_turn = bool(self._queue) or self._handed is not None
+        return wanted if wanted is None or has_turn or not wanted.is_open else None
+
     def _waiting(self) -> Iterator[EndedTransaction]:
         unsettled = self._unsettled
         for raw in [r for r, e in unsettled.items() if e.state is not EntryState.WAITING]:
@@ -301,8 +322,11 @@ class SerialBuffer(PartitionBuffer):
 
     @property
     def blocked(self) -> bool:
-        """Whether a collected transaction waits for a side read."""
-        return next(self._waiting(), None) is not None
+        """Whether a collected transaction waits for a side read, or for its sidecar."""
+        if next(self._waiting(), None) is not None:
+            return True
+        entry = self._at_pointer() if self.stream_wanted() is not None else None
+        return entry is not None and not (entry.is_open and entry.available > entry.taken)
 
     @property
     def queued_records(self) -> int:
@@ -339,7 +363,8 @@ class SerialBuffer(PartitionBuffer):
     def let_through(self, raw: RawTxId) -> None:
         """Lets a collected transaction through: from now on `take` returns its records."""
         entry = self._held[raw]
-        self._open_stream(entry)
+        if entry.pending is not None:
+            self._open_stream(entry)
         # It leaves `_held` last: if an exception came while it is in neither, `position` would lie
         # behind it.
         self._queue.append(entry)
@@ -363,6 +388,9 @@ class SerialBuffer(PartitionBuffer):
         """
         entry = self._unhold(raw)
         advance(self._met_taken, entry)
+        self._handed = entry if isinstance(entry, PointedTransaction) else None
+        if self._handed is not None and entry.pending is not None:
+            self._open_stream(entry)
         return entry
 
     def take_back(self, before: Position) -> None:
@@ -370,7 +398,13 @@ class SerialBuffer(PartitionBuffer):
         self._put_back = before
 
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
-        """Returns the records of a transaction that was handed over, from `taken` on."""
+        """Returns the records of a transaction that was handed over, from `taken` on.
+
+        Of one in a sidecar, only those that are read: call it again, and read on meanwhile, until
+        `taken` is `total`, or `error` says why there are no more.
+        """
+        if isinstance(entry, PointedTransaction):
+            return entry.advance(entry.available) if entry.error is None else ()
         if entry.pending is not None:
             self._open_stream(entry)
         stream = entry.stream
@@ -378,11 +412,13 @@ class SerialBuffer(PartitionBuffer):
 
     def finish(self, entry: EndedTransaction) -> None:
         """Drops the records of a transaction that was handed over. May be called after `close`."""
+        if self._handed is entry:
+            self._handed = None
         self._finish(entry)
 
     def _unhold(self, raw: RawTxId) -> EndedTransaction:
         entry = self._held.pop(raw)
-        self._held_records -= entry.stated
+        self._held_records -= _weight(entry)
         self._unsettled.pop(raw, None)
         self._parked.pop(raw, None)
         return entry
@@ -397,7 +433,9 @@ class SerialBuffer(PartitionBuffer):
         first = self.first()
         if self._queue or first is None:
             return super().position()
-        return self._position(first.marker_offset, first.taken, self._met_taken, ())
+        position = self._position(first.marker_offset, first.taken, self._met_taken, ())
+        side = first.side if isinstance(first, PointedTransaction) else None
+        return with_side(position, side)
 
     def _position(
         self,
@@ -443,6 +481,11 @@ class SerialBuffer(PartitionBuffer):
         self._held.clear()
         self._pending_map.drop(self._parked)
         super().close()
+
+
+def _weight(entry: EndedTransaction) -> int:
+    # What lies in a sidecar takes no memory; but pointers without number would.
+    return entry.stated + isinstance(entry, PointedTransaction)
 
 
 def _last_offset(end: Marker) -> int:

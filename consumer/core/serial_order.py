@@ -43,7 +43,7 @@ from ...journal.position import Journal
 from ...journal.txid import TxId
 from ...journal.value import value
 from .counters import ConsumerCounters
-from .entries import EndedTransaction, EntryState
+from .entries import EndedTransaction
 from .looks import CONTRADICTED_APART_S, Looks
 from .serial_buffer import HandedTransaction, SerialBuffer
 
@@ -284,7 +284,7 @@ class SerialOrder:
                 if entry is None:
                     if not self._is_behind(decision, key, buffer):
                         return None
-                elif entry.state is not EntryState.READY:
+                elif not entry.may_begin:
                     return None
                 elif entry.taken < entry.total:
                     if key in paused:

@@ -145,8 +145,8 @@ class SettlingQueue(DeliveryQueue):
         elif entry is not None:
             if found is not None:
                 self._fill(entry, found)
-                if entry.state is EntryState.READY:
-                    return True
+                if entry.pending is found:
+                    return True  # They are its records, though it may wait for its sidecar.
             if entry.state is EntryState.WAITING and (torn or not entry.marker.topic_id):
                 self._settle_missing(entry, torn)
         if entry is not None and entry.state is not EntryState.WAITING:
@@ -212,14 +212,19 @@ class SettlingQueue(DeliveryQueue):
         at_start = entry.marker_offset == self._start.o2
         entry.begin(self._delivered_before(entry), self._start.side if at_start else None)
 
+    def _at_pointer(self) -> PointedTransaction | None:
+        """Returns the transaction whose records in the sidecar come next, if one's do."""
+        self._pass_finished()
+        head = self._queue[0] if self._queue else None
+        return head if isinstance(head, PointedTransaction) else None
+
     def stream_wanted(self) -> StreamRequest | None:
-        """Returns what is to be read in the sidecar for the transaction at the queue's head.
+        """Returns what is to be read in the sidecar for the transaction that comes next.
 
         None if nothing is to be read, also while it is not known whether it is delivered here.
         """
-        self._pass_finished()
-        head = self._queue[0] if self._queue else None
-        if not isinstance(head, PointedTransaction) or head.is_read or not head.total:
+        head = self._at_pointer()
+        if head is None or head.is_read or not head.total:
             return None
         return None if head.state is EntryState.FAILED else head.request()
 
@@ -229,8 +234,7 @@ class SettlingQueue(DeliveryQueue):
             return None
         # What was asked before it was delivered, or passed over, counts no more.
         asked = request.txid, request.pointer_offset
-        entry = self._queue[0]
-        assert isinstance(entry, PointedTransaction)
+        entry = self._at_pointer()
         return entry if asked == (wanted.txid, wanted.pointer_offset) else None
 
     def open_stream(self, request: StreamRequest, start: int, end: int) -> None:
@@ -255,12 +259,12 @@ class SettlingQueue(DeliveryQueue):
             )
             self._fail_lost(entry, text, "the transaction")
         else:
-            entry.is_open = True
+            entry.opened()
 
     def reopen_stream(self) -> None:
-        """Lets the sidecar at the queue's head be looked at again: reading it was refused."""
-        head = self._queue[0] if self._queue else None
-        if isinstance(head, PointedTransaction):
+        """Lets the sidecar of what comes next be looked at again: reading it was refused."""
+        head = self._at_pointer()
+        if head is not None:
             head.is_open = False
 
     def _settle_trimmed(self, entry: PointedTransaction, start: int) -> None:

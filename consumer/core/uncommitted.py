@@ -36,6 +36,8 @@ class UncommittedBuffer(PartitionBuffer):
                 append(record)
             else:
                 self._transactional(record, txids)
+                # A pointer ends the run: what lies behind it comes behind it (trap 108).
+                append = self._run().records.append
 
     def _transactional(self, record: Record, txids: Sequence[bytes | None]) -> None:
         controls = [raw for name, raw in record.headers() or () if name == TXCTL_HEADER]

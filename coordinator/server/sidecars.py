@@ -70,7 +70,8 @@ class Sidecars:
         self._questions = Questions()
 
     async def open(self, command: OpenSidecars) -> Done:
-        """Creates those sidecars that are missing, and checks the others.
+        """Creates those sidecars that are missing, gives them the partitions that they lack, and
+        checks them.
 
         Raises:
             UnsupportedTopicError: a topic can't have one, or its sidecar has a setting that could
@@ -120,6 +121,11 @@ class Sidecars:
             )
             if created:
                 _LOG.info("sidecar_created topic=%s partitions=%d", sidecar, main.partition_count)
+            found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
+        if found.partition_count < main.partition_count:
+            # The topic got partitions: records for them would have nowhere to go.
+            self._log.raise_partitions(sidecar, main.partition_count, timeout_s=TIMEOUT_S)
+            _LOG.info("sidecar_grown topic=%s partitions=%d", sidecar, main.partition_count)
             found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
         check_sidecar(found, main, self._log.bootstrap_servers)
 

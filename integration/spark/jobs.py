@@ -23,6 +23,7 @@ from ...journal.errors import (
     TransactionStateError,
     UnknownTransactionError,
 )
+from ...journal.sidecar import main_of
 from ...journal.state import State
 from ...producer.core.summary import BranchSummary
 from ...producer.producer import Producer
@@ -94,7 +95,7 @@ class _Job:
         branch = BranchSummary.from_bytes(summary.encode())
         self.transaction.accept(branch)
         for (topic, _), written in branch.writes.items():
-            self.records[topic] += written.count
+            self.records[main_of(topic)] += written.count
 
 
 @dataclass(slots=True)

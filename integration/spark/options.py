@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from ...journal.errors import ConfigError
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
-from ...journal.settings import take_integer, take_text
+from ...journal.settings import take_flag, take_integer, take_text
 
 KAFKA_PREFIX: Final = "kafka."
 DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -107,6 +107,8 @@ class SinkOptions:
     ``txnAppId``, writes nothing. In ``foreachBatch`` it is the micro-batch."""
     transaction: str | None = None
     """``transaction``: the token of a transaction that the write joins, see `spark.transaction`."""
+    sidecar: bool = False
+    """``sidecar``: whether records go to the sidecars of their topics (`logtx.journal.sidecar`)."""
     commit_name: str | None = None
     """``commitName``: the name under which `spark.last_commit` tells what the write committed."""
     checkpoint: str | None = None
@@ -135,6 +137,7 @@ class SinkOptions:
             txn_app_id=take_text(rest, "txnappid", None),
             txn_version=take_integer(rest, "txnversion", None, 0, VERSION_MAX),
             transaction=take_text(rest, "transaction", None),
+            sidecar=take_flag(rest, "sidecar", False),
             commit_name=take_text(rest, "commitname", None),
             checkpoint=take_text(rest, "checkpointlocation", None),
             query_name=take_text(rest, "queryname", None),

@@ -197,6 +197,12 @@ class Log(Protocol):
     ) -> bool:
         """Creates a topic and waits until it can be used. Returns False if it existed already."""
 
+    def raise_partitions(self, topic: str, partitions: int, *, timeout_s: float = 30) -> None:
+        """Raises a topic's number of partitions, and waits until they can be used.
+
+        Does nothing if it has as many.
+        """
+
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
         """Deletes a topic and its records."""
 

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
 )
@@ -217,6 +218,32 @@ class KafkaTopics(KafkaCluster):
 
         # Brokers learn of a new topic one after another; until then they report it as unknown.
         asking.answer(ask, PASSING | UNKNOWN | {KafkaError._NOENT})
+
+    def raise_partitions(self, topic: str, partitions: int, *, timeout_s: float = 30) -> None:
+        """Raises a topic's number of partitions, and waits until each has a leader.
+
+        Does nothing if it has as many.
+
+        Raises:
+            UnknownTopicError: no topic has that name.
+            BrokerError: refused, no answer, or librdkafka's mock, which can't.
+        """
+        asking = self._asking(f"add partitions to {topic!r}", timeout_s, "ALTER", topic=topic)
+        self._refuse_mock(asking)
+        new = NewPartitions(topic, partitions)
+
+        def ask(wait_s: float) -> Future[None]:
+            return self._admin().create_partitions([new], request_timeout=wait_s)[topic]
+
+        try:
+            asking.until_done(lambda left: self._ask_controller(left, asking, ask))
+        except LogtxError:
+            raise
+        except KafkaException as exception:
+            # It has as many, or more: another coordinator was quicker.
+            if exception.args[0].code() != KafkaError.INVALID_PARTITIONS:
+                raise asking.error(exception.args[0]) from exception
+        self._await_leaders(topic, asking)
 
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
         """Deletes a topic and waits until the cluster no longer knows it.

@@ -48,6 +48,7 @@ from logtx.journal.records.types import (
     PrepareCommit,
     ProducerRecord,
 )
+from logtx.journal.sidecar import sidecar_of, to_delivered
 from logtx.journal.txid import TxId
 
 IN, OUT = "chaos", "chaos-out"
@@ -69,6 +70,9 @@ class Txn:
     journal: int
     offsets: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
     values: list[str] = field(default_factory=list)
+    aside: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Main partition → offsets of its records in the sidecar."""
+    since: dict[Partition, int] = field(default_factory=dict)
     sequence: int = 0
     adopted_at: dict[int, int] = field(default_factory=dict)
     """Home → offset of its ADOPT record."""
@@ -103,6 +107,48 @@ class Txn:
                 world.acked(self.process, partition, offset, value)
         return value
 
+    def append_aside(self, number: int = 0, topic: str = IN, *, ack: bool = True) -> str:
+        """Produce a value to the sidecar of a partition."""
+        world, partition = self.world, (topic, number)
+        value = world.append_event(self.process, self.name, partition)
+        self.values.append(value)
+        offset = world.record_aside(partition, value, self.name, self.txid)
+        self.aside[partition].append(offset)
+        if ack:
+            world.acked(self.process, partition, to_delivered(offset), value)
+        return value
+
+    def point(self, partition: Partition, **how: Any) -> int:
+        """A pointer, which delivers; `how` are fields of it."""
+        marker = Marker(
+            committed=True,
+            commit_sequence=self.sequence,
+            hw=0,
+            epoch=0,
+            branches=self.ranges(partition) if partition in self.offsets else (),
+            sidecar=_range(self.aside[partition]),
+            since=self.since[partition],
+        )
+        control = encode_marker(replace(marker, **how))
+        headers: store.Headers = [("TxId", self.txid.to_bytes()), ("TxCtl", control)]
+        delivers = [*self.offsets.get(partition, ()), *map(to_delivered, self.aside[partition])]
+        return self.world.mark(partition, headers, self.name, delivers)
+
+    def mark_aside(self, partition: Partition, pointer: int | None, *, commit: bool = True) -> None:
+        """The marker of the sidecar."""
+        sidecar = sidecar_of(partition[0]), partition[1]
+        marker = Marker(
+            committed=commit,
+            commit_sequence=self.sequence,
+            hw=0,
+            epoch=0,
+            branches=_range(self.aside[partition]) if commit else (),
+            pointer=pointer,
+        )
+        headers: store.Headers = [("TxId", self.txid.to_bytes()), ("TxCtl", encode_marker(marker))]
+        log = self.world.asides[sidecar]
+        log.append(store.RawRecord(len(log), None, headers))
+
     def claim_input(self, number: int, start: int | None, end: int, topic: str = IN) -> None:
         """Offsets that the commit is to consume, into the journal and the history."""
         step = OffsetStep(
@@ -135,12 +181,22 @@ class Txn:
         handed = tuple((p, self.world.homes.get(p[0], 1 - self.journal)) for p in hand)
         if commit:
             writes = [PartitionWrites(DataPartition(*p), self.ranges(p)) for p in self.offsets]
+            self.since = {p: len(self.world.logs[p]) for p in self.aside}
+            sidecars = {p: (sidecar_of(p[0]), p[1]) for p in self.aside}
+            writes += [
+                PartitionWrites(DataPartition(*sidecars[p]), _range(o))
+                for p, o in self.aside.items()
+            ]
+            writes += [
+                PartitionWrites(DataPartition(*p), ()) for p in self.aside if p not in self.offsets
+            ]
             record = PrepareCommit(
                 begin=self.txid.offset,
                 writes=tuple(writes),
                 decided_ms=0,
                 placed=tuple(p for p in self.offsets if self.world.places_in(p, self.journal)),
                 handed=handed,
+                sidecar_since=tuple((sidecars[p], since) for p, since in self.since.items()),
             )
         else:
             record = PrepareAbort(
@@ -224,6 +280,10 @@ class Txn:
         return self.decide(commit=False).mark_all(commit=False).end("aborted")
 
 
+def _range(offsets: Sequence[int]) -> tuple[BranchRange, ...]:
+    return (BranchRange(0, offsets[0], offsets[-1], len(offsets)),) if offsets else ()
+
+
 def _place(where: Where) -> Place:
     o2, o3, *passed = where
     if not passed:
@@ -249,6 +309,8 @@ class World:
         self.logs: dict[Partition, list[store.RawRecord]] = {
             (topic, number): [] for topic in self.topics for number in range(partitions)
         }
+        self.asides: dict[Partition, list[store.RawRecord]] = {}
+        """Partitions of sidecars."""
         self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
         """As readers of committed records are to be given them."""
         self.places: dict[Partition, dict[int, Where]] = {p: {} for p in self.logs}
@@ -324,6 +386,15 @@ class World:
             headers = [("TxId", txid.to_bytes())]
         self.logs[partition].append(store.RawRecord(offset, body, headers))
         self.values[partition, offset] = value, op, txid
+        return offset
+
+    def record_aside(self, partition: Partition, value: str, op: str, txid: TxId) -> int:
+        """A record of a partition's sidecar; returns its offset there."""
+        log = self.asides.setdefault((sidecar_of(partition[0]), partition[1]), [])
+        body = json.dumps({"k": partition[1], "v": value, "t": op}).encode()
+        log.append(store.RawRecord(len(log), body, [("TxId", txid.to_bytes())]))
+        offset = len(log) - 1
+        self.values[partition, to_delivered(offset)] = value, op, txid
         return offset
 
     def plain(self, process: str = "producer-0.0", number: int = 0, *, ack: bool = True) -> str:
@@ -613,8 +684,23 @@ class World:
         history = self.history()
         committed = self.committed() if self.system == "kafka" else []
         return judge(
-            assemble(settings, history, self.data(), committed, self.journal_logs(), self.stores)
+            assemble(
+                settings,
+                history,
+                self.data(),
+                committed,
+                self.journal_logs(),
+                self.stores,
+                self.sidecars(),
+            )
         )
+
+    def sidecars(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
+        """Dumped sidecars."""
+        return [
+            (store.Head(topic, number, 0, len(records)), records)
+            for (topic, number), records in self.asides.items()
+        ]
 
     def data(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
         """Dumped data partitions."""

@@ -20,7 +20,10 @@ from .mutations import search as search_mutation
 from .places_world import PlacesWorld
 from .queue_world import QueueWorld
 from .scenarios import SEARCHES, world_of
+from .sidecar_scenarios import SIDECAR_SEARCHES
+from .sidecar_world import SidecarWorld
 
+ALL: Final = (*SEARCHES, *SIDECAR_SEARCHES)
 GIB: Final = 2**30
 MEMORY_MAX_BYTES: Final = 6 * GIB
 """Limit of all processes together; a search that reaches its part of it stops, incomplete."""
@@ -34,7 +37,7 @@ Task = Callable[[Told], Report]
 def searches(*, reduced: bool, seconds: float, jobs: int) -> dict[str, Task]:
     """Returns every scenario, by name."""
     bytes_max = MEMORY_MAX_BYTES / jobs
-    names = [search.full.name for search in SEARCHES]
+    names = [search.full.name for search in ALL]
     return {name: partial(_search, name, reduced, seconds, bytes_max) for name in names}
 
 
@@ -47,7 +50,7 @@ def mutations() -> dict[str, Task]:
 def world(name: str, *, mutated: bool, reduced: bool) -> Iterator[World]:
     """Yields the world of a scenario, or of a mutation while its rule is dropped."""
     if not mutated:
-        yield next(s for s in SEARCHES if s.full.name == name).world(reduced=reduced)
+        yield next(s for s in ALL if s.full.name == name).world(reduced=reduced)
         return
     mutation = next(m for m in MUTATIONS if m.name == name)
     with pytest.MonkeyPatch.context() as patch:
@@ -70,6 +73,8 @@ def _search_mutation(name: str, told: Told) -> Report:
 def _notes(searched: World) -> dict[str, float]:
     if isinstance(searched, PlacesWorld | FencesWorld):
         return {"steps of cores": searched.steps_of_cores}
+    if isinstance(searched, SidecarWorld):
+        return {"logs": searched.logs}
     assert isinstance(searched, JournalWorld | MarkerWorld | QueueWorld)
     notes: dict[str, float] = {"steps of cores": searched.tenures.steps_taken}
     if isinstance(searched, MarkerWorld):

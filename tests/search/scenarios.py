@@ -20,6 +20,8 @@ from .placed_scenarios import PLACED_SEARCHES
 from .places_world import PlacesScenario, PlacesWorld
 from .queue_scenarios import QUEUE_SEARCHES
 from .queue_world import QueueScenario, QueueWorld
+from .sidecar_world import Scenario as SidecarScenario
+from .sidecar_world import SidecarWorld
 from .tenures import TIMEOUT_MS, txid_of
 
 TWO_PRODUCERS: Final = (
@@ -61,7 +63,14 @@ def _offsets_preamble() -> tuple[commands.Command, ...]:
     return (commands.Connect(producer_id="p", nonce=1), *begins, *steps)
 
 
-Scenario = j.Scenario | m.MarkerScenario | PlacesScenario | FencesScenario | QueueScenario
+Scenario = (
+    j.Scenario
+    | m.MarkerScenario
+    | PlacesScenario
+    | FencesScenario
+    | QueueScenario
+    | SidecarScenario
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,8 @@ def world_of(scenario: Scenario) -> World:
             return FencesWorld(scenario)
         case QueueScenario():
             return QueueWorld(scenario)
+        case SidecarScenario():
+            return SidecarWorld(scenario)
 
 
 def _search(

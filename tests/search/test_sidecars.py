@@ -16,45 +16,38 @@ from logtx.consumer.core.settling import SettlingQueue
 from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar
 
 from .explore import Report, explore
+from .scenarios import Search
+from .sidecar_scenarios import SIDECAR_SEARCHES
 from .sidecar_world import Left, Scenario, SidecarWorld
 
 Patch = Callable[[object, str, object], None]
-SCENARIOS = (
-    Scenario(name="two in the sidecar", left=Left(1, 1, 1, 1, 0), length_max=3),
-    Scenario(name="trimmed", plans=("S", "S"), left=Left(1, 1, 0, 1, 1), length_max=3),
-    Scenario(name="beside markers", plans=("SS", "M"), left=Left(0, 1, 0, 1, 1), length_max=4),
-    Scenario(name="in both", plans=("MS", "S"), left=Left(0, 1, 0, 1, 0), length_max=4),
-)
-FULL = (
-    Scenario(name="two in the sidecar, in full", length_max=4),
-    Scenario(
-        name="beside markers, in full", plans=("SS", "M"), left=Left(1, 1, 0, 1, 1), length_max=5
-    ),
-    Scenario(name="in both, in full", plans=("MS", "S"), length_max=5),
-)
+pytestmark = pytest.mark.timeout(900)
+"""They take seconds on an idle machine, and minutes beside other work."""
 
 
 def told(report: Report) -> str:
     return f"{report.world}: {report.violation}\n" + "\n".join(report.trace)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_no_state_breaks_an_invariant(scenario: Scenario) -> None:
-    world = SidecarWorld(scenario)
+@pytest.mark.parametrize("each", SIDECAR_SEARCHES, ids=lambda each: each.full.name)
+def test_no_state_breaks_an_invariant(each: Search) -> None:
+    assert isinstance(each.reduced, Scenario)
+    world = SidecarWorld(each.reduced)
     report = explore(world)
     assert report.violation is None, told(report)
     assert report.complete
-    print(f"{scenario.name}: {report.states} states, {world.logs} logs, {report.seconds:.0f} s")
+    print(f"{world.name}: {report.states} states, {world.logs} logs, {report.seconds:.0f} s")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", FULL, ids=lambda each: each.name)
-def test_no_state_of_larger_worlds_does(scenario: Scenario) -> None:
-    world = SidecarWorld(scenario)
+@pytest.mark.parametrize("each", SIDECAR_SEARCHES, ids=lambda each: each.full.name)
+def test_no_state_of_larger_worlds_does(each: Search) -> None:
+    assert isinstance(each.full, Scenario)
+    world = SidecarWorld(each.full)
     report = explore(world)
     assert report.violation is None, told(report)
     assert report.complete
-    print(f"{scenario.name}: {report.states} states, {world.logs} logs, {report.seconds:.0f} s")
+    print(f"{world.name}: {report.states} states, {world.logs} logs, {report.seconds:.0f} s")
 
 
 # ---- rules, dropped one at a time ---------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from .checkers import CHECKERS, violations
 from .faults import KINDS
+from .history import History
 from .mutations import MUTATIONS
 from .world import simulate
 
@@ -29,36 +30,48 @@ SWITCHED_EVERY: Final = 4
 time: such a history takes twice as long."""
 
 
+SIDECARS_EVERY: Final = 15
+"""The same of histories in which transactions write to sidecars, which cost like others."""
+
+
 class Failure(NamedTuple):
     """What a checker found in a history."""
 
     seed: int
-    switches: bool
+    kind: str
+    """The option that shows it: ``switches``, ``sidecars``, or "" for one with neither."""
     checker: str
     what: str
 
     @property
     def again(self) -> str:
         """The command that shows the history again, with its trace."""
-        return f"make simulate SEED={self.seed}" + " ARGS=--switches" * self.switches
+        return f"make simulate SEED={self.seed}" + (f" ARGS=--{self.kind}" if self.kind else "")
 
 
 Result = tuple[list[Failure], Counter[str]]
 
 
-def run_seeds(seeds: range, *, only_switched: bool = False) -> Result:
-    """Runs the histories of these seeds; returns what checkers found, and the counts."""
+def history_of(seed: int, kind: str) -> History:
+    """Returns the history of a seed, of a kind."""
+    return simulate(seed, switches=kind == "switches", sidecars=kind == "sidecars")
+
+
+def run_seeds(seeds: range, *, only: str = "") -> Result:
+    """Runs the histories of these seeds, or those of one kind; returns what checkers found, and
+    the counts."""
     failures: list[Failure] = []
     counts: Counter[str] = Counter()
-    histories = [(seed, True) for seed in seeds if only_switched or not seed % SWITCHED_EVERY]
-    if not only_switched:
-        histories += [(seed, False) for seed in seeds]
-    for seed, switches in histories:
-        history = simulate(seed, switches=switches)
+    histories = [(seed, only) for seed in seeds]
+    if not only:
+        histories += [(seed, "switches") for seed in seeds if not seed % SWITCHED_EVERY]
+        histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
+    for seed, kind in histories:
+        history = history_of(seed, kind)
         found = violations(history)
-        failures += [Failure(seed, switches, name, what) for name, what in found.items()]
+        failures += [Failure(seed, kind, name, what) for name, what in found.items()]
         counts += history.counts
-        counts["histories with switches"] += switches
+        counts[f"histories with {kind}"] += bool(kind)
         counts["histories"] += 1
         counts["records in journals"] += sum(map(len, history.journals))
         counts["records in data partitions"] += sum(map(len, history.data.values()))
@@ -86,11 +99,11 @@ def _chunks(start: int, seeds: int) -> Iterator[range]:
         yield range(first, min(first + CHUNK, start + seeds))
 
 
-def run(start: int, seeds: int, jobs: int, *, only_switched: bool) -> int:
+def run(start: int, seeds: int, jobs: int, *, only: str) -> int:
     """Runs them all, with a progress bar; returns the exit code."""
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
-    work, done = partial(run_seeds, only_switched=only_switched), 0
+    work, done = partial(run_seeds, only=only), 0
     began_s = time.monotonic()
     # Warnings, of topics that are deleted, would hide the bar.
     with Pool(jobs, logging.disable, (logging.WARNING,)) as pool:
@@ -114,9 +127,9 @@ def run(start: int, seeds: int, jobs: int, *, only_switched: bool) -> int:
     return 1 if failures or missing else 0
 
 
-def show(seed: int, *, switches: bool) -> int:
+def show(seed: int, kind: str) -> int:
     """Prints one history with its trace; returns the exit code."""
-    history = simulate(seed, switches=switches)
+    history = history_of(seed, kind)
     print(history.trace())
     found = violations(history)
     for name, what in found.items():
@@ -138,17 +151,22 @@ def main() -> int:
     parser.add_argument(
         "--switches", action="store_true", help="only histories in which topics are switched"
     )
+    parser.add_argument(
+        "--sidecars", action="store_true", help="only histories with transactions in sidecars"
+    )
     parser.add_argument("--mutation", choices=names, help="break this rule first")
     arguments = parser.parse_args()
+    if arguments.switches and arguments.sidecars:
+        parser.error("topics are switched, or transactions use sidecars")
+    kind = "switches" if arguments.switches else "sidecars" if arguments.sidecars else ""
     for mutation in MUTATIONS:
         if mutation.name == arguments.mutation:
             print(f"{mutation.name}: to be caught by the checker {mutation.checker}")
             mutation.apply(setattr)
     if arguments.seed is not None:
-        return show(arguments.seed, switches=arguments.switches)
+        return show(arguments.seed, kind)
     print(f"checkers: {', '.join(CHECKERS)}")
-    switches = arguments.switches
-    return run(arguments.start, arguments.seeds, arguments.jobs, only_switched=switches)
+    return run(arguments.start, arguments.seeds, arguments.jobs, only=kind)
 
 
 if __name__ == "__main__":

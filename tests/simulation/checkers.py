@@ -22,6 +22,7 @@ from logtx.journal.errors import (
     UnknownTransactionError,
 )
 from logtx.journal.places import GONE
+from logtx.journal.sidecar import is_delivered_from_sidecar, is_sidecar
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -31,6 +32,7 @@ from .place_checkers import may_come_late, placed_order
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
+from .sidecar_checkers import sidecars
 
 ANSWER_MAX_MS: Final = 1_200
 """Longest commit once the faults have stopped, whatever hangs beside it."""
@@ -292,6 +294,8 @@ def _is_decided(reading: Reading, txid: TxId, at: int) -> bool:
 def commit_order(history: History, reading: Reading) -> Iterator[str]:
     """Invariant 4: first markers in commit-sequence order, and one order for every consumer."""
     for key, partition in reading.partitions.items():
+        if is_sidecar(key[0]):
+            continue  # An abort's marker overtakes there what waits for a pointer: nobody reads it.
         last: dict[tuple[int, int], int] = {}
         here = None if key not in history.former else set(partition.txids.values())
         for marked in partition.markers:
@@ -400,7 +404,7 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
             got.update(
                 partition.records[offset].value() or b""
                 for _, offset in partition.expected
-                if partition.txids.get(offset) == txid
+                if partition.txids.get(offset) == txid and not is_delivered_from_sidecar(offset)
             )
     if counts != wrote.total():
         yield f"{txid} was committed with {counts} records; its producer wrote {wrote.total()}"
@@ -591,6 +595,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "offsets": offsets,
     "processed": processed,
     "retained": retained,
+    "sidecars": sidecars,
     "high-watermark": high_watermark,
     "sessions": sessions,
     "refused": refused,

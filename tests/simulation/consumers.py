@@ -28,6 +28,7 @@ from .history import Consumed, Delivered, Rest, Resumed
 from .logs import LogView, NotYetError
 from .schedule import Party
 from .setting import Setting
+from .sidecars import reader_of
 
 STEP_MS: Final = (5, 60)
 """Least and most virtual time between two steps."""
@@ -110,6 +111,7 @@ class Consumer(Party):
         self._assigned: Assigned | None = None
         """None until it has learnt which home its topic has."""
         self._side_reader = SideReader(cast(Log, LogView(setting.broker)), {}, pending_map)
+        self._sidecar_reader = reader_of(setting)
         self._looking = False
         self._resting = -1
         if setting.modes is None:
@@ -136,6 +138,7 @@ class Consumer(Party):
         if former is not None:
             self._setting.note(self.name, "begins anew", assigned.start)
             self._side_reader.forget(former.buffer)
+            self._sidecar_reader.forget(former.buffer)
             if former.home is not None:
                 self._following.homes.forget(former.home)
             former.buffer.close()
@@ -153,6 +156,11 @@ class Consumer(Party):
         # One that is told too late that its topic was switched goes back to where it began.
         misled = self._setting.faults.ends is not None
         return min(self._seen.start, self._committed.o1) if misled else self._committed.o1
+
+    @property
+    def stands_in_sidecar(self) -> bool:
+        """Whether it would go on in the middle of a pointer."""
+        return self._committed.side is not None
 
     def crash(self) -> None:
         """Lose what was not committed."""
@@ -207,7 +215,9 @@ class Consumer(Party):
             if buffer.failure is not None:
                 self._seen.failure = str(buffer.failure)
                 return
-            self._side_reader.step(buffer, 0)
+            if buffer.stream_wanted() is None:
+                self._side_reader.step(buffer, 0)
+            self._sidecar_reader.step([buffer], 0)
         if buffer.ready:
             self._take(1_000 if self._steady else chance.choice((1, 2, 3, 50)))
         if not buffer.ready and not buffer.blocked and buffer.next_offset != self._resting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final, Protocol, cast
@@ -30,6 +30,7 @@ from logtx.coordinator.core.decision import (
 from logtx.coordinator.core.handing import Known, exchange
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.sidecars import main_partition, sidecars_among
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topic_homes import TopicHomes, unwritten
 from logtx.coordinator.protocol import commands
@@ -84,6 +85,8 @@ DRAIN_MS: Final = 60
 """How long a command waits for markers where something is to be handed over."""
 DRAIN_LOOK_MS: Final = 3
 """Pause between two looks whether they are written."""
+ENDS_FAIL_SHARE: Final = 0.05
+"""Share of the questions for ends of main partitions, before a commit, that nobody answers."""
 GIVE_MS: Final = 200
 """How long a giving owner waits for its appends, and then for the receiver."""
 
@@ -563,6 +566,8 @@ class Seat:
         match command:
             case commands.Begin() | commands.AddPartitions():
                 named: Collection[TopicPartition] = command.partitions
+            case commands.End(action=commands.Action.COMMIT):
+                named = [*command.writes, *map(main_partition, self._sidecars(command))]
             case commands.AddWrites() | commands.End():
                 named = command.writes
             case commands.SetTopicMode():
@@ -572,9 +577,48 @@ class Seat:
         # As in `Streams._prepare`: what the topics say is looked up before, whoever serves then.
         self.coordinator.markers.learn(
             named,
-            lambda doubt: self._drain(named, lambda: self._ask(command, answer, began, doubt)),
+            lambda doubt: self._learn_ends(
+                command,
+                doubt,
+                lambda told, why: self._drain(named, lambda: self._ask(told, answer, began, why)),
+            ),
             self._unwritten(named),
         )
+
+    def _sidecars(self, command: commands.End) -> Collection[TopicPartition]:
+        # As `PartitionRuntime.sidecars`.
+        found = self.tenure and self.tenure.shard.transactions.get(command.txid.offset)
+        return sidecars_among(command.writes, *((found.branches,) if found else ()))
+
+    def _learn_ends(
+        self,
+        command: commands.Command,
+        doubt: LogtxError | None,
+        then: Callable[[commands.Command, LogtxError | None], None],
+    ) -> None:
+        """Tells a commit where main partitions end, as `Streams._with_main_ends` does."""
+        setting, draw = self._setting, self._setting.sidecars
+        is_commit = isinstance(command, commands.End) and command.action is commands.Action.COMMIT
+        mains = list(map(main_partition, self._sidecars(command))) if is_commit else []
+        if not mains or doubt is not None or draw is None:
+            then(command, doubt)
+            return
+        told: dict[TopicPartition, int] = {}
+        first_ms, second_ms = draw.randint(0, 8), draw.randint(1, 8)
+        fails = setting.faults.on and draw.random() < ENDS_FAIL_SHARE
+
+        def answered() -> None:
+            told.update({key: setting.told_end(*key) for key in mains})
+
+        def go_on() -> None:
+            setting.history.counts["commits that asked for main ends"] += 1
+            if fails:
+                then(command, CoordinatorBusyError("the ends of main partitions: no answer"))
+            else:
+                then(replace(command, main_ends=told), None)
+
+        setting.scheduler.after(first_ms, answered)
+        self.coordinator.later(first_ms + second_ms, go_on)
 
     def _unwritten(self, named: Collection[TopicPartition]) -> Collection[str]:
         # As `PartitionRuntime.unwritten`.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.sidecar import is_sidecar
 from logtx.journal.txid import TxId
 
 from .history import History
@@ -64,6 +65,8 @@ def placed_order(history: History, reading: Reading) -> Iterator[str]:
             yield from _placed(history, reading, found)
         yield from _trimmed(history, journal)
     for key, partition in reading.partitions.items():
+        if is_sidecar(key[0]):
+            continue  # As for `commit_order`.
         last: dict[int, int] = {}
         # A place is before the record at its offset, so before a marker at it.
         ends = [(place, 0, home, sequence, txid) for txid, home, sequence, place in partition.ends]

@@ -45,6 +45,7 @@ from logtx.journal.records.types import (
     ProducerRecord,
     Snapshot,
 )
+from logtx.journal.sidecar import is_sidecar, sidecar_of, to_delivered
 from logtx.journal.txid import TxId
 
 from .history import History, JournalRecord, Record
@@ -62,6 +63,8 @@ class Decision:
     writes: dict[TopicPartition, tuple[BranchRange, ...]]
     placed: frozenset[TopicPartition] = frozenset()
     """Data partitions in which it writes no marker."""
+    since: dict[TopicPartition, int] = field(default_factory=dict)
+    """Sidecar partition → what its pointer must say of the main partition."""
     handed: frozenset[TopicPartition] = frozenset()
     """Data partitions that it hands over to another home, which may refuse them."""
     reason: AbortReason | None = None
@@ -309,7 +312,8 @@ class Journal:
                 found.ids.update({w.partition.key: w.partition.topic_id for w in told.writes})
                 placed = frozenset(told.placed)
                 handed = frozenset(key for key, _ in told.handed)
-                found.decision = Decision(offset, True, record.at, writes, placed, handed)
+                since = dict(told.sidecar_since)
+                found.decision = Decision(offset, True, record.at, writes, placed, since, handed)
                 self._commit(record, found)
             case PrepareAbort():
                 if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
@@ -420,10 +424,15 @@ class PlacedEnd(NamedTuple):
     place: int
 
 
+def sidecar_key(key: TopicPartition) -> TopicPartition:
+    """Returns the sidecar of a data partition; a sidecar has none."""
+    return ("", 0) if is_sidecar(key[0]) else (sidecar_of(key[0]), key[1])
+
+
 class Partition:
     """One data partition, and what it holds for a reader of committed records."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915
         self, key: TopicPartition, records: list[Record], reading: Reading, topic_id: str
     ) -> None:
         """Reads it; it is of the topic with this id."""
@@ -432,7 +441,10 @@ class Partition:
         self.records = records
         self.markers: list[MarkerRecord] = []
         self.txids: dict[int, TxId] = {}
-        """Offset of a transaction's record → its TxId; plain records are absent."""
+        """Offset of a transaction's record → its TxId; plain records are absent. Those that lie in
+        the sidecar are here by the offsets that they are delivered with."""
+        self.sidecar = self._read_sidecar(reading)
+        """TxId → (branch, offset) of its records in the sidecar; {} for a sidecar itself."""
         self.expected: list[tuple[int, int]] = []
         """(place, offset) of each record to deliver, in this order. The place is the record's own
         offset, that of its transaction's first marker, or the one that the journal says."""
@@ -442,7 +454,8 @@ class Partition:
         """What is placed here, in the order of delivery."""
         self.mode_records: list[tuple[TxId, ModeRecord, Record]] = []
         items: list[tuple[tuple[int, int, int], int, list[int]]] = []
-        by_txid: dict[TxId, list[tuple[int, int]]] = {}
+        by_txid = self.by_txid = dict[TxId, list[tuple[int, int]]]()
+        """TxId → (branch, offset) of each of its records."""
         ended: set[TxId] = set()
         for record in records:
             offset, headers = record.offset(), dict(record.headers() or ())
@@ -470,11 +483,26 @@ class Partition:
                 if key in found.decision.placed and found.places.get(was_in) != GONE:
                     continue  # It has a place; `placed-order` says that a marker is too much.
                 accepted = _accepted(by_txid.get(txid, ()), ranges)
+                aside = found.decision.writes.get(sidecar_key(key), ())
+                # What lies in the main partition first, then what lies in the sidecar.
+                moved = map(to_delivered, _accepted(self.sidecar.get(txid, ()), aside))
                 if len(accepted) < sum(r.count for r in ranges) and key in reading.history.former:
                     continue  # The rest was in the topic that was deleted.
-                items.append(((offset, 1, 0), offset, accepted))
+                items.append(((offset, 1, 0), offset, [*accepted, *moved]))
         items += self._at_places(reading, by_txid)
         self.expected = [(place, each) for _, place, accepted in sorted(items) for each in accepted]
+
+    def _read_sidecar(self, reading: Reading) -> dict[TxId, list[tuple[int, int]]]:
+        found: dict[TxId, list[tuple[int, int]]] = {}
+        for record in reading.history.data.get(sidecar_key(self.key), ()):
+            headers = dict(record.headers() or ())
+            raw = headers.get(TXCTL_HEADER)
+            control = decode_control(raw) if raw is not None else DataControl(branch=OWN_BRANCH)
+            if isinstance(control, DataControl):
+                txid = TxId.from_bytes(headers[TXID_HEADER])
+                found.setdefault(txid, []).append((control.branch, record.offset()))
+                self.txids[to_delivered(record.offset())] = txid
+        return found
 
     def _at_places(
         self, reading: Reading, by_txid: dict[TxId, list[tuple[int, int]]]

@@ -28,6 +28,7 @@ from .history import Given, Resumed, Serial
 from .logs import LogView
 from .schedule import Party
 from .setting import Setting
+from .sidecars import reader_of
 
 STEP_MS: Final = (10, 80)
 """Least and most virtual time between two steps."""
@@ -70,6 +71,7 @@ class SerialConsumer(Party):
         log = cast(Log, LogView(setting.broker))
         self._map = PendingTransactionMap(self._memory_max_bytes, MemoryStore())
         self._side_reader = SideReader(log, {}, self._map)
+        self._sidecar_reader = reader_of(setting)
         self._buffers: dict[TopicPartition, SerialBuffer] = {}
         for key, position in self._committed.items():
             start = Position.from_metadata(position.o1, position.to_metadata())
@@ -105,6 +107,11 @@ class SerialConsumer(Party):
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
         return self._committed[key].o1
+
+    @property
+    def stands_in_sidecar(self) -> bool:
+        """Whether it would go on in the middle of a pointer."""
+        return any(position.side is not None for position in self._committed.values())
 
     def crash(self) -> None:
         """Lose what was not committed."""
@@ -146,6 +153,9 @@ class SerialConsumer(Party):
             return
         for key, buffer in self._buffers.items():
             self._feed(key, buffer)
+        wanted = [b for b in self._buffers.values() if b.stream_wanted() is not None]
+        if wanted:
+            self._sidecar_reader.step(wanted, 0)
         self._map.enforce()
         if not self._turn:
             wanted = self._order.wants_ends(self._buffers, setting.readers_s)
@@ -167,7 +177,7 @@ class SerialConsumer(Party):
         batch = log[buffer.next_offset : min(buffer.next_offset + limit, end)]
         if batch:
             buffer.feed(cast(Sequence[CoreRecord], batch))
-        if buffer.blocked:
+        if buffer.blocked and buffer.side_reads():
             self._side_reader.step(buffer, 0)
 
     def _deliver(self, limit: int) -> None:
@@ -183,7 +193,8 @@ class SerialConsumer(Party):
                 self._turn.popleft()
                 self._let_through()
             elif not records:
-                self._seen.failure = str(buffer.failure)
+                if buffer.failure is not None or buffer.stream_wanted() is None:
+                    self._seen.failure = str(buffer.failure)
                 break
         self._count += taken
 

@@ -56,6 +56,8 @@ class Setting:
     """Whether producers begin the timeouts of their transactions anew."""
     modes: Random | None = None
     """What histories draw from in which topics are switched; None: all topics keep to markers."""
+    sidecars: Random | None = None
+    """What histories draw from in which transactions use sidecars; None: none does."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

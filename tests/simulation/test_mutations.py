@@ -8,7 +8,13 @@ from typing import Final
 import pytest
 
 from .checkers import CHECKERS, violations
-from .mutations import MUTATIONS, Mutation, adopting_mutations, place_mutations
+from .mutations import (
+    MUTATIONS,
+    Mutation,
+    adopting_mutations,
+    place_mutations,
+    sidecar_mutations,
+)
 from .registry import described_in_docs
 from .test_simulation import MANY
 from .world import simulate
@@ -78,11 +84,27 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "what_lies_below_the_start_is_due": 5,
 }
 """The same for mutations of places, in histories with switches."""
+SEEN_WITH_SIDECARS_AT: Final = {
+    "all_in_between_counts": 35,
+    "copies_of_what_is_delivered_are_collected": 0,
+    "goes_on_at_the_last_record": 0,
+    "marker_overtakes_its_pointer": 0,
+    "short_sidecar_is_lost_at_once": 1,
+    "since_is_above_the_decision": 0,
+    "since_of_each_copy": 0,
+    "snapshot_forgets_since": 11,
+    "whoever_meets_a_pointer_takes_it": 0,
+}
+"""The same for mutations of sidecars, in histories with sidecars (traps 91 and 107)."""
 
 
 def _is_of_places(mutation: Mutation) -> bool:
     of_places = place_mutations.__name__, adopting_mutations.__name__
     return mutation.apply.__module__ in of_places
+
+
+def _is_of_sidecars(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == sidecar_mutations.__name__
 
 
 def _find(mutation: Mutation, seeds: Iterable[int]) -> None:
@@ -102,13 +124,25 @@ def test_mutation_of_places_is_caught(name: str, monkeypatch: pytest.MonkeyPatch
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", SEEN_WITH_SIDECARS_AT)
+def test_mutation_of_sidecars_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_SIDECARS_AT[name], sidecars=True)
+    assert mutation.checker in violations(history)
+
+
+def test_each_mutation_of_sidecars_has_a_seed() -> None:
+    assert {m.name for m in MUTATIONS if _is_of_sidecars(m)} == SEEN_WITH_SIDECARS_AT.keys()
+
+
 def test_each_mutation_of_places_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_places(m)} == SEEN_WITH_SWITCHES_AT.keys()
 
 
 @pytest.mark.parametrize(
     "mutation",
-    [m for m in MUTATIONS if not _is_of_places(m)],
+    [m for m in MUTATIONS if not (_is_of_places(m) or _is_of_sidecars(m))],
     ids=lambda mutation: mutation.name,
 )
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:

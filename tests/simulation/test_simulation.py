@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .__main__ import never_happened, run_seeds, table
+from .__main__ import history_of, never_happened, run_seeds, table
 from .world import simulate
 
 SEEDS = 150
@@ -28,9 +28,11 @@ def test_histories(seeds: range) -> None:
     failures, counts = run_seeds(seeds)
     print(table(counts))
     for each in failures[:1]:
-        trace = simulate(each.seed, switches=each.switches).trace()
+        trace = history_of(each.seed, each.kind).trace()
         pytest.fail(f"{trace}\n\nchecker {each.checker}: {each.what}\nagain by: {each.again}")
     assert not never_happened(counts)
+    assert counts["consumers crashed within a pointer"]
+    assert counts["consumers' sidecar_records"] > counts["consumers' pointers"]
 
 
 def _digest(hash_seed: str) -> str:

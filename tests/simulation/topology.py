@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from logtx.coordinator.core.decision import TopicFacts
+from logtx.journal.sidecar import sidecar_of
 
 from .faults import Faults
 from .history import Absence, History
@@ -24,6 +25,7 @@ from .schedule import Scheduler
 INPUT: Final = "in"
 """Topic whose offsets are the input: they are numbers without records."""
 OUTPUT: Final = "out"
+SIDECAR: Final = sidecar_of(OUTPUT)
 TEMPORARY: Final = "temporary"
 """A topic of one partition that is deleted; most histories do not have it."""
 DELETED_MS: Final = (150, 600)
@@ -98,6 +100,10 @@ class Topology:
         after(deleted_ms, self._delete_temporary)
         if away_ms is not None:
             after(deleted_ms + chance.randint(*away_ms), self._create_temporary_anew)
+
+    def add_sidecar(self) -> None:
+        """Creates the sidecar of the topic that stays, as a coordinator does at first use."""
+        self.truth[SIDECAR] = _created(SIDECAR, PARTITIONS)
 
     def _delete_temporary(self) -> None:
         now_ms, history = self._scheduler.now_ms, self._history

@@ -36,12 +36,14 @@ from logtx.producer.core.bookkeeping import EndResult, Phase, TransactionBook
 from logtx.producer.core.summary import BranchSummary
 from logtx.producer.core.tally import BranchTally, Floors
 
+from . import sidecars
 from .history import Work
 from .logs import Pipe
 from .network import Network, Session, query
 from .schedule import Party
 from .setting import Setting
-from .topology import OUTPUT
+from .sidecars import GROWS_SHARE, Uses
+from .topology import OUTPUT, SIDECAR
 
 Headers = list[tuple[str, bytes | None]]
 REGISTER_MS: Final = 30
@@ -135,6 +137,10 @@ class Transaction:
         self.book = TransactionBook(own, named, accepted)
         self._backlog: list[TopicPartition] = []
         self._resolving = False
+        self._uses = sidecars.choose(self._setting)
+        own.writes_to_sidecars = self._uses is not Uses.NONE
+        self._grown: set[tuple[int, str]] = set()
+        """Each branch and topic that has gone over to the sidecar."""
 
         def begin(request_id: int, below: int) -> commands.Command:
             assert producer.session.connected is not None
@@ -200,6 +206,7 @@ class Transaction:
         """Writes a record."""
         if not self.book.takes_records:
             return
+        partition = self._where(partition, OWN_BRANCH)
         self.book.own.admit()
         if self.txid is None:
             self._backlog.append(partition)
@@ -231,10 +238,23 @@ class Transaction:
         floors: Floors = {}
         tally = BranchTally(nonce, floors, on_settled=settled, on_failure=lambda _: None)
         control = encode_data_control(DataControl(branch=nonce))
+        tally.writes_to_sidecars = self._uses is not Uses.NONE
         for partition in partitions:
             tally.admit()
-            self._send(partition, tally, control)
+            self._send(self._where(partition, nonce), tally, control)
         tally.close()
+
+    def _where(self, key: TopicPartition, branch: int) -> TopicPartition:
+        """Returns where a record goes that is to be delivered in this partition."""
+        draw = self._setting.sidecars
+        if self._uses is Uses.NONE or draw is None or key[0] != OUTPUT:
+            return key
+        # A writer that has gone over to the sidecar of a topic stays there.
+        writer = branch, key[0]
+        if self._uses is Uses.ALWAYS or writer in self._grown or draw.random() < GROWS_SHARE:
+            self._grown.add(writer)
+            return SIDECAR, key[1]
+        return key
 
     def _send(self, key: TopicPartition, tally: BranchTally, control: bytes | None) -> None:
         producer, setting = self.producer, self._setting

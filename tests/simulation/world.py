@@ -34,7 +34,7 @@ from .schedule import Party, Scheduler
 from .serial import SerialConsumer
 from .setting import Setting
 from .switching import Operator
-from .topology import TEMPORARY, Topology
+from .topology import SIDECAR, TEMPORARY, Topology
 from .workers import Group, Worker
 
 TEMPORARY_CHANCE: Final = 0.25
@@ -53,6 +53,8 @@ CONFIG: Final = ShardConfig(
 )
 MONKEY_MS: Final = 80
 """Time between two tries to disturb the parties."""
+WITHIN_SHARE: Final = 0.4
+"""How often such a try crashes a reader that stands in the middle of a pointer."""
 CURIOUS_MS: Final = 60
 """Time between two questions to a coordinator."""
 FAULTS_MS: Final = (700, 2_000)
@@ -113,8 +115,17 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator
 class World:
     """All parties of one history."""
 
-    def __init__(self, seed: int, *, switches: bool = False) -> None:
-        """Starts all parties. With `switches` an operator switches topics to places and back."""
+    def __init__(  # noqa: PLR0915
+        self, seed: int, *, switches: bool = False, sidecars: bool = False
+    ) -> None:
+        """Starts all parties.
+
+        Args:
+            seed: what everything is drawn from.
+            switches: whether an operator switches topics to places and back.
+            sidecars: whether transactions use sidecars. Not together with `switches`: a commit with
+                a sidecar is refused in metadata mode.
+        """
         chance = Random(seed)
         self._seed = seed
         history = self.history = History(seed)
@@ -132,6 +143,8 @@ class World:
             journals = 2
         if has_temporary:
             topology.add_temporary(temporary, SWITCH_FIRST_MS if switches else 0)
+        if sidecars:
+            topology.add_sidecar()
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
@@ -148,6 +161,7 @@ class World:
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
             modes=faults.modes if switches else None,
+            sidecars=Random(-seed - 60) if sidecars else None,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -409,6 +423,7 @@ class World:
             chosen = setting.chance.choice(readers) if readers else None
             if chosen is not None and chosen.alive and not chosen.paused:
                 self._harm_consumer(chosen)
+        self._harm_in_sidecars()
         if setting.faults.happens("group rebalanced", 0.15):
             self._group.rebalance()
         if setting.faults.tries("checkpoint restored elsewhere", 0.04):
@@ -471,6 +486,19 @@ class World:
             self.setting.scheduler.after(back_ms, lambda: self._restart(consumer))
         elif faults.happens("consumer paused", 0.1):
             self._pause(consumer, chance.randint(50, 600))
+
+    def _harm_in_sidecars(self) -> None:
+        """Crashes readers that would go on in the middle of a pointer: few are hit there else."""
+        draw = self.setting.sidecars
+        for consumer in self.consumers if draw is not None else ():
+            can = consumer.alive and not consumer.paused and consumer.stands_in_sidecar
+            if draw is not None and can and draw.random() < WITHIN_SHARE:
+                self.setting.note(consumer.name, "crashes within a pointer")
+                self.history.counts["consumers crashed within a pointer"] += 1
+                consumer.crash()
+                self.setting.scheduler.after(
+                    draw.randint(10, 200), partial(self._restart, consumer)
+                )
 
     @staticmethod
     def _restart(consumer: Consumer | SerialConsumer) -> None:
@@ -586,6 +614,8 @@ class World:
     def _all_know_topics(self) -> bool:
         """Whether each journal partition has an owner who knows each topic that is written to."""
         keys = self.setting.output_keys
+        if self.setting.sidecars is not None:
+            keys += [(SIDECAR, number) for _, number in keys]
         owners = [
             [k for k in self.coordinators.values() if k.seats[journal].tenure is not None]
             for journal in range(self.setting.journals)
@@ -662,6 +692,10 @@ def _is_worker(producer_id: str) -> bool:
     return producer_id.startswith("w")
 
 
-def simulate(seed: int, *, switches: bool = False) -> History:
-    """Returns the history of a seed; with `switches`, another one, in which topics are switched."""
-    return World(seed, switches=switches).run()
+def simulate(seed: int, *, switches: bool = False, sidecars: bool = False) -> History:
+    """Returns the history of a seed.
+
+    With `switches` it is another one, in which topics are switched; with `sidecars` one in which
+    transactions write to sidecars.
+    """
+    return World(seed, switches=switches, sidecars=sidecars).run()

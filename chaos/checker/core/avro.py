@@ -167,6 +167,7 @@ def _rows(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 _PLACED_IN: Final = _array(_record(topic=_text, partitions=_array(_long)))
 _HANDED: Final = _array(_record(home=_long, topic=_text, partitions=_array(_long)))
+_SINCE: Final = _array(_record(topic=_text, partitions=_array(_long), ends=_array(_long)))
 _STEP: Final = {
     "topic": _text,
     "partition": _long,
@@ -180,10 +181,10 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5, 6),
+    Kind.SNAPSHOT: (3, 4, 5, 6, 8),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
-    Kind.PREPARE_COMMIT: (4, 5, 6, 7),
+    Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8),
     Kind.PREPARE_ABORT: (6,),
     Kind.ADD_OFFSETS: (4, 5),
     Kind.PLACED: (5,),
@@ -254,6 +255,16 @@ _NEWER: Final[dict[tuple[int, Kind], Read]] = {
         columns=_columns,
         decided_ms=_long,
         added=_PARTITIONS,
+    ),
+    (8, Kind.PREPARE_COMMIT): _record(
+        begin=_long,
+        placed=_PLACED_IN,
+        handed=_HANDED,
+        writes=_WRITES,
+        columns=_columns,
+        decided_ms=_long,
+        added=_PARTITIONS,
+        sidecar_since=_SINCE,
     ),
     (6, Kind.PREPARE_ABORT): _record(begin=_long, reason=_text, decided_ms=_long, handed=_HANDED),
     (6, Kind.ADOPT): _record(

@@ -104,6 +104,8 @@ class Fate:
     """Partition → its place, or `GONE`: the first that a valid record gave."""
     handed: dict[Partition, int] = field(default_factory=dict)
     """Partition → the home to which the decision hands it over."""
+    since: dict[Partition, int] = field(default_factory=dict)
+    """Sidecar partition → what its pointer must say of the main partition."""
     answers: dict[Partition, Adoption] = field(default_factory=dict)
     """Partition that is handed over → what its home said of it: see `adopting`."""
 
@@ -363,6 +365,9 @@ def _apply_to(
                 fate.writes.clear()
             _add_writes(fate, body.get("writes", ()))
             _add_writes(fate, body.get("columns", ()))
+            for row in body.get("sidecar_since", ()):
+                told = zip(row["partitions"], row["ends"], strict=True)
+                fate.since |= {(row["topic"], number): end for number, end in told}
             for row in body.get("handed", ()):
                 fate.handed |= dict.fromkeys(_partitions([row]), row["home"])
             journal.decisions.append(fate)

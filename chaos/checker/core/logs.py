@@ -5,6 +5,9 @@ transaction is due at its first marker in the partition, if that says COMMITTED,
 the journal gives it one: before the record at that offset, and behind those of lower commit
 sequence. Of its records, those that its end states are delivered. For Kafka it is what Kafka's own
 read_committed consumer was given.
+
+Records of a transaction in the partition's sidecar are here by the offsets that consumers are given
+them with. They end by their pointer, which is a marker; an abort ends them in the sidecar alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from .journal import GONE, Fate, Partition, Place, PlacedEnd
-from .wire import Control, Range, TxId
+from .wire import ASIDE_FROM, Control, Range, TxId
 
 NO_VALUE = -1
 
@@ -43,7 +46,8 @@ class Standing(Enum):
     LATE = auto()
     """It is behind its transaction's end, or outside of what that accepts."""
     TORN = auto()
-    """Its transaction's beginning was trimmed: a reader may or may not have had it."""
+    """Its transaction's beginning was trimmed, or the pointer to it: a reader may or may not have
+    had it."""
     MARKER = auto()
     MODE = auto()
     """It says that the topic's mode turned, and is of no transaction."""
@@ -66,6 +70,8 @@ class End(NamedTuple):
     """In its own journal."""
     committed: bool
     ranges: tuple[Range, ...]
+    aside: tuple[Range, ...] = ()
+    """What it states of the sidecar."""
     placed: PlacedEnd | None = None
     """None: by a marker."""
 
@@ -78,6 +84,14 @@ class End(NamedTuple):
     def sequence(self) -> int:
         """Commit sequence in the journal that ends it here: the home of its place, or its own."""
         return self.commit_sequence if self.placed is None else self.placed.sequence
+
+
+class Aside(NamedTuple):
+    """A dumped partition of a sidecar."""
+
+    end: int
+    records: tuple[Record, ...]
+    """With offsets in the sidecar; markers, too."""
 
 
 class Broken(NamedTuple):
@@ -156,9 +170,19 @@ class View:
     placed: dict[TxId, End] = field(default_factory=dict)
     """Committed transactions that end by a place, in the order of delivery."""
     broken: list[Broken] = field(default_factory=list)
+    aside_end: int = 0
+    """The end of its sidecar, 0 if it has none."""
+    aside_at: dict[int, list[int]] = field(default_factory=dict)
+    """Offset of a pointer → offsets of what is delivered from the sidecar there."""
+    aside_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
+    """The markers in its sidecar."""
     judged: frozenset[TxId] | None = None
     """The transactions whose records and markers are here; None: all. The others may have records
     in an earlier incarnation of the topic."""
+
+    def is_beyond(self, offset: int) -> bool:
+        """Returns whether a delivered offset lies behind the end of its log."""
+        return offset >= (self.aside_end + ASIDE_FROM if offset >= ASIDE_FROM else self.end)
 
     def judges(self, txid: TxId) -> bool:
         """Returns whether what is here of a transaction is all that there can be."""
@@ -202,7 +226,11 @@ class View:
                 yield offset
 
     def _all(self) -> Iterator[int]:
-        return (offset for offset, record in self.records.items() if record.value != NO_VALUE)
+        # Two logs have no order between them: what lies in the sidecar comes at its pointer.
+        for offset, record in self.records.items():
+            if record.value != NO_VALUE and offset < ASIDE_FROM:
+                yield offset
+            yield from self.aside_at.get(offset, ())
 
 
 FateOf = Callable[[TxId], Fate | None]
@@ -219,6 +247,7 @@ def view_logtx(
     records: Iterable[Record],
     placed: Iterable[PlacedEnd] = (),
     fate_of: FateOf = _unknown,
+    aside: Aside | None = None,
 ) -> View:
     """Reads a partition as a consumer of logtx must.
 
@@ -229,9 +258,12 @@ def view_logtx(
         records: in offset order, markers too.
         placed: what the journals place here.
         fate_of: returns what the journal says of a transaction.
+        aside: its sidecar.
     """
     view = View(partition, start, end)
     reading = _Reading(view, placed)
+    if aside is not None:
+        reading.read_aside(aside)
     for record in records:
         reading.place_up_to(record.offset)
         reading.read(record)
@@ -239,7 +271,22 @@ def view_logtx(
     for txid, left in reading.pending.items():
         standing = _left_over(partition, fate_of(txid))
         view.standing.update((record.offset, standing) for record in left)
+    for txid, left in reading.aside.items():
+        standing = _left_aside(view, txid, fate_of(txid))
+        view.standing.update((record.offset, standing) for record in left)
     return view
+
+
+def _left_aside(view: View, txid: TxId, fate: Fate | None) -> Standing:
+    """Returns the standing of records in the sidecar whose transaction has no pointer."""
+    if view.end_of(txid) is not None:
+        return Standing.LATE  # An aborted one with an end here, or one that accepts none of these.
+    marker = next((m for t, m in view.aside_markers if t == txid), None)
+    if marker is not None and not marker.control.committed:
+        return Standing.ABORTED
+    # Below the log's start its pointer may have been.
+    decided = marker is not None or (fate is not None and fate.finished is not None)
+    return Standing.TORN if decided and view.start > 0 else Standing.UNDECIDED
 
 
 def _left_over(partition: Partition, fate: Fate | None) -> Standing:
@@ -260,6 +307,21 @@ class _Reading:
         self._placed = deque(sorted(p for p in placed if p.place != GONE))
         self._last_placed: Final = dict[int, int]()
         self.pending: Final = dict[TxId, list[Record]]()
+        self.aside: Final = dict[TxId, list[Record]]()
+        """Records in the sidecar whose transactions have no end yet."""
+
+    def read_aside(self, aside: Aside) -> None:
+        """Takes the sidecar, all at once: what a pointer names lay there before it was written."""
+        view, view.aside_end = self._view, aside.end
+        for record in aside.records:
+            if record.txid is None:
+                continue  # Nobody writes such records there; nobody is given one.
+            if record.control is not None and record.control.is_marker:
+                view.aside_markers.append((record.txid, Marker(record.offset, record.control)))
+                continue
+            moved = record._replace(offset=record.offset + ASIDE_FROM)
+            view.records[moved.offset] = moved
+            self.aside.setdefault(record.txid, []).append(moved)
 
     def place_up_to(self, offset: int) -> None:
         """Ends what is placed at or below the next record."""
@@ -268,7 +330,12 @@ class _Reading:
             if self._view.end_of(placed.txid) is not None:
                 continue  # a marker stands before its place: told by the check of markers
             end = End(
-                placed.txid, placed.place, placed.commit_sequence, True, placed.ranges, placed
+                placed.txid,
+                placed.place,
+                placed.commit_sequence,
+                True,
+                placed.ranges,
+                placed=placed,
             )
             self._view.placed[placed.txid] = end
             self._end(end)
@@ -305,6 +372,12 @@ class _Reading:
             return
         ranges = {stated.branch: stated for stated in end.ranges}
         accepted = _accepted(view, ranges, records)
+        aside = {r.branch: _moved(r) for r in end.aside}
+        if aside:
+            # What lies in the partition comes first, then what lies in the sidecar.
+            moved = _accepted(view, aside, self.aside.pop(end.txid, []))
+            view.aside_at[end.offset] = [record.offset for record in moved]
+            accepted += moved
         home = end.txid.partition if end.placed is None else end.placed.home
         before = self._last_placed.get(home, -1)
         if end.is_place:
@@ -312,7 +385,7 @@ class _Reading:
         if any(stated.first < view.start for stated in ranges.values()):
             view.standing.update((record.offset, Standing.TORN) for record in accepted)
             return
-        stated_count = sum(stated.records for stated in ranges.values())
+        stated_count = sum(stated.records for stated in (*ranges.values(), *aside.values()))
         if len(accepted) != stated_count:
             view.broken.append(Broken(end, stated_count, len(accepted)))
         for index, record in enumerate(accepted):
@@ -324,7 +397,18 @@ class _Reading:
 
 def _by_marker(txid: TxId, marker: Marker) -> End:
     control = marker.control
-    return End(txid, marker.offset, control.commit_sequence, control.committed, control.ranges)
+    return End(
+        txid,
+        marker.offset,
+        control.commit_sequence,
+        control.committed,
+        control.ranges,
+        control.sidecar,
+    )
+
+
+def _moved(stated: Range) -> Range:
+    return stated._replace(first=stated.first + ASIDE_FROM, last=stated.last + ASIDE_FROM)
 
 
 def _accepted(view: View, ranges: Mapping[int, Range], records: Sequence[Record]) -> list[Record]:

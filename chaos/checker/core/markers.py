@@ -6,7 +6,7 @@ from .facts import Facts
 from .findings import Evidence, Findings, at, decided, ends_at, in_journal, lies
 from .journal import GONE, Fate, Journal
 from .logs import End, Marker, View
-from .wire import Control, TxId
+from .wire import Control, TxId, sidecar_of
 
 
 def check_markers(facts: Facts, found: Findings) -> None:
@@ -14,6 +14,7 @@ def check_markers(facts: Facts, found: Findings) -> None:
     for view in facts.views.values():
         for txid, marker in (*view.first_markers.items(), *view.later_markers):
             _check_marker(facts, view, txid, marker, found)
+        _check_aside(facts, view, found)
         _check_order(facts, view, found)
         _check_watermarks(facts, view, found)
     for journal in facts.journals.values():
@@ -48,10 +49,41 @@ def _wrong(view: View, fate: Fate | None, control: Control) -> str:
         return f"has another commit sequence than its decision, {fate.decided}"
     if control.committed and sorted(control.ranges) != sorted(fate.writes.get(partition, ())):
         return "states other records than its decision"
+    aside = sidecar_of(partition)
+    if control.committed and sorted(control.sidecar) != sorted(fate.writes.get(aside, ())):
+        return "states other records of the sidecar than its decision"
+    if control.is_pointer and control.since != fate.since.get(aside):
+        return f"has another since than its decision, {fate.since.get(aside)}"
     # A transaction of a topic that was made anew gets a marker in the new one.
     if partition in fate.unmarked and fate.committed and fate.places.get(partition) != GONE:
         return "stands in a partition where its transaction is placed"
     return ""
+
+
+def _check_aside(facts: Facts, view: View, found: Findings) -> None:
+    """Compares the markers of a sidecar with the pointers."""
+    pointers: dict[TxId, set[int]] = {}
+    for txid, marker in (*view.first_markers.items(), *view.later_markers):
+        if marker.control.is_pointer:
+            pointers.setdefault(txid, set()).add(marker.offset)
+    topic, number = sidecar_of(view.partition)
+    for txid, marker in view.aside_markers:
+        known, control = pointers.get(txid, set()), marker.control
+        wrong = ""
+        if not control.committed and known:
+            wrong = "says ABORTED, and the topic has a pointer"
+        elif control.committed and not known and view.start == 0:
+            wrong = "says COMMITTED, and the topic has no pointer"
+        elif control.pointer is not None and control.pointer >= view.start:
+            wrong = "" if control.pointer in known else "names a pointer that is none"
+        if wrong:
+            fate = facts.fate(txid)
+            found.add(
+                "marker-mismatch",
+                f"the marker of {txid} at {topic}[{number}] offset {marker.offset} {wrong}",
+                _bounds(view),
+                *((decided(fate),) if fate is not None else ()),
+            )
 
 
 def _check_order(facts: Facts, view: View, found: Findings) -> None:

@@ -142,7 +142,7 @@ def _differs(facts: Facts, view: View, offset: int) -> str | None:
     sighting = facts.history.sightings[view.partition][offset]
     record = view.records.get(offset)
     if record is None:
-        return None if offset >= view.end else "of a record where the log has none"
+        return None if view.is_beyond(offset) else "of a record where the log has none"
     if record.value != sighting.value:
         return "another value than the log has"
     if sighting.txid is not None and parse_txid(sighting.txid) != record.txid:
@@ -158,8 +158,8 @@ def check_acknowledged(facts: Facts, found: Findings) -> None:
     """Finds lost-write: a log ends below an offset that was acknowledged or delivered."""
     lost: dict[Partition, int] = {}
     for partition, seen in facts.history.sightings.items():
-        end = facts.views[partition].end
-        beyond = sorted(offset for offset in seen if offset >= end)
+        view = facts.views[partition]
+        beyond = sorted(offset for offset in seen if view.is_beyond(offset))
         lost.update({partition: beyond[0]} if beyond else {})
     for partition, offset in lost.items():
         sighting = facts.history.sightings[partition][offset]

@@ -14,7 +14,11 @@ from ..errors import BrokenLogError
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
 VERSION: Final = 1
-DATA, COMMITTED, ABORTED, PLACES, MARKERS = range(5)
+SIDECAR_SUFFIX: Final = "._txnlog"
+"""Ends the name of a topic's sidecar."""
+ASIDE_FROM: Final = 2**62
+"""What a consumer adds to the offset of a record that it read in a sidecar."""
+DATA, COMMITTED, ABORTED, PLACES, MARKERS, POINTER = range(6)
 
 
 class TxId(NamedTuple):
@@ -45,6 +49,11 @@ class Range(NamedTuple):
     records: int
 
 
+def sidecar_of(partition: tuple[str, int]) -> tuple[str, int]:
+    """Returns the sidecar of a data partition."""
+    return partition[0] + SIDECAR_SUFFIX, partition[1]
+
+
 class Control(NamedTuple):
     """A TxCtl header: of a marker, of a mode record, or of a data record of a branch."""
 
@@ -57,11 +66,17 @@ class Control(NamedTuple):
     partition_count: int = 0
     partitions: tuple[tuple[str, int], ...] = ()
     ranges: tuple[Range, ...] = ()
+    sidecar: tuple[Range, ...] = ()
+    """Of a pointer: what the partition's sidecar holds, with offsets there."""
+    since: int = 0
+    """Of a pointer: an end of its partition before the decision."""
+    pointer: int | None = None
+    """Of a COMMITTED marker in a sidecar: offset of its pointer, if its writer knew it."""
 
     @property
     def is_marker(self) -> bool:
         """Whether it ends a transaction in its partition."""
-        return self.kind in (COMMITTED, ABORTED)
+        return self.kind in (COMMITTED, ABORTED, POINTER)
 
     @property
     def is_mode_record(self) -> bool:
@@ -70,8 +85,13 @@ class Control(NamedTuple):
 
     @property
     def committed(self) -> bool:
-        """Whether it is a marker that says COMMITTED."""
-        return self.kind == COMMITTED
+        """Whether it is a marker that says COMMITTED, or a pointer."""
+        return self.kind in (COMMITTED, POINTER)
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it ends a transaction with records in the partition's sidecar."""
+        return self.kind == POINTER
 
 
 def read_txid(raw: bytes) -> TxId:
@@ -104,12 +124,14 @@ def _control(raw: bytes) -> Control:
     numbers: dict[int, int] = {}
     partitions: list[tuple[str, int]] = []
     ranges: list[Range] = []
+    sidecar: list[Range] = []
     for field, value in _fields(raw):
         if field == 7:
             partitions += _partitions(_sub(value))
-        elif field == 8:
+        elif field in (8, 16):
             found = {f: v for f, v in _fields(_sub(value)) if isinstance(v, int)}
-            ranges.append(Range(*(found.get(f, 0) for f in (1, 2, 3, 4))))
+            stated = Range(*(found.get(f, 0) for f in (1, 2, 3, 4)))
+            (ranges if field == 8 else sidecar).append(stated)
         elif isinstance(value, int):
             numbers[field] = value
     return Control(
@@ -122,6 +144,9 @@ def _control(raw: bytes) -> Control:
         epoch=numbers.get(9, 0),
         partitions=tuple(partitions),
         ranges=tuple(ranges),
+        sidecar=tuple(sidecar),
+        since=numbers.get(17, 0),
+        pointer=numbers.get(18),
     )
 
 

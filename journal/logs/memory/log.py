@@ -113,6 +113,12 @@ class MemoryLog(MemoryBroker):
             self._topics_changed(topic)
             return True
 
+    def raise_partitions(self, topic: str, partitions: int, *, timeout_s: float = 30) -> None:
+        """Raises a topic's number of partitions; raises `UnknownTopicError` if it does not
+        exist."""
+        with self._asked(timeout_s):
+            self.add_partitions(topic, partitions)
+
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
         """Deletes a topic and its records; raises `UnknownTopicError` if it does not exist."""
         with self._asked(timeout_s):

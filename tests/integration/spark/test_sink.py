@@ -13,6 +13,7 @@ import pytest
 import logtx
 from logtx.integration.spark.session import keeper_of
 from logtx.integration.testing import Cluster
+from logtx.journal.sidecar import sidecar_of
 from logtx.journal.txid import TxId
 
 from .conftest import committed
@@ -41,6 +42,22 @@ def test_a_job_is_one_transaction(spark: Any, sink: Sink, logtx_cluster: Cluster
     assert told is not None
     assert (told.txid, told.commit_sequence) == (str(txn.txid), txn.commit_sequence)
     assert (told.records, told.query_id) == ({topic: 300}, None)
+
+
+def test_a_job_may_write_to_the_sidecar(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(2)
+    frame = numbered(spark, 300)
+    sink(frame, topic=topic, sidecar="true", commitName=topic).save()
+    with pytest.raises(Exception, match="sidecar"):
+        sink(frame, topic=topic, sidecar="perhaps").save()
+    told = logtx.spark.last_commit(topic)
+    log = logtx_cluster.log
+    assert [log.end_offset(topic, p) for p in (0, 1)] == [1, 1], "a pointer each"
+    assert sum(log.end_offset(sidecar_of(topic), p) for p in (0, 1)) == 302
+    txn = next(iter(logtx_cluster.consumer(topic).transactions()))
+    assert Counter(m.value() for m in txn.records) == {b"%d" % n: 1 for n in range(300)}
+    assert told is not None
+    assert told.records == {topic: 300}
 
 
 def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:

@@ -1,0 +1,66 @@
+"""Checker of sidecars: what pointers say; it sees a `History` and nothing of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from logtx.journal.control import TopicPartition
+from logtx.journal.sidecar import is_sidecar
+
+from .history import History
+from .reference import MarkerRecord, Partition, Reading, sidecar_key
+
+
+def sidecars(history: History, reading: Reading) -> Iterator[str]:
+    """A pointer says what the decision says, in the main partition; aborts leave it alone."""
+    for key, partition in reading.partitions.items():
+        if is_sidecar(key[0]):
+            yield from _ends(reading, key, partition)
+            continue
+        for marked in partition.markers:
+            for what in _said(history, reading, key, marked):
+                yield f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}: {what}"
+
+
+def _said(
+    history: History, reading: Reading, key: TopicPartition, marked: MarkerRecord
+) -> Iterator[str]:
+    found, marker = reading.transaction(marked.txid), marked.marker
+    decision = found.decision if found else None
+    if found is None or decision is None:
+        return  # `durable` says so.
+    aside = decision.writes.get(sidecar_key(key), ())
+    if not decision.committed:
+        if marker.is_pointer:
+            yield "it is aborted"
+        touched = marked.txid in reading.partitions[key].by_txid or key in found.registered
+        if not touched and sidecar_key(key) in found.partitions:
+            yield "it wrote to the sidecar alone, and an abort leaves the main partition alone"
+        return
+    if {*marker.sidecar} != {*aside}:
+        yield f"the decision says {aside} of the sidecar"
+    if not marker.is_pointer:
+        return
+    since = decision.since.get(sidecar_key(key))
+    if marker.since != since:
+        yield f"the decision says since {since}"
+    decided_at = decision.at
+    end = sum(record.at < decided_at for record in history.data.get(key, ()))
+    if marker.since > end:
+        yield f"the partition ended at {end} when it was decided"
+
+
+def _ends(reading: Reading, key: TopicPartition, partition: Partition) -> Iterator[str]:
+    """Yields what is wrong with the markers of a sidecar."""
+    main = next(k for k in reading.partitions if sidecar_key(k) == key)
+    pointers = reading.partitions[main].markers
+    for marked in partition.markers:
+        if not marked.marker.committed:
+            continue
+        own = [p.record for p in pointers if p.txid == marked.txid and p.marker.is_pointer]
+        before = [record for record in own if record.at < marked.record.at]
+        where = f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
+        if not before:
+            yield f"{where} stands before its pointer"
+        elif marked.marker.pointer not in {None, *(record.offset() for record in own)}:
+            yield f"{where} names no pointer of it: {[r.offset() for r in own]}"
