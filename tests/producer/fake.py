@@ -373,6 +373,10 @@ class FakeQueries:
             raise reply
         return reply
 
+    def open_sidecars(self, topics: Iterable[str]) -> None:
+        # The log that it is used with has them, or creates topics by itself.
+        self._ask("open_sidecars", None, lambda: tuple(topics))
+
     def bind_group(self, group: str, transaction_group: str | None) -> Binding:
         bindings = self._coordinators.bindings
 

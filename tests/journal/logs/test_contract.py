@@ -68,6 +68,20 @@ def test_topic_info_tells_partitions_settings_and_an_id_of_its_own(
     assert log.topic_info(topic).topic_id not in ("", info.topic_id)
 
 
+def test_partitions_are_raised_once(log: Log, make_topic: MakeTopic, transport: str) -> None:
+    skip_on_mock(transport, "adds no partitions")
+    topic = make_topic(partitions=1)
+    for _ in range(2):  # the second one finds it done
+        log.raise_partitions(topic, 3)
+        assert log.partition_count(topic) == 3
+    log.raise_partitions(topic, 2)
+    assert log.partition_count(topic) == 3
+    assert log.end_offset(topic, 2) == 0
+    log.delete_topic(topic)
+    with pytest.raises(UnknownTopicError):
+        log.raise_partitions(topic, 4)
+
+
 def test_mock_tells_no_settings(log: Log, make_topic: MakeTopic, transport: str) -> None:
     if transport != "mock":
         pytest.skip("of the mock only")
