@@ -85,9 +85,10 @@ class LeaseReader:
                 " the former ones are gone; go on with the next poll"
             )
         lo, hi = lease.span
-        # A lease up to (offset, AT_OFFSET) has what is placed there, and not the record there.
-        at_end = hi == MessageId(hi.offset, AT_OFFSET)
-        is_bound = hi == MessageId(hi.offset) or at_end
+        # A lease that ends within an offset has what is placed there, or a part of it, and the
+        # record there only if it ends behind AT_OFFSET. No record may ever come there.
+        at_end = MessageId(hi.offset) < hi <= MessageId(hi.offset, AT_OFFSET)
+        is_bound = at_end or hi == MessageId(hi.offset)
         end = hi.offset if is_bound else hi.offset + 1
         key = topic, number
         # Before the home is asked: what is decided later than that is placed at this end, or above.
@@ -104,7 +105,7 @@ class LeaseReader:
                         yield message, name
             told = None if reader.has_followed else places
             is_final = settled and not (at_end and reader.has_followed)
-            self.bound = hi if is_final else _known_at(hi.offset, told)
+            self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
 
     def close(self) -> None:
         """Closes everything that was opened."""

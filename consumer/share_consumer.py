@@ -39,12 +39,15 @@ from ..journal.errors import (
     RequestTimedOutError,
     RetriableError,
     SessionClosedError,
+    TopicRecreatedError,
+    UnknownTopicError,
 )
 from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
+from ..journal.places import PartitionId
 from ..journal.settings import merged
-from ..journal.spans import MessageId
+from ..journal.spans import MessageId, SpanMap
 from .core.holdings import Given, Holdings, RecordKey
 from .leased import LeaseReader
 from .lifetime import weakly
@@ -60,6 +63,11 @@ RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
+WAIT_S: Final = 60.0
+"""Longest single wait for an answer; a poll without an end waits again."""
+UNREADABLE_PAUSE_MS: Final = 1_000
+"""Pause before messages that could not be read are given out again. A longer one delays them after
+a broker's trouble, a shorter one holds up others more if they can never be read."""
 END_PAUSE_MS: Final = 200
 """Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
 transactions that are placed there, a shorter one reads for nothing more often."""
@@ -84,12 +92,18 @@ class _Parts:
     client: AttachedClient | None = None
     reader: LeaseReader | None = None
 
+    def close_clients(self) -> None:
+        """Ends the stream, and closes the reader."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.close()
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
+
     def close(self) -> None:
         """Ends the stream, and closes everything."""
-        if self.client is not None:
-            self.client.close()
-        if self.reader is not None:
-            self.reader.close()
+        self.close_clients()
         if self.own_log is not None:
             self.own_log.close()
 
@@ -147,6 +161,8 @@ class ShareConsumer:
         self._last_poll: list[RecordKey] = []
         self._has_lost = False
         """Whether the lease that is read is not this consumer's any more."""
+        self._failure: Exception | None = None
+        """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
         self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
         """Acknowledgements whose answers were not looked at."""
@@ -186,11 +202,8 @@ class ShareConsumer:
                 f" {config.transaction_group!r}: set transaction.group to that one"
             )
         self._topics = tuple(topics)
-        if config.reset == "latest":
-            counts = {topic: self._log.partition_count(topic) for topic in self._topics}
-            keys = [(topic, p) for topic, count in counts.items() for p in range(count)]
-            self._starts = self._log.end_offsets(keys)
-        kafka = {name: str(value) for name, value in config.librdkafka.items()}
+        self._starts = self._first_starts()
+        kafka = config.librdkafka_quiet
         read = ReadConfig(
             kafka=kafka,
             pending_memory_max_bytes=config.pending_memory_max_bytes,
@@ -201,7 +214,7 @@ class ShareConsumer:
         )
         self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
-        self._client = self._parts.client = AttachedClient(
+        client = self._parts.client = AttachedClient(
             self._log,
             config.transaction_group,
             timeout_s=timeout_s,
@@ -209,7 +222,25 @@ class ShareConsumer:
             on_attached=weakly(self._attached),
             on_leases=weakly(self._leased),
         )
-        self._client.start()
+        try:
+            client.start()
+        except BaseException:
+            self._parts.close_clients()
+            self._reader = None
+            raise
+        self._client = client
+
+    def _first_starts(self) -> Mapping[TopicPartition, int]:
+        keys: list[TopicPartition] = []
+        for topic in self._topics:
+            try:
+                keys += [(topic, p) for p in range(self._log.partition_count(topic))]
+            except UnknownTopicError:
+                if self._config.reset == "latest":
+                    raise  # It would begin at 0 when it is there. With earliest, `poll` tells.
+        if self._config.reset == "latest":
+            return self._log.end_offsets(keys)
+        return self._log.start_offsets(keys)
 
     def _attach(self) -> Attach:
         with self._lock:
@@ -226,6 +257,8 @@ class ShareConsumer:
 
     def _attached(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
+            # They are of the topics that were there: one that is made anew begins at its start.
+            self._starts = {}
             self._has_lost = not self._holdings.attached(leases) or self._has_lost
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
@@ -235,7 +268,8 @@ class ShareConsumer:
     # ---- messages -------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0) -> list[Message]:
-        """Returns messages to work on; none if there are none within `timeout` seconds.
+        """Returns messages to work on; none if there are none within `timeout` seconds. A negative
+        one has no end.
 
         First sends what was acknowledged. In implicit mode that is all that the last poll returned,
         save what was acknowledged otherwise.
@@ -248,23 +282,41 @@ class ShareConsumer:
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
-                was given can't be read. It is given out again.
+                was given can't be read. What came before it was returned by the poll before. It is
+                given out again after a second; that of a topic that is no more is rejected.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
         client = self._open_client()
         with self._alone():
-            deadline_s = time.monotonic() + timeout
+            deadline_s = _deadline_s(timeout)
             self._accept_last()
             self._send(client)
             self._look_at_answers()
-            while True:
-                found = self._read(client)
-                left_s = deadline_s - time.monotonic()
-                if found or left_s <= 0:
-                    return found
-                self._send(client)
-                self._acquire(client, left_s)
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            found: list[Message] = []
+            try:
+                while True:
+                    self._read(client, found)
+                    left_s = deadline_s - time.monotonic()
+                    if found or left_s <= 0:
+                        break
+                    self._send(client)
+                    self._acquire(client, min(left_s, WAIT_S))
+            except BaseException:
+                self._give_back(found)
+                raise
+            if not self._config.is_explicit:
+                self._last_poll = list(map(_key, found))
+            return found
+
+    def _give_back(self, found: Iterable[Message]) -> None:
+        """Releases what nobody will see: the application has no word for it."""
+        with self._lock:
+            given = [self._holdings.take(_key(message)) for message in found]
+            self._queue(AcknowledgeType.RELEASE, 0, [each for each in given if each is not None])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -314,18 +366,30 @@ class ShareConsumer:
         elif isinstance(reply, LogtxError):
             raise reply
 
-    def _read(self, client: AttachedClient) -> list[Message]:
-        found: list[Message] = []
+    def _read(self, client: AttachedClient, found: list[Message]) -> None:
         while not found:
             if self._reading is None and not self._begin():
-                return found
+                return
             assert self._reading is not None, "it has begun"
             try:
                 self._take(client, found)
+            except TopicRecreatedError as error:
+                # Nobody can read it any more, and ids do not come back.
+                self._end(AcknowledgeType.REJECT)
+                self._fail(error, found)
+            except Exception as error:  # noqa: BLE001 - the application gets it
+                # At once, it would come again before all others.
+                self._end(AcknowledgeType.RELEASE, UNREADABLE_PAUSE_MS)
+                self._fail(error, found)
             except BaseException:
                 self._end(AcknowledgeType.RELEASE)
                 raise
-        return found
+
+    def _fail(self, error: Exception, found: list[Message]) -> None:
+        """Raises what happened behind messages by the next poll: these must be returned first."""
+        if not found:
+            raise error
+        self._failure = error
 
     def _begin(self) -> bool:
         with self._lock:
@@ -342,13 +406,12 @@ class ShareConsumer:
         assert self._reading is not None, "a lease is read"
         for message, name in self._reading:
             with self._lock:
-                if self._has_lost:
-                    self._end(AcknowledgeType.RELEASE)
-                    return
-                key = _key(message)
-                self._holdings.give(key, name)
-                if not self._config.is_explicit:
-                    self._last_poll.append(key)
+                has_lost = self._has_lost
+                if not has_lost:
+                    self._holdings.give(_key(message), name)
+            if has_lost:
+                self._end(AcknowledgeType.RELEASE)
+                return
             found.append(message)
             if len(found) >= self._config.poll_records:
                 self._renew(client)
@@ -368,13 +431,14 @@ class ShareConsumer:
         self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
 
     def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
-        """Ends reading a lease; says what becomes of the rest of it, if that is still its own."""
+        """Ends reading a lease; says what becomes of the rest of it. To release what is another's
+        by now changes nothing."""
         if self._reading is not None:
             self._reading.close()  # type: ignore[attr-defined]  # it is a generator
         self._reading = None
         with self._lock:
             rest = self._holdings.end()
-            if rest is not None and not self._has_lost:
+            if rest is not None:
                 self._outgoing.setdefault((type_, delay_ms), []).append(rest)
 
     def _renew(self, client: AttachedClient) -> None:
@@ -423,7 +487,7 @@ class ShareConsumer:
 
         Raises:
             NotHeldError: the message is not this consumer's, or acknowledged.
-            ValueError: these arguments don't go together.
+            ValueError: these arguments don't go together, or not with the implicit mode.
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         type_ = AcknowledgeType[ack_type.name]
@@ -431,6 +495,8 @@ class ShareConsumer:
             delay and type_ is not AcknowledgeType.RELEASE
         ):
             raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
+        if txn is not None or type_ is AcknowledgeType.RENEW:
+            self._check_explicit()
         key = _key(message)
         with self._lock:
             holdings = self._holdings
@@ -453,6 +519,8 @@ class ShareConsumer:
             NotHeldError: the message is not this consumer's, or acknowledged.
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
+        if txn is not None:
+            self._check_explicit()
         with self._lock:
             found = self._holdings.up_to(_key(message))
             if txn is None:
@@ -462,6 +530,14 @@ class ShareConsumer:
             raise _not_held(message)
         if txn is not None:
             self._send_acks(txn, found)
+
+    def _check_explicit(self) -> None:
+        # The next poll would accept what the transaction did not get, or what is still worked on.
+        if not self._config.is_explicit:
+            raise ValueError(
+                "set share.acknowledgement.mode=explicit: in implicit mode the next poll accepts"
+                " what this one returned, whatever becomes of the transaction"
+            )
 
     def _send_acks(self, txn: Acknowledging, given: Mapping[RecordKey, Given]) -> None:
         txn.send_acks(self.group_id, _by_partition(given.values()))
@@ -513,13 +589,16 @@ class ShareConsumer:
             return self._await_answers(timeout)
 
     def _await_answers(self, timeout: float) -> dict[KafkaPartition, LogtxError | None]:
-        deadline_s = time.monotonic() + timeout
+        deadline_s = _deadline_s(timeout)
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
             acks, future = self._sent[0]
+            left_s = max(0.0, deadline_s - time.monotonic())
             try:
-                reply = future.result(max(0.0, deadline_s - time.monotonic()))
+                reply = future.result(min(left_s, WAIT_S))
             except TimeoutError:
+                if left_s > WAIT_S:
+                    continue
                 raise RequestTimedOutError(
                     f"acknowledgements had no answer within {timeout:g} s ({self._why()})"
                 ) from None
@@ -628,6 +707,10 @@ def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
     return found._attach()
 
 
+def _deadline_s(timeout: float) -> float:
+    return time.monotonic() + timeout if timeout >= 0 else float("inf")
+
+
 def _key(message: Message) -> RecordKey:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None, "it was polled"
@@ -637,10 +720,10 @@ def _key(message: Message) -> RecordKey:
 
 
 def _by_partition(given: Iterable[Given]) -> list[Acks]:
-    spans: dict[Any, list[Any]] = {}
+    spans: dict[PartitionId, SpanMap[bool]] = {}
     for each in given:
-        spans.setdefault(each.partition, []).append(each.span)
-    return [Acks(partition, tuple(found)) for partition, found in spans.items()]
+        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
+    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
 
 
 def _not_held(message: Message) -> NotHeldError:

@@ -83,7 +83,7 @@ _error_of: Any = Message.error
 class ReadConfig:
     """Settings for reading ranges; picklable."""
 
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, Any]
     """librdkafka's settings, with ``bootstrap.servers``."""
     committed: bool = True
     """False means ``isolation.level=read_uncommitted``."""

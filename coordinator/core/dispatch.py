@@ -208,9 +208,20 @@ class Dispatch:
             if span is not None:
                 queue.turn += 1
                 here.active = consumer.number
+                self._want_more(queue, keys)
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
+
+    def _want_more(self, queue: _Queue, keys: Iterable[PartitionId]) -> None:
+        """Asks for ends of what is leased up to the end that is known.
+
+        Nobody waits while one partition has messages for all: the others would stand still.
+        """
+        for partition in keys:
+            here, end = queue.partitions.get(partition), self._ends.get(partition)
+            if end is None or (here is not None and here.next.offset >= end):
+                self.want(partition)
 
     def _may_have(
         self, subscription: Subscription, queue: _Queue, partition: PartitionId, asks: _Consumer

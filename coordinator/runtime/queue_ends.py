@@ -78,30 +78,36 @@ class QueueEnds:
                 if not wanted and not self._tenure.shard.queues.dispatch.wants_ends:
                     return
                 ends = await self._ends(wanted) if wanted else {}
-                self._pause_s = PAUSE_MIN_S if ends else min(self._pause_s * 2, PAUSE_MAX_S)
+                known = self._tenure.shard.queues.dispatch.end_of
+                moves = any(known(partition) != end for partition, end in ends.items())
+                self._pause_s = PAUSE_MIN_S if moves else min(self._pause_s * 2, PAUSE_MAX_S)
                 self._tenure.queue_ends_told(ends, self._now())
                 await asyncio.sleep(self._pause_s)
         finally:
             self._asking = False
 
     async def _ends(self, wanted: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        """Returns the ends that moved; what a leader did not answer for is missing."""
+        """Returns the ends, none lower than what is known; what has no answer is missing."""
         dispatch = self._tenure.shard.queues.dispatch
         keys = {partition.key for partition in wanted}
         ends = partial(self._log.each_end_offset, keys, timeout_s=TIMEOUT_S)
         try:
             told = await self._questions.ask(self._purpose, ends)
             moved: dict[PartitionId, int] = {}
+            stands: dict[PartitionId, int] = {}
             for partition in wanted:
-                end = told.get(partition.key)
-                if isinstance(end, int) and dispatch.end_of(partition) != end:
+                end, known = told.get(partition.key), dispatch.end_of(partition)
+                if isinstance(end, int) and known is not None and end <= known:
+                    stands[partition] = known  # One that is lower is of a broker behind.
+                elif isinstance(end, int):
                     moved[partition] = end
             if not moved:
-                return {}
+                return stands
             topics = sorted({partition.topic for partition in moved})
             ids = partial(self._log.topic_ids, topics, timeout_s=TIMEOUT_S)
             found = await self._questions.ask(self._purpose, ids)
         except (LogtxError, KafkaException):
             return {}  # They are asked again after the pause, which bounds how often.
         # A log that tells no ids has one topic for each name.
-        return {p: end for p, end in moved.items() if found.get(p.topic, "") == p.topic_id}
+        own = {p: end for p, end in moved.items() if found.get(p.topic, "") == p.topic_id}
+        return {**stands, **own}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,17 @@ import confluent_kafka
 import pytest
 
 import logtx
+from logtx.consumer import share_consumer
+from logtx.consumer.leased import LeaseReader
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.protocol.queues import AcknowledgeType
+from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import (
     AckConflictError,
+    BrokerError,
     ConcurrentUseError,
     ConfigError,
     GroupBoundError,
@@ -413,6 +417,105 @@ def test_what_a_transaction_refuses_is_held_as_before(queues: Queues, producer: 
         queue.acknowledge_cumulative(found[2], txn=txn)
     with pytest.raises(NotHeldError):
         queue.acknowledge(found[0])
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Lets the first reading of a lease fail before its message number `at`."""
+    read, failed = LeaseReader.messages, False
+
+    def messages(self: LeaseReader, lease: Lease) -> Iterator[Any]:
+        nonlocal failed
+        for number, each in enumerate(read(self, lease)):
+            if number == at and not failed:
+                failed = True
+                raise error
+            yield each
+
+    monkeypatch.setattr(LeaseReader, "messages", messages)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("error", [BrokerError("it is away"), KeyboardInterrupt()])
+def test_messages_before_what_can_not_be_read_are_not_lost(
+    queues: Queues,
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    error: BaseException,
+) -> None:
+    fill(producer, 3)
+    queue = queues(**{"share.acknowledgement.mode": mode})
+    breaking(monkeypatch, 2, error)
+    seen: list[Any] = []
+
+    def failed() -> bool:
+        try:
+            seen.extend(queue.poll(0.2))
+        except (BrokerError, KeyboardInterrupt):
+            return True
+        return False
+
+    eventually(failed)
+    seen += take(queue, 3 - len(seen))
+    assert values(seen) == [b"0", b"1", b"2"]
+
+
+def test_a_lease_that_another_has_meanwhile_is_given_up(queues: Queues, producer: Producer) -> None:
+    fill(producer, 3)
+    queue = queues(**{"max.poll.records": 1, "ack.timeout.ms": 60_000})
+    queue._config = replace(queue._config, poll_records=3)  # a lease of three, one at a time
+    eventually(lambda: queue._acquiring is not None or not queue.poll(0))
+    queue._config = replace(queue._config, poll_records=1)
+    assert len(take(queue, 1)) == 1
+    with queue._lock:
+        queue._has_lost = True
+    rest = take(queue, 2)
+    assert sorted(values(rest)) == [b"1", b"2"], "released, and given out again"
+
+
+def test_implicit_mode_has_no_transactions(queues: Queues, producer: Producer) -> None:
+    fill(producer, 1)
+    queue = queues(**{"share.acknowledgement.mode": "implicit"})
+    (message,) = take(queue, 1)
+    with producer.begin_transaction() as txn:
+        for refused in (queue.acknowledge, queue.acknowledge_cumulative):
+            with pytest.raises(ValueError, match="explicit"):
+                refused(message, txn=txn)
+        with pytest.raises(ValueError, match="explicit"):
+            queue.acknowledge(message, AcknowledgeType.RENEW)
+
+
+def test_what_is_placed_at_the_very_end_is_given_out_again(
+    queues: Queues, producer: Producer, memory_log: MemoryLog
+) -> None:
+    with closing(AdminQueries(memory_log, timeout_s=TIMEOUT_S)) as admin:
+        admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
+    with producer.begin_transaction() as txn:
+        for number in range(3):
+            txn.produce("orders", b"%d" % number, partition=0)
+    queue = queues()
+    first, second, third = take(queue, 3)
+    queue.acknowledge(first, RELEASE)
+    assert values(take(queue, 1)) == [b"0"]
+    queue.acknowledge(third)
+    queue.acknowledge(second, RELEASE)
+    assert values(take(queue, 1)) == [b"1"]
+
+
+def test_a_topic_made_anew_begins_at_its_first_message(
+    queues: Queues,
+    producer: Producer,
+    memory_log: MemoryLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_consumer, "ATTACH_AGAIN_S", 0.5)
+    fill(producer, 4)
+    queue = queues(**{"auto.offset.reset": "latest"})
+    assert queue.poll(0.5) == []
+    memory_log.delete_topic("orders")
+    memory_log.create_topic("orders", partitions=2)
+    fill(producer, 3)
+    assert sorted(values(take(queue, 3))) == [b"0", b"1", b"2"]
 
 
 def test_records_in_a_sidecar_are_told(queues: Queues, producer: Producer) -> None:

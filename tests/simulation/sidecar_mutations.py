@@ -63,12 +63,8 @@ def since_is_above_the_decision(patch: Patch) -> None:
 @caught_by("sidecars", of="snapshot")
 def snapshot_forgets_since(patch: Patch) -> None:
     """A snapshot has no `since`: the next owner marks the main partition, and points nowhere."""
-    rows = snapshot._rows
-
-    def mutant(*arguments: Any) -> Any:
-        return (*rows(*arguments)[:-1], [])
-
-    patch(snapshot, "_rows", mutant)
+    row = snapshot.SnapshotSince
+    patch(snapshot, "SnapshotSince", lambda begin, _: row(begin, ()))
 
 
 @caught_by("exactly-once", of="consumer")

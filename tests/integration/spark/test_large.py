@@ -51,7 +51,9 @@ class Topic:
             writer = writers[number % branches] if branches else transaction
             writer.produce(self.name, b"%d-%d" % (self.end, number), partition=0)
             if other is not None and number == count // 2:
+                self.producer.flush()  # Or the others would wait for their TxId, and come behind.
                 other.produce(self.name, b"stray", partition=0)
+                self.producer.flush()
         for branch in writers:
             transaction.accept(branch.finish())
             branch.close()
