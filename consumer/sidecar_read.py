@@ -209,7 +209,12 @@ class SidecarReader:
             del self._ranges[each.key]
         if each.is_assigned and self._consumer is not None:
             each.is_assigned = False
-            self._consumer.incremental_unassign([KafkaPartition(*each.key)])
+            place = [KafkaPartition(*each.key)]
+            if each.paused:
+                # A pause outlives the assignment: the next range here would never be fetched.
+                self._consumer.resume(place)
+                each.paused = False
+            self._consumer.incremental_unassign(place)
 
     def forget(self, buffer: PartitionBuffer) -> None:
         """Stops reading for a buffer whose partition is no longer read."""

@@ -1,0 +1,100 @@
+"""Reading ranges of sidecars: what one range leaves to the next, and to its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pointers import StreamRequest
+from logtx.consumer.sidecar_read import AHEAD_MAX_RECORDS, SidecarReader
+from logtx.journal.control import TopicPartition
+from logtx.journal.logs.interface import Log
+
+
+class Waiting:
+    """A buffer that waits for a range of its topic's sidecar."""
+
+    def __init__(self, topic: str) -> None:
+        self.sidecar = f"{topic}._txnlog", 0
+        self.pointer, self.ahead, self.is_open = 5, 0, False
+
+    def stream_wanted(self) -> StreamRequest:
+        return StreamRequest(b"x" * 16, self.pointer, self.sidecar, 0, 9, self.is_open, self.ahead)
+
+    def open_stream(self, *_: object) -> None:
+        self.is_open = True
+
+    def reopen_stream(self) -> None:
+        self.is_open = False
+
+
+class Fetched:
+    """The second consumer, which tells what is assigned and paused, and gives out `events`."""
+
+    def __init__(self) -> None:
+        self.assigned: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
+        self.events: list[Any] = []
+
+    def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
+        self.assigned |= {(p.topic, p.partition) for p in places}
+
+    def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
+        self.assigned -= {(p.topic, p.partition) for p in places}
+
+    def pause(self, places: Sequence[KafkaPartition]) -> None:
+        self.paused |= {(p.topic, p.partition) for p in places}
+
+    def resume(self, places: Sequence[KafkaPartition]) -> None:
+        self.paused -= {(p.topic, p.partition) for p in places}
+
+    def poll(self, _: float) -> Any:
+        return self.events.pop() if self.events else None
+
+    def consume(self, *_: object) -> list[Any]:
+        return []
+
+
+class Brokers:
+    """A log whose sidecars hold all that is asked for."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.asked: list[str] = []
+        self.fetched = Fetched()
+
+    def start_offset(self, topic: str, _: int, *, timeout_s: float) -> int:
+        assert timeout_s > 0
+        self.asked.append(topic)
+        return 0
+
+    def end_offset(self, *_: object, timeout_s: float) -> int:
+        assert timeout_s > 0
+        return 10
+
+    def consumer(self, _: object) -> Fetched:
+        return self.fetched
+
+
+def reader_of(log: Brokers) -> SidecarReader:
+    return SidecarReader(cast(Log, log), {}, lambda: log.now_s)
+
+
+def step(reader: SidecarReader, *buffers: Waiting) -> bool:
+    return reader.step(cast(list[PartitionBuffer], list(buffers)), 0)
+
+
+def test_a_range_that_was_paused_leaves_no_pause_to_the_next() -> None:
+    log, buffer = Brokers(), Waiting("a")
+    reader = reader_of(log)
+    step(reader, buffer)
+    buffer.ahead = AHEAD_MAX_RECORDS + 1
+    step(reader, buffer)
+    assert log.fetched.paused == {buffer.sidecar}
+    buffer.pointer, buffer.ahead, buffer.is_open = 6, 0, False
+    step(reader, buffer)
+    assert log.fetched.assigned == {buffer.sidecar}
+    assert not log.fetched.paused
