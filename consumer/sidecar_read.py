@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import UnknownTopicError
+from ..journal.errors import BrokerError, UnknownTopicError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.sidecar import to_delivered
 from .core.buffer import PartitionBuffer
@@ -103,9 +103,6 @@ class SidecarReader:
         Returns:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
-
-        Raises:
-            BrokerError: a sidecar's start or end could not be fetched; call again.
         """
         wanted = {
             request.sidecar: (buffer, request)
@@ -143,7 +140,6 @@ class SidecarReader:
         now_s = self._clock()
         if now_s < each.ask_s:
             return False
-        each.ask_s = now_s + AGAIN_S
         topic, partition = request.sidecar
         try:
             start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
@@ -151,6 +147,13 @@ class SidecarReader:
         except UnknownTopicError:
             # To brokers that have not heard of it yet, or it was deleted.
             start, end = 0, 0
+        except BrokerError as error:
+            # It may have no leader: as long as that took, the others are served.
+            asked_s = self._clock()
+            each.ask_s = asked_s + max(AGAIN_S, asked_s - now_s)
+            _LOG.warning("sidecar_not_told topic=%s partition=%d error=%s", topic, partition, error)
+            return True
+        each.ask_s = self._clock() + AGAIN_S
         if start <= request.next_offset and end <= request.last_offset:
             each.short_s = each.short_s or now_s
             if now_s - each.short_s < CONFIRM_S:

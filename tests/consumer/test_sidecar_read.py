@@ -11,6 +11,7 @@ from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pointers import StreamRequest
 from logtx.consumer.sidecar_read import AHEAD_MAX_RECORDS, SidecarReader
 from logtx.journal.control import TopicPartition
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs.interface import Log
 
 
@@ -65,10 +66,14 @@ class Brokers:
         self.now_s = 100.0
         self.asked: list[str] = []
         self.fetched = Fetched()
+        self.leaderless = ""
 
     def start_offset(self, topic: str, _: int, *, timeout_s: float) -> int:
         assert timeout_s > 0
         self.asked.append(topic)
+        if topic == self.leaderless:
+            self.now_s += timeout_s
+            raise BrokerError("no leader")
         return 0
 
     def end_offset(self, *_: object, timeout_s: float) -> int:
@@ -98,3 +103,19 @@ def test_a_range_that_was_paused_leaves_no_pause_to_the_next() -> None:
     step(reader, buffer)
     assert log.fetched.assigned == {buffer.sidecar}
     assert not log.fetched.paused
+
+
+def test_a_sidecar_without_a_leader_holds_up_no_other() -> None:
+    log, without, other = Brokers(), Waiting("a"), Waiting("b")
+    log.leaderless = without.sidecar[0]
+    reader = reader_of(log)
+    step(reader, without, other)
+    assert log.fetched.assigned == {other.sidecar}
+    for _ in range(10):  # And is not asked again at once.
+        log.now_s += 0.1
+        step(reader, without, other)
+    assert log.asked.count(log.leaderless) == 1
+    log.leaderless = ""
+    log.now_s += 10
+    step(reader, without, other)
+    assert log.fetched.assigned == {without.sidecar, other.sidecar}
