@@ -61,7 +61,7 @@ def delivered(main: TopicPartition, record: Record) -> Record:
 class _Range:
     """A range that is being read for a buffer."""
 
-    def __init__(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
+    def __init__(self, buffer: PartitionBuffer, request: StreamRequest, ask_s: float) -> None:
         self.buffer = buffer
         self.identity = request.txid, request.pointer_offset
         self.key = request.sidecar
@@ -69,7 +69,7 @@ class _Range:
         self.is_assigned = False
         self.short_s: float | None = None
         """When the sidecar's end was first told to lie below what is to be read."""
-        self.ask_s = 0.0
+        self.ask_s = ask_s
         """When to ask for the sidecar's start and end next."""
 
 
@@ -94,6 +94,8 @@ class SidecarReader:
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
         self._ranges: dict[TopicPartition, _Range] = {}
+        self._ask_s: dict[TopicPartition, float] = {}
+        """When to ask next for a sidecar whose reading was refused."""
 
     def step(self, buffers: Sequence[PartitionBuffer], timeout_s: float) -> bool:
         """Reads one slice for these buffers, those that need nothing among them.
@@ -116,7 +118,7 @@ class SidecarReader:
         asked = False
         for key, (buffer, request) in wanted.items():
             if key not in self._ranges:
-                self._ranges[key] = _Range(buffer, request)
+                self._ranges[key] = _Range(buffer, request, self._ask_s.pop(key, 0.0))
             asked = self._prepare(self._ranges[key], request) or asked
         reads = any(each.is_assigned and not each.paused for each in self._ranges.values())
         if reads:
@@ -205,6 +207,7 @@ class SidecarReader:
         _LOG.warning("sidecar_read_error topic=%s partition=%d error=%s", topic, partition, error)
         # Deleted while we read, or a passing error: the next step looks again where it begins.
         self._drop(each)
+        self._ask_s[each.key] = each.ask_s
         each.buffer.reopen_stream()
 
     def _drop(self, each: _Range) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer.core.buffer import PartitionBuffer
@@ -30,6 +31,22 @@ class Waiting:
 
     def reopen_stream(self) -> None:
         self.is_open = False
+
+
+class Refused:
+    """An event in the place of a sidecar's records."""
+
+    def __init__(self, sidecar: TopicPartition) -> None:
+        self._sidecar = sidecar
+
+    def topic(self) -> str:
+        return self._sidecar[0]
+
+    def partition(self) -> int:
+        return self._sidecar[1]
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Fetched:
@@ -119,3 +136,13 @@ def test_a_sidecar_without_a_leader_holds_up_no_other() -> None:
     log.now_s += 10
     step(reader, without, other)
     assert log.fetched.assigned == {without.sidecar, other.sidecar}
+
+
+def test_a_sidecar_that_refuses_is_asked_again_after_a_pause() -> None:
+    log, buffer = Brokers(), Waiting("a")
+    reader = reader_of(log)
+    for _ in range(100):
+        log.fetched.events = [Refused(buffer.sidecar)]
+        step(reader, buffer)
+        log.now_s += 0.01
+    assert 2 <= len(log.asked) <= 5
