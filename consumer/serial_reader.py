@@ -393,7 +393,7 @@ class SerialReader:
 
     def _read(self, share: _Share) -> Iterator[Record]:
         buffer, entry = share.buffer, share.entry
-        progress_s = time.monotonic()
+        progress_s, reached = time.monotonic(), -1
         while True:
             records = buffer.stream(entry)
             yield from records
@@ -401,8 +401,9 @@ class SerialReader:
                 raise entry.error.with_traceback(None)
             if not isinstance(entry, PointedTransaction) or entry.taken == entry.total:
                 return
-            if records:
-                progress_s = time.monotonic()
+            if records or entry.next_side > reached:
+                # Records of other transactions count, too: there may be many in between.
+                progress_s, reached = time.monotonic(), entry.next_side
             elif time.monotonic() - progress_s > STALLED_S:
                 topic, partition = entry.sidecar
                 raise BrokerError(
