@@ -376,7 +376,7 @@ class SerialReader:
     def _records(self, given: list[tuple[_Share, Position]]) -> Iterator[Message]:
         try:
             for share, _ in given:
-                for record in self._read(share):
+                for record in self._read(share, given):
                     if self._given is not given:
                         return
                     self._counters.delivered_records += 1
@@ -391,10 +391,10 @@ class SerialReader:
                 self.take_back()
             raise
 
-    def _read(self, share: _Share) -> Iterator[Record]:
+    def _read(self, share: _Share, given: list[tuple[_Share, Position]]) -> Iterator[Record]:
         buffer, entry = share.buffer, share.entry
         progress_s, reached = time.monotonic(), -1
-        while True:
+        while self._given is given:  # Of one that was left, nothing is read any more.
             records = buffer.stream(entry)
             yield from records
             if entry.error is not None:

@@ -257,6 +257,22 @@ def test_the_rest_of_a_transaction_may_be_left_unread(
     assert first == [b"0 0", b"1 0", b"2 0"]
 
 
+def test_records_of_a_transaction_that_was_left_end_at_once(
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.serial_reader.STALLED_S", 1.0)
+    topic = make_topic()
+    for number in range(2):
+        committed(producer, topic, *(f"{number} {each}" for each in range(50)))
+    transactions = consumer(topic).transactions(TIMEOUT_S)
+    left, present = next(transactions), next(transactions)
+    assert list(left.records) == []
+    assert len(list(present.records)) == 50
+
+
 def test_a_sidecar_that_lost_records_stops_its_readers(
     log: Log,
     producer: logtx.Producer,

@@ -467,4 +467,4 @@ def test_others_records_in_a_sidecar_count_as_progress(monkeypatch: pytest.Monke
     reader = SimpleNamespace(
         _reading=SimpleNamespace(wake_all=lambda: None, work=work), _given=given
     )
-    assert len(list(SerialReader._read(cast(Any, reader), cast(Any, share)))) == 2
+    assert len(list(SerialReader._read(cast(Any, reader), cast(Any, share), given))) == 2
