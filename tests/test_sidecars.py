@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import logtx
 from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicError
@@ -191,6 +192,39 @@ def test_nobody_names_a_sidecar(
             txn.produce(sidecar_of(topic), "x", partition=0)
         txn.abort()
     del servers
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_pattern_that_matches_a_sidecar_delivers_once(
+    servers: dict[str, Any],
+    log: Log,
+    producer: logtx.Producer,
+    make_topic: MakeTopic,
+    strategy: str,
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one", "two")
+    settings = {
+        **servers,
+        "group.id": f"all-{topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": strategy,
+    }
+    told = []
+    with logtx.Consumer(settings, log=log) as reader:
+        reader.subscribe([f"^{topic}.*"], on_assign=lambda _, given: told.extend(given))
+        assert values(reader, 2) == [b"one", b"two"]
+        committed(producer, topic, "three")
+        assert values(reader, 1) == [b"three"]
+        assert reader.poll(0.5) is None
+        assert {p.topic for p in told} == {topic} == {p.topic for p in reader.assignment()}
+        reader.commit(asynchronous=False)
+        reader.unsubscribe()
+        with pytest.raises(UnsupportedTopicError, match=f"Read {topic}$"):
+            reader.subscribe([sidecar_of(topic)])
+        with pytest.raises(UnsupportedTopicError, match=f"Read {topic}$"):
+            reader.assign([TopicPartition(sidecar_of(topic), 0, 0)])
 
 
 def test_serial_order_joins_both_kinds_over_partitions(
