@@ -194,6 +194,27 @@ def test_nobody_names_a_sidecar(
     del servers
 
 
+def test_an_offset_out_of_a_sidecar_is_committed_only_while_it_is_known(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one", "two", "three")
+    reader = consumer(topic, enable_auto_commit=False)
+    first = None
+    while first is None:
+        first = reader.poll(TIMEOUT_S)
+    behind = TopicPartition(topic, 0, first.offset() + 1)
+    reader.commit(offsets=[behind], asynchronous=False)
+    (stored,) = reader.committed([TopicPartition(topic, 0)])
+    reader.seek(stored)
+    with pytest.raises(ConsumerError, match="out of a sidecar"):
+        reader.commit(offsets=[behind], asynchronous=False)
+    with pytest.raises(ConsumerError, match="out of a sidecar"):
+        reader.seek(behind)
+    assert reader.committed([TopicPartition(topic, 0)]) == [stored]
+    assert values(reader, 2) == [b"two", b"three"]
+
+
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_pattern_that_matches_a_sidecar_delivers_once(
     servers: dict[str, Any],
