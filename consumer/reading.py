@@ -650,7 +650,9 @@ class Reading:
     def _unblock(self, assigned: Assigned) -> None:
         if not assigned.buffer.blocked:
             self._blocked.discard(assigned.key)
-            self.release(assigned)
+            # A long stream unblocks it time and again, while more waits behind it than should.
+            if assigned.throttled and assigned.waiting_records <= AHEAD_MAX_RECORDS:
+                self.release(assigned)
         self._wake(assigned)
 
     def _side_read(self) -> bool:
