@@ -2,19 +2,23 @@
 
 Begins a partition at its position, commits when it goes (``enable.auto.commit``), and tells of the
 group's rebalances.
+
+A pattern may match sidecars, too. The group assigns those like others, and here nobody reads them:
+what they hold is delivered with the topics they belong to.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_END, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.logs.interface import LogConsumer
+from ..journal.sidecar import check_read_by_user, is_sidecar
 from .config import ConsumerConfig
 from .lifetime import weakly
 from .positions import Positions, key_of
@@ -53,6 +57,9 @@ class Assignment:
 
     def subscribe(self, topics: list[str]) -> None:
         """Joins the group for these topics."""
+        for topic in topics:
+            if not topic.startswith("^"):
+                check_read_by_user(topic)
         self.subscribed = True
         calls = weakly(self._assigned), weakly(self._revoked), weakly(self._lost)
         self._inner.subscribe(topics, *calls)
@@ -67,6 +74,7 @@ class Assignment:
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions and no others."""
+        _check(partitions)
         # It waits for the answer: the positions are asked for next.
         self.commit_before_leaving(list(self._reading.assigned))
         with self._reading.moving():
@@ -83,6 +91,7 @@ class Assignment:
 
     def add(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions too."""
+        _check(partitions)
         with self._reading.moving():
             self._positions.restore(partitions)
             self._reading.reassign([key_of(p) for p in partitions])
@@ -99,7 +108,8 @@ class Assignment:
 
     # ---- rebalances -----------------------------------------------------------------------------
 
-    def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+    def _assigned(self, _: LogConsumer, given: list[KafkaPartition]) -> None:
+        partitions, sidecars = _without_sidecars(given)
         if self.closing:
             # The rebalance began before `close`: positions can't be fetched any more.
             self._take_over([])
@@ -112,16 +122,23 @@ class Assignment:
         except BaseException:
             # A partition may not be read without its position; the next poll tries again.
             self.unrestored += partitions
-            self._take_over([])
+            self._take_over([], sidecars)
             raise
-        self._take_over(partitions)
+        self._take_over(partitions, sidecars)
         _LOG.info("assigned group=%s partitions=%d", self._config.group_id, len(partitions))
         self._tell("assign", partitions)
 
-    def _take_over(self, partitions: list[KafkaPartition]) -> None:
+    def _take_over(
+        self, partitions: list[KafkaPartition], sidecars: Iterable[KafkaPartition] = ()
+    ) -> None:
         places = [self._reading.assigned[key_of(p)].kafka() for p in partitions]
         if self._config.cooperative:
-            self._inner.incremental_assign(places)
+            # librdkafka gives back one by one what it was given: it must have the sidecars, too.
+            unread = [KafkaPartition(p.topic, p.partition, OFFSET_END) for p in sidecars]
+            self._reading.pass_over(p.topic for p in unread)
+            self._inner.incremental_assign(places + unread)
+            if unread:
+                self._inner.pause(unread)
         else:
             self._inner.assign(places)
 
@@ -135,7 +152,8 @@ class Assignment:
         self.unrestored = []
         self._tell("assign", partitions)
 
-    def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+    def _revoked(self, _: LogConsumer, given: list[KafkaPartition]) -> None:
+        partitions, _sidecars = _without_sidecars(given)
         try:
             if self.before_revocation is not None:
                 self.before_revocation()
@@ -156,7 +174,8 @@ class Assignment:
                 "commit_before_leaving_failed group=%s error=%s", self._config.group_id, error
             )
 
-    def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+    def _lost(self, _: LogConsumer, given: list[KafkaPartition]) -> None:
+        partitions, _sidecars = _without_sidecars(given)
         # Another member may own them already, so we commit nothing for them.
         self._forget(partitions)
         _LOG.warning("lost group=%s partitions=%d", self._config.group_id, len(partitions))
@@ -166,3 +185,17 @@ class Assignment:
         gone = {key_of(p) for p in partitions}
         self._positions.give_up(gone)
         self.unrestored = [p for p in self.unrestored if key_of(p) not in gone]
+
+
+def _check(partitions: Iterable[KafkaPartition]) -> None:
+    for partition in partitions:
+        check_read_by_user(partition.topic)
+
+
+def _without_sidecars(
+    given: Sequence[KafkaPartition],
+) -> tuple[list[KafkaPartition], list[KafkaPartition]]:
+    return (
+        [p for p in given if not is_sidecar(p.topic)],
+        [p for p in given if is_sidecar(p.topic)],
+    )

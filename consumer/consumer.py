@@ -155,6 +155,11 @@ class Consumer:
         partitions: `on_assign` after their positions are restored, `on_revoke` before positions are
         committed (``enable.auto.commit``) and the partitions given back, `on_lost` after another
         member may have taken them. Without `on_lost`, `on_revoke` is called in its place.
+
+        A pattern may match sidecars. They are not read for themselves, and no callback names them.
+
+        Raises:
+            UnsupportedTopicError: one of the topics is a sidecar: name the topic it belongs to.
         """
         self._check_open()
         given = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -179,6 +184,7 @@ class Consumer:
 
         Raises:
             RetriableError, KafkaException: the committed positions could not be fetched.
+            UnsupportedTopicError: one is of a sidecar: name the topic it belongs to.
         """
         self._check_alone()
         self._assignment.assign(partitions)

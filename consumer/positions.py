@@ -44,6 +44,7 @@ from ..journal.errors import (
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
+from ..journal.sidecar import is_delivered_from_sidecar
 from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig, OffsetsStorage
 from .core.looks import OFFSET_TIMEOUT_S
@@ -87,6 +88,18 @@ def _known(assigned: Assigned, partition: KafkaPartition) -> Position | None:
         return present if told.place == present.place and told.o1 == told.o2 else told
     after = assigned.buffer.position_after(partition.offset - 1)
     return after or (present if partition.offset == present.o2 else None)
+
+
+def _check_in_log(partition: KafkaPartition) -> None:
+    """Refuses the offset of a message out of a sidecar: in the partition itself is none of it."""
+    if is_delivered_from_sidecar(partition.offset):
+        raise ConsumerError(
+            f"offset {partition.offset} of {partition.topic}[{partition.partition}] is that of a"
+            " message out of a sidecar, which was not delivered lately, since the partition was"
+            " assigned or moved: give the message itself, or what position() or committed()"
+            " returned",
+            kafka_code=KafkaError._INVALID_ARG,
+        )
 
 
 def place_of(key: TopicPartition, position: Position | None) -> KafkaPartition:
@@ -209,7 +222,9 @@ class Positions:
         Raises:
             KafkaException: there is no offset, and ``auto.offset.reset=error``.
             BrokerError: the log's start or end could not be fetched.
+            ConsumerError: the offset is that of a message out of a sidecar.
         """
+        _check_in_log(partition)
         if partition.offset >= 0:
             return Position.from_metadata(partition.offset, partition.metadata), StartedAt.ELSEWHERE
         key = topic, number = key_of(partition)
@@ -298,7 +313,10 @@ class Positions:
         """Returns the position that an offset of the application names."""
         told = Position.from_metadata(partition.offset, partition.metadata)
         assigned = self._reading.assigned.get(key_of(partition))
-        return told if assigned is None else _known(assigned, partition) or told
+        known = None if assigned is None else _known(assigned, partition)
+        if known is None:
+            _check_in_log(partition)
+        return known or told
 
     def commit_moved(
         self, keys: Sequence[TopicPartition], *, wait: bool

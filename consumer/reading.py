@@ -100,7 +100,7 @@ class Reading:
         self.changes = 0
         """How often partitions were begun or stopped."""
         self._topics: set[str] = set()
-        """All topics that were ever assigned: records come from no other."""
+        """All topics that were ever assigned, or passed over: records come from no other."""
         self.counters = counters
         self._inner = inner
         self._config = config
@@ -248,6 +248,10 @@ class Reading:
             _LOG.info("reading_restarted partitions=%d", len(self.assigned))
             self.reassign(list(self.assigned))
         self.interrupted = False
+
+    def pass_over(self, topics: Iterable[str]) -> None:
+        """Notes topics of which records may come, and are dropped: nobody reads them here."""
+        self._topics.update(topics)
 
     def require(self, key: TopicPartition) -> Assigned:
         """Returns an assigned partition.
@@ -646,7 +650,9 @@ class Reading:
     def _unblock(self, assigned: Assigned) -> None:
         if not assigned.buffer.blocked:
             self._blocked.discard(assigned.key)
-            self.release(assigned)
+            # A long stream unblocks it time and again, while more waits behind it than should.
+            if assigned.throttled and assigned.waiting_records <= AHEAD_MAX_RECORDS:
+                self.release(assigned)
         self._wake(assigned)
 
     def _side_read(self) -> bool:

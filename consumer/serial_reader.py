@@ -376,7 +376,7 @@ class SerialReader:
     def _records(self, given: list[tuple[_Share, Position]]) -> Iterator[Message]:
         try:
             for share, _ in given:
-                for record in self._read(share):
+                for record in self._read(share, given):
                     if self._given is not given:
                         return
                     self._counters.delivered_records += 1
@@ -391,18 +391,19 @@ class SerialReader:
                 self.take_back()
             raise
 
-    def _read(self, share: _Share) -> Iterator[Record]:
+    def _read(self, share: _Share, given: list[tuple[_Share, Position]]) -> Iterator[Record]:
         buffer, entry = share.buffer, share.entry
-        progress_s = time.monotonic()
-        while True:
+        progress_s, reached = time.monotonic(), -1
+        while self._given is given:  # Of one that was left, nothing is read any more.
             records = buffer.stream(entry)
             yield from records
             if entry.error is not None:
                 raise entry.error.with_traceback(None)
             if not isinstance(entry, PointedTransaction) or entry.taken == entry.total:
                 return
-            if records:
-                progress_s = time.monotonic()
+            if records or entry.next_side > reached:
+                # Records of other transactions count, too: there may be many in between.
+                progress_s, reached = time.monotonic(), entry.next_side
             elif time.monotonic() - progress_s > STALLED_S:
                 topic, partition = entry.sidecar
                 raise BrokerError(

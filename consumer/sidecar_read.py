@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import UnknownTopicError
+from ..journal.errors import BrokerError, UnknownTopicError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.sidecar import to_delivered
 from .core.buffer import PartitionBuffer
@@ -61,7 +61,7 @@ def delivered(main: TopicPartition, record: Record) -> Record:
 class _Range:
     """A range that is being read for a buffer."""
 
-    def __init__(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
+    def __init__(self, buffer: PartitionBuffer, request: StreamRequest, ask_s: float) -> None:
         self.buffer = buffer
         self.identity = request.txid, request.pointer_offset
         self.key = request.sidecar
@@ -69,7 +69,7 @@ class _Range:
         self.is_assigned = False
         self.short_s: float | None = None
         """When the sidecar's end was first told to lie below what is to be read."""
-        self.ask_s = 0.0
+        self.ask_s = ask_s
         """When to ask for the sidecar's start and end next."""
 
 
@@ -94,6 +94,8 @@ class SidecarReader:
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
         self._ranges: dict[TopicPartition, _Range] = {}
+        self._ask_s: dict[TopicPartition, float] = {}
+        """When to ask next for a sidecar whose reading was refused."""
 
     def step(self, buffers: Sequence[PartitionBuffer], timeout_s: float) -> bool:
         """Reads one slice for these buffers, those that need nothing among them.
@@ -103,9 +105,6 @@ class SidecarReader:
         Returns:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
-
-        Raises:
-            BrokerError: a sidecar's start or end could not be fetched; call again.
         """
         wanted = {
             request.sidecar: (buffer, request)
@@ -119,7 +118,7 @@ class SidecarReader:
         asked = False
         for key, (buffer, request) in wanted.items():
             if key not in self._ranges:
-                self._ranges[key] = _Range(buffer, request)
+                self._ranges[key] = _Range(buffer, request, self._ask_s.pop(key, 0.0))
             asked = self._prepare(self._ranges[key], request) or asked
         reads = any(each.is_assigned and not each.paused for each in self._ranges.values())
         if reads:
@@ -143,7 +142,6 @@ class SidecarReader:
         now_s = self._clock()
         if now_s < each.ask_s:
             return False
-        each.ask_s = now_s + AGAIN_S
         topic, partition = request.sidecar
         try:
             start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
@@ -151,6 +149,13 @@ class SidecarReader:
         except UnknownTopicError:
             # To brokers that have not heard of it yet, or it was deleted.
             start, end = 0, 0
+        except BrokerError as error:
+            # It may have no leader: as long as that took, the others are served.
+            asked_s = self._clock()
+            each.ask_s = asked_s + max(AGAIN_S, asked_s - now_s)
+            _LOG.warning("sidecar_not_told topic=%s partition=%d error=%s", topic, partition, error)
+            return True
+        each.ask_s = self._clock() + AGAIN_S
         if start <= request.next_offset and end <= request.last_offset:
             each.short_s = each.short_s or now_s
             if now_s - each.short_s < CONFIRM_S:
@@ -202,6 +207,7 @@ class SidecarReader:
         _LOG.warning("sidecar_read_error topic=%s partition=%d error=%s", topic, partition, error)
         # Deleted while we read, or a passing error: the next step looks again where it begins.
         self._drop(each)
+        self._ask_s[each.key] = each.ask_s
         each.buffer.reopen_stream()
 
     def _drop(self, each: _Range) -> None:
@@ -209,7 +215,12 @@ class SidecarReader:
             del self._ranges[each.key]
         if each.is_assigned and self._consumer is not None:
             each.is_assigned = False
-            self._consumer.incremental_unassign([KafkaPartition(*each.key)])
+            place = [KafkaPartition(*each.key)]
+            if each.paused:
+                # A pause outlives the assignment: the next range here would never be fetched.
+                self._consumer.resume(place)
+                each.paused = False
+            self._consumer.incremental_unassign(place)
 
     def forget(self, buffer: PartitionBuffer) -> None:
         """Stops reading for a buffer whose partition is no longer read."""

@@ -66,6 +66,19 @@ def check_named_by_user(topic: str) -> None:
         )
 
 
+def check_read_by_user(topic: str) -> None:
+    """Refuses the name of a sidecar where a user names a topic to read.
+
+    Raises:
+        UnsupportedTopicError: it is one.
+    """
+    if is_sidecar(topic):
+        raise UnsupportedTopicError(
+            f"{topic} is the sidecar of {main_of(topic)}: its records are delivered as records of"
+            f" {main_of(topic)}, once they are committed. Read {main_of(topic)}"
+        )
+
+
 def to_delivered(offset: int) -> int:
     """Returns the offset that a record of a sidecar has when it is delivered."""
     return offset + OFFSETS_FROM

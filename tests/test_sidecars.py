@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import logtx
 from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicError
@@ -193,6 +194,60 @@ def test_nobody_names_a_sidecar(
     del servers
 
 
+def test_an_offset_out_of_a_sidecar_is_committed_only_while_it_is_known(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one", "two", "three")
+    reader = consumer(topic, enable_auto_commit=False)
+    first = None
+    while first is None:
+        first = reader.poll(TIMEOUT_S)
+    behind = TopicPartition(topic, 0, first.offset() + 1)
+    reader.commit(offsets=[behind], asynchronous=False)
+    (stored,) = reader.committed([TopicPartition(topic, 0)])
+    reader.seek(stored)
+    with pytest.raises(ConsumerError, match="out of a sidecar"):
+        reader.commit(offsets=[behind], asynchronous=False)
+    with pytest.raises(ConsumerError, match="out of a sidecar"):
+        reader.seek(behind)
+    assert reader.committed([TopicPartition(topic, 0)]) == [stored]
+    assert values(reader, 2) == [b"two", b"three"]
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_pattern_that_matches_a_sidecar_delivers_once(
+    servers: dict[str, Any],
+    log: Log,
+    producer: logtx.Producer,
+    make_topic: MakeTopic,
+    strategy: str,
+) -> None:
+    topic = make_topic()
+    committed(producer, topic, "one", "two")
+    settings = {
+        **servers,
+        "group.id": f"all-{topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": strategy,
+    }
+    told = []
+    with logtx.Consumer(settings, log=log) as reader:
+        reader.subscribe([f"^{topic}.*"], on_assign=lambda _, given: told.extend(given))
+        assert values(reader, 2) == [b"one", b"two"]
+        committed(producer, topic, "three")
+        assert values(reader, 1) == [b"three"]
+        assert reader.poll(0.5) is None
+        assert {p.topic for p in told} == {topic} == {p.topic for p in reader.assignment()}
+        reader.commit(asynchronous=False)
+        reader.unsubscribe()
+        with pytest.raises(UnsupportedTopicError, match=f"Read {topic}$"):
+            reader.subscribe([sidecar_of(topic)])
+        with pytest.raises(UnsupportedTopicError, match=f"Read {topic}$"):
+            reader.assign([TopicPartition(sidecar_of(topic), 0, 0)])
+
+
 def test_serial_order_joins_both_kinds_over_partitions(
     producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, unique: Any
 ) -> None:
@@ -255,6 +310,22 @@ def test_the_rest_of_a_transaction_may_be_left_unread(
         if len(first) == 3:
             break
     assert first == [b"0 0", b"1 0", b"2 0"]
+
+
+def test_records_of_a_transaction_that_was_left_end_at_once(
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.serial_reader.STALLED_S", 1.0)
+    topic = make_topic()
+    for number in range(2):
+        committed(producer, topic, *(f"{number} {each}" for each in range(50)))
+    transactions = consumer(topic).transactions(TIMEOUT_S)
+    left, present = next(transactions), next(transactions)
+    assert list(left.records) == []
+    assert len(list(present.records)) == 50
 
 
 def test_a_sidecar_that_lost_records_stops_its_readers(

@@ -16,6 +16,7 @@ from ...journal.txid import TxId
 from .entries import EndedTransaction, EntryState, PlainRun, Share, advance
 from .past import Past
 from .pending import PendingTransactionMap, Record
+from .pointers import PointedTransaction
 
 
 class DeliveryQueue:
@@ -78,8 +79,11 @@ class DeliveryQueue:
 
     @property
     def queued_records(self) -> int:
-        """Number of records that are read, not pending, and waiting to be taken."""
-        return sum(len(e.records) if isinstance(e, PlainRun) else e.available for e in self._queue)
+        """Number of records that are read, not pending, and waiting to be taken.
+
+        A pointer counts as one more: without records that are read it takes memory, too.
+        """
+        return sum(map(_weight, self._queue))
 
     @property
     def failure(self) -> ConsumerError | None:
@@ -181,3 +185,12 @@ class DeliveryQueue:
         topic, partition = self.partition
         txid = TxId.from_bytes(entry.txid)
         return f"transaction {txid} in {topic}[{partition}], marker {entry.marker_offset}: {what}"
+
+
+def _weight(entry: PlainRun | EndedTransaction) -> int:
+    if isinstance(entry, PlainRun):
+        return len(entry.records)
+    if isinstance(entry, PointedTransaction):
+        # What was taken of it is not held any more.
+        return max(0, entry.available - entry.taken) + 1
+    return entry.available

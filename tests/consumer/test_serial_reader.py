@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer import serial_reader
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import serial_order
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.journal_tail import JournalTail
-from logtx.consumer.serial_reader import CommittedTransaction
-from logtx.journal.control import TXID_HEADER
+from logtx.consumer.serial_reader import CommittedTransaction, SerialReader
+from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, BranchRange, Marker, encode_marker
 from logtx.journal.errors import (
     BrokerError,
     LogtxError,
@@ -23,11 +28,14 @@ from logtx.journal.errors import (
     UnknownTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import Committed, Owner
+from logtx.journal.txid import TxId
 
 from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions
+from .records import FakeRecord, data, malformed
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
@@ -423,3 +431,40 @@ def test_what_was_decided_before_damage_in_the_journal_is_delivered(
     assert [r.value() for r in next(consumer.transactions(0.3)).records] == [
         b"its marker comes late"
     ]
+
+
+def test_others_records_in_a_sidecar_count_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, last = [0.0], 1_000
+    monkeypatch.setattr(serial_reader, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    txid = TxId(0, 0xABC, 1)
+    ranges = (BranchRange(0, 0, last, 2),)
+    pointer = Marker(
+        committed=True, commit_sequence=2, hw=0, epoch=1, branches=(), sidecar=ranges, since=0
+    )
+    headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, encode_marker(pointer))]
+    buffer = SerialBuffer(
+        ("t", 0),
+        Position.at(0),
+        PendingTransactionMap(10**6),
+        journal_partition=0,
+        malformed=malformed,
+    )
+    buffer.feed([FakeRecord(0, headers, payload=None)])
+    request = buffer.stream_wanted()
+    assert request is not None
+    buffer.open_stream(request, 0, last + 1)
+    entry = buffer.hand_over(txid.to_bytes())
+
+    def work() -> None:  # One offset in a second, of which all but two are others'.
+        wanted = buffer.stream_wanted()
+        assert wanted is not None
+        at = wanted.next_offset
+        buffer.push_stream(wanted, [data(at, txid)] if at in (0, last) else [], at + 1)
+        now_s[0] += 1
+
+    share = SimpleNamespace(buffer=buffer, entry=entry)
+    given: list[Any] = [(share, None)]
+    reader = SimpleNamespace(
+        _reading=SimpleNamespace(wake_all=lambda: None, work=work), _given=given
+    )
+    assert len(list(SerialReader._read(cast(Any, reader), cast(Any, share), given))) == 2

@@ -115,10 +115,9 @@ class _Fetcher:
             self._next[each.topic, each.partition] = each.offset
 
     def incremental_unassign(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Reads these no more."""
+        """Reads these no more. As in librdkafka, one that is paused stays paused."""
         for each in partitions:
             del self._next[each.topic, each.partition]
-            self._paused.discard((each.topic, each.partition))
 
     def pause(self, partitions: Sequence[KafkaPartition]) -> None:
         """Gives out nothing of these."""

@@ -442,3 +442,16 @@ def test_what_was_read_aside_is_kept_while_the_sidecar_is_asked() -> None:
     buffer.push_stream(stream, [data(0, owner)], 1)
     assert [r.offset() for r in buffer.take(9)] == [0, to_delivered(0)]
     assert buffer.failure is None
+
+
+def test_a_pointer_that_waits_counts_as_a_record_that_is_read() -> None:
+    buffer = PartitionBuffer(
+        KEYS[0], Position.at(0), PendingTransactionMap(10**6), malformed=malformed
+    )
+    buffer.feed(
+        [
+            end_record(n, TxId(0, INCARNATION, n), n + 1, Writes(side=[2 * n]), n, commit=True)
+            for n in range(3)
+        ]
+    )
+    assert buffer.queued_records == 3
