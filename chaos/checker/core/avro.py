@@ -225,6 +225,16 @@ _BODIES: Final[dict[Kind, Read]] = {
 }
 
 
+_IN_COLUMNS: Final[dict[str, Read]] = {
+    "begin": _long,
+    "placed": _PLACED_IN,
+    "handed": _HANDED,
+    "writes": _WRITES,
+    "columns": _columns,
+    "decided_ms": _long,
+    "added": _PARTITIONS,
+}
+"""The fields of a decision to commit, in order, since version 7."""
 _NEWER: Final[dict[tuple[int, Kind], Read]] = {
     (4, Kind.PREPARE_COMMIT): _record(
         begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS
@@ -247,25 +257,8 @@ _NEWER: Final[dict[tuple[int, Kind], Read]] = {
         decided_ms=_long,
         added=_PARTITIONS,
     ),
-    (7, Kind.PREPARE_COMMIT): _record(
-        begin=_long,
-        placed=_PLACED_IN,
-        handed=_HANDED,
-        writes=_WRITES,
-        columns=_columns,
-        decided_ms=_long,
-        added=_PARTITIONS,
-    ),
-    (8, Kind.PREPARE_COMMIT): _record(
-        begin=_long,
-        placed=_PLACED_IN,
-        handed=_HANDED,
-        writes=_WRITES,
-        columns=_columns,
-        decided_ms=_long,
-        added=_PARTITIONS,
-        sidecar_since=_SINCE,
-    ),
+    (7, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS),
+    (8, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS, sidecar_since=_SINCE),
     (6, Kind.PREPARE_ABORT): _record(begin=_long, reason=_text, decided_ms=_long, handed=_HANDED),
     (6, Kind.ADOPT): _record(
         txid=_bytes,
