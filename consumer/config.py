@@ -67,6 +67,16 @@ QUEUE_KBYTES: Final = (1_024, 65_536)
 _MAIN_ONLY: Final = frozenset({"group.instance.id", "on_commit", "statistics.interval.ms"})
 
 
+def without_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns librdkafka's settings for a consumer that the application does not know of: without
+    its callbacks, but for ``oauth_cb``, without which no broker is reached."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if not name.endswith("_cb") or name == "oauth_cb"
+    }
+
+
 class IsolationLevel(StrEnum):
     """What the application may see. Source: Transactional Messaging in Kafka, "Transactional
     consumer".
@@ -148,12 +158,8 @@ class ConsumerConfig:
     def librdkafka_quiet(self) -> dict[str, Any]:
         """Settings for consumers that only read on the side: without the application's callbacks
         (``oauth_cb`` stays) and without ``group.instance.id``."""
-        quiet = {
-            name: value
-            for name, value in self.librdkafka.items()
-            if name not in _MAIN_ONLY and (not name.endswith("_cb") or name == "oauth_cb")
-        }
-        return {**quiet, "enable.partition.eof": False}
+        rest = {name: each for name, each in self.librdkafka.items() if name not in _MAIN_ONLY}
+        return {**without_callbacks(rest), "enable.partition.eof": False}
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:

@@ -61,15 +61,6 @@ class ShareConfig:
     librdkafka: Mapping[str, Any]
     """Settings of the consumer that reads records."""
 
-    @property
-    def librdkafka_quiet(self) -> dict[str, Any]:
-        """The same without the application's callbacks, of which only ``oauth_cb`` is called."""
-        return {
-            name: value
-            for name, value in self.librdkafka.items()
-            if not name.endswith("_cb") or name == "oauth_cb"
-        }
-
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:
         """Checks the user's settings and separates ours from librdkafka's.

@@ -48,6 +48,7 @@ from ..journal.logs.open import open_log
 from ..journal.places import PartitionId
 from ..journal.settings import merged
 from ..journal.spans import MessageId, SpanMap
+from .config import without_callbacks
 from .core.holdings import Given, Holdings, RecordKey
 from .leased import LeaseReader
 from .lifetime import weakly
@@ -203,7 +204,7 @@ class ShareConsumer:
             )
         self._topics = tuple(topics)
         self._starts = self._first_starts()
-        kafka = config.librdkafka_quiet
+        kafka = without_callbacks(config.librdkafka)
         read = ReadConfig(
             kafka=kafka,
             pending_memory_max_bytes=config.pending_memory_max_bytes,
@@ -315,8 +316,7 @@ class ShareConsumer:
     def _give_back(self, found: Iterable[Message]) -> None:
         """Releases what nobody will see: the application has no word for it."""
         with self._lock:
-            given = [self._holdings.take(_key(message)) for message in found]
-            self._queue(AcknowledgeType.RELEASE, 0, [each for each in given if each is not None])
+            self._queue_held(AcknowledgeType.RELEASE, map(_key, found))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -337,8 +337,7 @@ class ShareConsumer:
             return
         with self._lock:
             last, self._last_poll = self._last_poll, []
-            found = [self._holdings.take(key) for key in last]
-            self._queue(AcknowledgeType.ACCEPT, 0, [each for each in found if each is not None])
+            self._queue_held(AcknowledgeType.ACCEPT, last)
 
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
@@ -427,7 +426,7 @@ class ShareConsumer:
         with self._lock:
             gap = self._holdings.pass_gap(self._reader.bound)
             if gap is not None and not self._has_lost:
-                self._outgoing.setdefault((AcknowledgeType.ACCEPT, 0), []).append(gap)
+                self._queue_acks(AcknowledgeType.ACCEPT, 0, [gap])
         self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
 
     def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
@@ -439,7 +438,7 @@ class ShareConsumer:
         with self._lock:
             rest = self._holdings.end()
             if rest is not None:
-                self._outgoing.setdefault((type_, delay_ms), []).append(rest)
+                self._queue_acks(type_, delay_ms, [rest])
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
@@ -610,7 +609,15 @@ class ShareConsumer:
         return results
 
     def _queue(self, type_: AcknowledgeType, delay_ms: int, given: Iterable[Given]) -> None:
-        self._outgoing.setdefault((type_, delay_ms), []).extend(_by_partition(given))
+        self._queue_acks(type_, delay_ms, _by_partition(given))
+
+    def _queue_held(self, type_: AcknowledgeType, keys: Iterable[RecordKey]) -> None:
+        """Queues those of the messages that are held still, and holds them no more."""
+        taken = map(self._holdings.take, keys)
+        self._queue(type_, 0, [each for each in taken if each is not None])
+
+    def _queue_acks(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
+        self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
 
     def _send(self, client: AttachedClient) -> None:
         with self._lock:
