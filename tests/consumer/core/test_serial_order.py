@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.looks import CONTRADICTED_APART_S, LOOKS_APART_S
-from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.pending import PendingTransactionMap, Record
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.consumer.core.serial_order import CommitDecision, Floor, SerialOrder, Whole
 from logtx.journal.control import TopicPartition
@@ -175,6 +175,10 @@ class Life:
 
     def take_records(self, limit: int) -> list[tuple[TopicPartition, FakeRecord]]:
         """Returns some records, in one partition, of the transaction whose turn it is."""
+        return [(key, r) for key, r in self.take_share(limit) if isinstance(r, FakeRecord)]
+
+    def take_share(self, limit: int) -> list[tuple[TopicPartition, Record]]:
+        """Returns the same as `take_records`, whatever kind the records are of."""
         if not self.shares:
             whole = self.order.take(self.buffers)
             if whole is None:
@@ -187,7 +191,7 @@ class Life:
             self.shares.pop(0)
             if self.shares:
                 self.buffers[self.shares[0][0]].let_through(self.shares[0][1].txid)
-        return [(key, r) for r in taken if isinstance(r, FakeRecord)]
+        return [(key, r) for r in taken]
 
     def positions(self) -> dict[TopicPartition, Position]:
         return {

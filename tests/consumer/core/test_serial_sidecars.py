@@ -178,19 +178,7 @@ class SidecarLife(Life):
 
     def take_placed(self, limit: int) -> list[Delivered]:
         """Returns some records, in one partition, of the transaction whose turn it is."""
-        if not self.shares:
-            whole = self.order.take(self.buffers)
-            if whole is None:
-                return []
-            self.shares = sorted(whole.entries.items())
-            self.buffers[self.shares[0][0]].let_through(self.shares[0][1].txid)
-        key = self.shares[0][0]
-        taken = self.buffers[key].take(limit)
-        if not self.buffers[key].delivering:
-            self.shares.pop(0)
-            if self.shares:
-                self.buffers[self.shares[0][0]].let_through(self.shares[0][1].txid)
-        return [(key, r.offset()) for r in taken]
+        return [(key, r.offset()) for key, r in self.take_share(limit)]
 
     def take_whole(self, chance: Random) -> tuple[int, list[Delivered]] | None:
         """Returns the next transaction as one, read to its end: (commit sequence, records)."""
