@@ -33,6 +33,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -83,7 +84,7 @@ from .data_partitions import (
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState, marked_by
-from .sidecars import sidecars_among, since_of
+from .sidecars import sidecars_among, since_of, steps_of
 from .topic_homes import TopicHomes
 from .transactions import (
     TransactionMetadata,
@@ -528,19 +529,30 @@ class Shard(ShardState):
         replies.extend((ref, error) for ref in self._waiting.pop(transaction.begin))
         return Decision(records=tuple(records), replies=tuple(replies))
 
-    def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
+    def finish(
+        self,
+        begin: int,
+        gone: tuple[TopicPartition, ...],
+        pointers: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> Decision:
         """Finishes a decided transaction: every marker and place is durable, or its partition gone.
 
         Args:
             begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
             gone: its partitions that don't exist any more and got no marker. One that got no place
                 either is not among them, if its marker went to another topic of the name.
+            pointers: sidecar partition → offset in its main partition at which the pointer was
+                acknowledged.
         """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
         committed = transaction.state is State.COMMITTING
-        record = (Committed if committed else Aborted)(begin=begin, gone=gone)
+        record = (
+            Committed(begin=begin, gone=gone, pointers=steps_of(transaction, pointers))
+            if committed
+            else Aborted(begin=begin, gone=gone)
+        )
         asked_by = self._finishing.pop(begin)
         if not asked_by:
             return Decision(records=(record,))

@@ -80,6 +80,8 @@ OTHER = 5
 STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
 WIDE = [PartitionId("wide", number, "id-wide") for number in range(COLUMNS_MIN)]
 """Of a topic in metadata mode: decisions that write to all of them are in columns."""
+MAIN, ASIDE = ("a", 3), ("a._txnlog", 3)
+"""A partition, and its sidecar."""
 QUEUED = PartitionId("a", 0, "id-a")
 """Of a topic that is a queue, too."""
 LARGE = 1_500
@@ -558,6 +560,21 @@ def _queue(w: World, p: commands.SessionId) -> None:
             w.finish(txid)
 
 
+def _aside(w: World, p: commands.SessionId) -> None:
+    """Commits with records in a sidecar, of which no set has them: two that are finished, with what
+    their pointers need, and one whose pointer is still to be written."""
+    w.coordinator.topics[ASIDE[0]] = replace(GONE_FACTS, topic_id="id-aside", partition_count=4)
+    for first in (0, 10, 20):
+        txid = w.begin(p)
+        w._written[txid][ASIDE] = {OWN_BRANCH: (first, first + 3, 3), 33: (first + 2, first + 2, 1)}
+        end = replace(w.to_end(txid, commands.Action.COMMIT), main_ends={MAIN: first + 1})
+        assert isinstance(w.ask(end), commands.Outcome)
+        w.write_markers(ASIDE, MAIN)
+        if first < 20:
+            w.coordinator.finish(txid.offset, pointers={ASIDE: first + 5})
+            w.coordinator.ack()
+
+
 def _message(offset: int) -> Span:
     return Span(MessageId(offset), MessageId(offset, AT_OFFSET, 1))
 
@@ -716,6 +733,7 @@ def generate() -> GoldenLogs:
     w.add(undecided, B3)
     _modes(w, p)
     _queue(w, p)
+    _aside(w, p)
     _placed(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]

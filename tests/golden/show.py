@@ -179,6 +179,9 @@ def state(shard: Shard) -> Iterator[str]:
     for row in shard.claims.rows():
         claimed = " ".join(map(name, row.partitions))
         yield f"claim {row.number} of group {row.group} by {row.claimant}: {claimed}"
+    for row in shard.staircases.rows():
+        steps = ", ".join(f"up to {step.pointer} from {step.first} on" for step in row)
+        yield f"pointers of {name(row[0].sidecar)} need {steps}"
     for each in shard.queues.subscriptions.rows():
         if each.deleted or each.pending:
             yield f"subscription {each.group} ({each.kind}) {name(each.partition.key)}"
@@ -197,6 +200,8 @@ def _transaction(found: TransactionMetadata) -> Iterator[str]:
     for key, partition in sorted(found.partitions.items()):
         wrote = f": {_branches(found.branches[key])}" if key in found.branches else ""
         yield f"  {_partition(partition)}{wrote}"
+    for key, end in sorted(found.since.items()):
+        yield f"  its pointer to {name(key)} says that the main partition ended at {end}"
     for group, steps in sorted(found.offsets.items()):
         for _, step in sorted(steps.items()):
             yield f"  group {group} {_step(step)}"

@@ -11,7 +11,7 @@ from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.coordinator.core import lane, shard, snapshot
-from logtx.coordinator.core.lane import Job, Lane
+from logtx.coordinator.core.lane import Ending, Job, Lane
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.journal.control import Marker
 from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar
@@ -28,7 +28,8 @@ def marker_overtakes_its_pointer(patch: Patch) -> None:
     def early(self: MarkerLanes, lane: Lane) -> None:
         for job in [j for j in lane.queue if j.points_to is not None and j not in followed]:
             followed.add(job)
-            follow(self, job, None)
+            assert isinstance(job.part_of, Ending)
+            follow(self, job.part_of, job, None)
         send(self, lane)
 
     patch(MarkerLanes, "_send", early)
