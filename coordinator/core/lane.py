@@ -142,8 +142,8 @@ class Job:
     points_to: DataPartition | None = None
     """The sidecar partition whose records are delivered here: the marker is a pointer."""
     pointer: int | None = None
-    """Of a marker in a sidecar: the offset at which its pointer was written; None: the main topic is
-    gone, and it has none."""
+    """Of a marker in a sidecar: the offset at which its pointer was written; None: the main topic
+    is gone, and it has none."""
 
     @property
     def txid(self) -> TxId:

@@ -341,11 +341,15 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for use in uses:
         yield 5, use, _name_bytes(use[0])
     yield from _pieces_of_places(rows)
+    yield from _pieces_of_sidecars(rows)
+    yield from _pieces_of_subscriptions(rows)
+
+
+def _pieces_of_sidecars(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for told in rows[13]:
         for ends in _split(told.partitions, _handed_bytes):
             size = _FIXED_BYTES + sum(map(_handed_bytes, ends))
             yield 13, told._replace(partitions=ends), size
-    yield from _pieces_of_subscriptions(rows)
     for steps in rows[15]:
         yield 15, steps, _name_bytes(steps[0].sidecar[0]) + _STEP_BYTES * len(steps)
 

@@ -1,19 +1,20 @@
-"""Knows what the pointers of finished transactions need of sidecars: a staircase for each partition.
+"""Knows what the pointers of finished transactions need of sidecars: a staircase for each one.
 
-A pointer lies in the main partition until that one's retention takes it, and until then readers need
-what it names in the sidecar. So a finished transaction leaves a step: the offset of its pointer, and
-the lowest offset that this names. A sidecar may be trimmed up to the lowest offset of the steps whose
-pointers are still there. A step tells nothing that another one does not which has a pointer at or
-above its own, and names an offset at or below. What is left rises in both: a staircase.
+A pointer lies in the main partition until that one's retention takes it, and until then readers
+need what it names in the sidecar. So a finished transaction leaves a step: the offset of its
+pointer, and the lowest offset that this names. A sidecar may be trimmed up to the lowest offset of
+the steps whose pointers are still there. A step tells nothing that another one does not which has a
+pointer at or above its own, and names an offset at or below. What is left rises in both: a
+staircase.
 
-A pointer may be there several times. The step has the offset of a copy that was acknowledged, and no
-copy lies before the first. So it says of the first pointer that it is there for as long as it is, and
-perhaps for longer. A copy behind it needs nothing: readers that can't tell it from the first pass over
-it if the sidecar does not have its range (trap 93).
+A pointer may be there several times. The step has the offset of a copy that was acknowledged, and
+no copy lies before the first. So it says of the first pointer that it is there for as long as it
+is, and perhaps for longer. A copy behind it needs nothing: readers that can't tell it from the
+first pass over it if the sidecar does not have its range (trap 93).
 
-Steps come from COMMITTED records alone, so all that follow the journal have the same ones; snapshots
-keep them. There is a bound to them, beyond which two neighbours become one that needs what either
-does: more than needed, and never less. Pure.
+Steps come from COMMITTED records alone, so all that follow the journal have the same ones;
+snapshots keep them. There is a bound to them, beyond which two neighbours become one that needs
+what either does: more than needed, and never less. Pure.
 
 Source: PIP-31, "Transaction Index" (the reverse index by commit marker) and "Retention Cursor".
 """
@@ -29,9 +30,9 @@ from ...journal.control import TopicPartition
 from ...journal.records.types import PointerStep
 
 STEPS_MAX: Final = 64
-"""Steps of one sidecar partition. More take more memory, and more room in snapshots. With fewer, more
-of a sidecar is kept for longer than it is needed: where pointers are spread evenly over what a main
-partition keeps, up to a fifteenth."""
+"""Steps of one sidecar partition. More take more memory, and more room in snapshots. With fewer,
+more of a sidecar is kept for longer than it is needed: where pointers are spread evenly over what a
+main partition keeps, up to a fifteenth."""
 _pointer_of: Final = attrgetter("pointer")
 
 

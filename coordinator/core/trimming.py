@@ -1,29 +1,29 @@
 """Decides up to where sidecars are trimmed: by logtx alone, and never what a reader may need. Pure.
 
 What may the pointers name that are still in a main partition? Of finished transactions `staircases`
-says it. And what may an unfinished transaction come to name? Nobody needs to know what is open where,
-for a transaction writes when it was begun. Therefore a *checkpoint* is noted, in this order:
+says it. And what may an unfinished transaction come to name? Nobody needs to know what is open
+where, for a transaction begins before it writes. Therefore a *checkpoint* is noted, in this order:
 
 T1. the end of each sidecar partition, and where its main partition's log starts,
 T2. then an end of each journal partition. All that was begun before T1 was answered lies below it.
 
-It is used when the high watermark of every journal partition has reached the noted end. Then all that
-was begun below is finished, and what it needs is in the staircases; all that was begun later wrote at
-or behind the sidecars' noted ends. So a sidecar partition may be trimmed to the lowest of its noted end,
-and of what each journal partition's staircase needs at the main partition's noted start. The rest of
-the rules:
+It is used when the high watermark of every journal partition has reached the noted end. Then all
+that was begun below is finished, and what it needs is in the staircases; all that was begun later
+wrote at or behind the sidecars' noted ends. So a sidecar partition may be trimmed to the lowest of
+its noted end, and of what each journal partition's staircase needs at the main partition's noted
+start. The rest of the rules:
 
-T3. A checkpoint is used when it is as old as the delay. A reader that is in the middle of a pointer when
-    retention takes it has that long to come to its end.
-T4. A broker that leads a journal partition no more, and does not know it yet, may tell an end of the
-    past (decision 26), below a BEGIN whose transaction writes already. So two looks are taken at the
-    ends, far enough apart, and the higher one counts. A sidecar's end or a main partition's start of the
-    past are lower than the present ones: they keep more.
-T5. A topic that was deleted and created anew has other offsets. The ids are asked for before T1, and
-    again before records are deleted; where one differs the checkpoint says nothing.
+T3. A checkpoint is used when it is as old as the delay. A reader that is in the middle of a pointer
+    when retention takes it has that long to come to its end.
+T4. A broker that leads a journal partition no more, and does not know it yet, may tell an end of
+    the past (decision 26), below a BEGIN whose transaction writes already. So two looks are taken
+    at the ends, far enough apart, and the higher one counts. A sidecar's end or a main partition's
+    start of the past are lower than the present ones: they keep more.
+T5. A topic that was deleted and created anew has other offsets. The ids are asked for before T1,
+    and again before records are deleted; where one differs the checkpoint says nothing.
 
-A transaction of whatever topic that does not end holds all sidecars back. What it began behind does not
-grow, so checkpoints wait, and no more than `CHECKPOINTS_MAX` of them.
+A transaction that does not end holds all sidecars back, whatever it writes to: checkpoints wait for
+it.
 
 The caller has the clock, asks the log, and deletes the records.
 
@@ -43,7 +43,7 @@ from ...journal.sidecar import main_of
 from ...journal.value import value
 
 CHECKPOINTS_PER_DELAY: Final = 10
-"""Checkpoints noted in the time of the delay. With fewer, what could be trimmed waits for longer."""
+"""Checkpoints noted in the time of the delay. With fewer, records wait longer beyond it."""
 CHECKPOINTS_MAX: Final = 2 * CHECKPOINTS_PER_DELAY
 """Checkpoints that may wait. While a transaction does not end, more would all wait for it."""
 
@@ -181,8 +181,8 @@ class Trimming:
     def bounds(
         self, journals: Mapping[int, JournalView], now_ms: int
     ) -> dict[TopicPartition, Bound]:
-        """Returns up to where sidecar partitions may be trimmed now, by the newest checkpoint that is
-        passed.
+        """Returns up to where sidecar partitions may be trimmed now, by the newest checkpoint that
+        is passed.
 
         Args:
             journals: all journal partitions of which something is known.

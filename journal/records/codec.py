@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v10.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v10.avsc`)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Trimming of a sidecar: every interleaving of two transactions, retention, and one who trims.
 
 Real: `Trimming`, and of each journal partition the `Shard` that its records make, which knows the
-high watermark and the staircases; `Shard.finish` says what a pointer needs. Modelled: both logs, end
-records in commit-sequence order, those that a recovering owner or a zombie writes again, late records,
-retention of the main log, topics that are deleted and created anew, brokers that tell ends of the past.
+high watermark and the staircases; `Shard.finish` says what a pointer needs. Modelled: both logs,
+end records in commit-sequence order, those that a recovering owner or a zombie writes again, late
+records, retention of the main log, topics that are deleted and created anew, brokers that tell ends
+of the past.
 
 In every state the sidecar has what a reader may need: `SidecarWorld` shows that this suffices.
 """

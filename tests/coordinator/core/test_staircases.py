@@ -1,4 +1,4 @@
-"""Staircases against all steps as they came: they never need less, and more only beyond the bound."""
+"""Staircases against all steps as they came: they never need less than those."""
 
 from __future__ import annotations
 
