@@ -237,7 +237,7 @@ def test_records_of_a_journal_that_is_gone_stay(
     until(lambda: start(log, topic) == 4)
 
 
-def test_a_sidecar_that_was_created_anew_is_not_trimmed_by_what_was_noted_before(
+def test_trap_127_a_sidecar_that_was_created_anew_is_not_trimmed_by_what_was_noted_before(
     log: MemoryLog, node: Node, producer: logtx.Producer, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()

@@ -166,6 +166,8 @@ class Shard(ShardState):
                 case commands.DescribeTopics():
                     page = switching.describe(command, self.modes, self.places, self.published)
                     return Decision(replies=((ref, page),), fresh=True)
+                case commands.DescribeSidecars():
+                    return Decision(replies=((ref, self._sidecar_needs(command)),), fresh=True)
                 case commands.Attach():
                     _check_certain(doubt)
                     self._check_is_no_group(command.group)
@@ -629,6 +631,15 @@ class Shard(ShardState):
             waiting=self.places.waiting_in(change.topic, topic_id),
         )
         return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))
+
+    def _sidecar_needs(self, command: commands.DescribeSidecars) -> commands.SidecarNeeds:
+        found = (self.staircases.needed(*each) for each in command.main_starts.items())
+        return commands.SidecarNeeds(
+            hw=self.hw,
+            end=self.watermark.end,
+            incarnation=self.incarnation,
+            steps=tuple(step for step in found if step is not None),
+        )
 
     # ---- what time and other decisions bring about ----------------------------------------------
 

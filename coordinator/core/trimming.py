@@ -27,7 +27,7 @@ it.
 
 The caller has the clock, asks the log, and deletes the records.
 
-Source: PIP-31, "Retention Cursor" and "Sweep"; here no message is marked as deleted.
+Source: PIP-31, "Retention Cursor"; here no message is marked as deleted.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -187,56 +187,22 @@ class SidecarTrimmer:
 
     async def _note(self) -> None:
         served = self._served()
-        noted, starts = await self._ask(lambda: self._look_at_sidecars(served))
-        self._starts = starts
+        seen = await self._ask(lambda: self._look_at_sidecars(served))
+        self._starts = {key: each.start for key, each in seen.items()}
         offsets: dict[str, int] = {}
-        for (topic, partition), each in noted.items():
-            held = each.end - starts[topic, partition]
-            offsets[topic] = offsets.get(topic, 0) + held
+        for (topic, _), each in seen.items():
+            offsets[topic] = offsets.get(topic, 0) + each.noted.end - each.start
         self.counters.offsets = offsets
-        self._core.note(noted, monotonic_ms())
+        self._core.note({key: each.noted for key, each in seen.items()}, monotonic_ms())
 
-    def _look_at_sidecars(
-        self, served: set[int]
-    ) -> tuple[dict[TopicPartition, Noted], dict[TopicPartition, int]]:
-        """Asks for T1; runs in the thread. Ids first (T5)."""
-        log, count = self._log, self._partition_count
+    def _look_at_sidecars(self, served: set[int]) -> dict[TopicPartition, Seen]:
+        """Asks for T1; runs in the thread."""
         sidecars = [
             topic
-            for topic in log.topics(timeout_s=ASK_TIMEOUT_S)
-            if is_sidecar(topic) and journal_partition_of(topic, count) in served
+            for topic in self._log.topics(timeout_s=ASK_TIMEOUT_S)
+            if is_sidecar(topic) and journal_partition_of(topic, self._partition_count) in served
         ]
-        if not sidecars:
-            return {}, {}
-        infos = log.topic_infos([*sidecars, *map(main_of, sidecars)], timeout_s=ASK_TIMEOUT_S)
-        ids: dict[TopicPartition, tuple[str, str]] = {}
-        for sidecar in sidecars:
-            side, main = infos.get(sidecar), infos.get(main_of(sidecar))
-            if isinstance(side, TopicInfo) and isinstance(main, TopicInfo):
-                self._check(side, main)
-                partitions = range(min(side.partition_count, main.partition_count))
-                ids |= {(sidecar, p): (side.topic_id, main.topic_id) for p in partitions}
-            elif isinstance(main, UnknownTopicError):
-                self._tell_once(f"sidecar_without_topic topic={sidecar}")
-        mains = {key: main_partition(key) for key in ids}
-        ends = log.each_end_offset(list(ids), timeout_s=ASK_TIMEOUT_S)
-        starts = log.each_start_offset([*ids, *mains.values()], timeout_s=ASK_TIMEOUT_S)
-        noted: dict[TopicPartition, Noted] = {}
-        found: dict[TopicPartition, int] = {}
-        for key, (topic_id, main_id) in ids.items():
-            end, start, main_start = ends.get(key), starts.get(key), starts.get(mains[key])
-            if isinstance(end, int) and isinstance(start, int) and isinstance(main_start, int):
-                found[key] = start
-                noted[key] = Noted(
-                    end=end, main_start=main_start, topic_id=topic_id, main_id=main_id
-                )
-        return noted, found
-
-    def _check(self, side: TopicInfo, main: TopicInfo) -> None:
-        try:
-            check_sidecar(side, main, self._log.bootstrap_servers)
-        except UnsupportedTopicError as error:
-            self._tell_once(f"sidecar_in_danger topic={side.topic} error={error}")
+        return look_at(self._log, sidecars, self._tell_once)
 
     def _tell_once(self, event: str) -> None:
         if event not in self._told:
@@ -266,13 +232,93 @@ class SidecarTrimmer:
                 _LOG.warning("sidecar_not_trimmed topic=%s partition=%d error=%s", *key, error)
 
     def _trim_one(self, key: TopicPartition, offset: int, journals: set[Journal]) -> None:
-        start = self._log.start_offset(*key, timeout_s=ASK_TIMEOUT_S)
-        if start < offset:
-            check_journal(self._log, key, start, offset, journals)
-            self._log.delete_records(*key, offset, timeout_s=ASK_TIMEOUT_S)
-            self.counters.trimmed += offset - start
+        passed = trim_partition(self._log, key, offset, journals)
+        self._starts[key] = offset
+        if passed:
+            self.counters.trimmed += passed
             _LOG.info("sidecar_trimmed topic=%s partition=%d start=%d", *key, offset)
-        self._starts[key] = max(start, offset)
+
+
+# ---- what the log is asked ----------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """A sidecar partition as the log has it."""
+
+    start: int
+    """Where its own log starts."""
+    noted: Noted
+
+
+def look_at(
+    log: Log, sidecars: Sequence[str], warn: Callable[[str], None]
+) -> dict[TopicPartition, Seen]:
+    """Asks for T1 of sidecars: ids first (T5), then starts and ends.
+
+    Args:
+        log: the log.
+        sidecars: names of sidecars.
+        warn: is told what is wrong with one.
+
+    Returns:
+        What was told of each partition; those that did not answer are missing, and those of
+        sidecars whose topic does not exist.
+
+    Raises:
+        LogtxError: the log does not answer.
+    """
+    if not sidecars:
+        return {}
+    infos = log.topic_infos([*sidecars, *map(main_of, sidecars)], timeout_s=ASK_TIMEOUT_S)
+    ids: dict[TopicPartition, tuple[str, str]] = {}
+    for sidecar in sidecars:
+        side, main = infos.get(sidecar), infos.get(main_of(sidecar))
+        if isinstance(main, UnknownTopicError):
+            warn(f"sidecar_without_topic topic={sidecar}")
+        if not (isinstance(side, TopicInfo) and isinstance(main, TopicInfo)):
+            continue
+        try:
+            check_sidecar(side, main, log.bootstrap_servers)
+        except UnsupportedTopicError as error:
+            warn(f"sidecar_in_danger topic={sidecar} error={error}")
+        partitions = range(min(side.partition_count, main.partition_count))
+        ids |= {(sidecar, p): (side.topic_id, main.topic_id) for p in partitions}
+    mains = {key: main_partition(key) for key in ids}
+    ends = log.each_end_offset(list(ids), timeout_s=ASK_TIMEOUT_S)
+    starts = log.each_start_offset([*ids, *mains.values()], timeout_s=ASK_TIMEOUT_S)
+    found: dict[TopicPartition, Seen] = {}
+    for key, (topic_id, main_id) in ids.items():
+        end, start, main_start = ends.get(key), starts.get(key), starts.get(mains[key])
+        if isinstance(end, int) and isinstance(start, int) and isinstance(main_start, int):
+            noted = Noted(end=end, main_start=main_start, topic_id=topic_id, main_id=main_id)
+            found[key] = Seen(start, noted)
+    return found
+
+
+def trim_partition(
+    log: Log, key: TopicPartition, offset: int, journals: Collection[Journal]
+) -> int:
+    """Deletes the records of a sidecar partition below an offset.
+
+    Args:
+        log: the log.
+        key: the sidecar partition.
+        offset: up to where.
+        journals: see `check_journal`.
+
+    Returns:
+        How many offsets that are; 0 if its log starts there, or behind.
+
+    Raises:
+        UnsupportedTopicError: see `check_journal`.
+        LogtxError: the log does not answer, or refuses.
+    """
+    start = log.start_offset(*key, timeout_s=ASK_TIMEOUT_S)
+    if start >= offset:
+        return 0
+    check_journal(log, key, start, offset, journals)
+    log.delete_records(*key, offset, timeout_s=ASK_TIMEOUT_S)
+    return offset - start
 
 
 def check_journal(

@@ -232,7 +232,7 @@ MUTATIONS = (
         earlier_looks_count,
         replace(TWO, journals_first=True),
     ),
-    Mutation("T2: what is unfinished is not waited for", nobody_waits, TWO),
+    Mutation("T2, trap 128: what is unfinished is not waited for", nobody_waits, TWO),
     Mutation("T2: one journal is waited for", one_journal_is_waited_for, OF_TWO_JOURNALS),
     Mutation("one journal's staircase is asked", one_journal_is_asked, OF_TWO_JOURNALS),
     Mutation("T4, trap 126: one look", one_look, STALE),
