@@ -10,7 +10,7 @@ from logtx.consumer.core import buffer, pointers
 from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
-from logtx.coordinator.core import lane, shard, snapshot
+from logtx.coordinator.core import lane, shard, snapshot, trimming
 from logtx.coordinator.core.lane import Ending, Job, Lane
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.journal.control import Marker
@@ -66,6 +66,19 @@ def snapshot_forgets_since(patch: Patch) -> None:
     """A snapshot has no `since`: the next owner marks the main partition, and points nowhere."""
     row = snapshot.SnapshotSince
     patch(snapshot, "SnapshotSince", lambda begin, _: row(begin, ()))
+
+
+@caught_by("sidecars", of="shell")
+def sidecars_are_trimmed_at_once(patch: Patch) -> None:
+    """What is trimmed does not wait for the end of what was begun before (trap 128)."""
+    patch(trimming._Checkpoint, "is_passed", lambda self, _: self.is_proved)
+
+
+@caught_by("sidecars", of="shell")
+def pointers_are_not_told(patch: Patch) -> None:
+    """The end of a commit does not say where its pointers are: nothing is known to need sidecars."""
+    finish = shard.Shard.finish
+    patch(shard.Shard, "finish", lambda self, begin, gone, _=None: finish(self, begin, gone))
 
 
 @caught_by("exactly-once", of="consumer")
