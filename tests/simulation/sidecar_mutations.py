@@ -76,7 +76,7 @@ def sidecars_are_trimmed_at_once(patch: Patch) -> None:
 
 @caught_by("sidecars", of="shell")
 def pointers_are_not_told(patch: Patch) -> None:
-    """The end of a commit does not say where its pointers are: nothing is known to need sidecars."""
+    """The end of a commit does not tell its pointers: nothing is known to need sidecars."""
     finish = shard.Shard.finish
     patch(shard.Shard, "finish", lambda self, begin, gone, _=None: finish(self, begin, gone))
 
