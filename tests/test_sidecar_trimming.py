@@ -15,6 +15,8 @@ from logtx.coordinator.server import trimming
 from logtx.coordinator.server.sidecars import REQUIRED
 from logtx.coordinator.server.trimming import SidecarConfig
 from logtx.coordinator.service import CoordinatorConfig
+from logtx.integration.inspect.audit import run_audit
+from logtx.integration.inspect.sums import sum_up
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import BrokerError, ConfigError
 from logtx.journal.logs.interface import Log
@@ -324,6 +326,32 @@ def test_a_sidecar_whose_topic_is_gone_is_left_alone_and_told(
         looks(node, 4)
         until(lambda: "sidecar_without_topic" in caplog.text)
     assert start(log, topic) == 0
+
+
+def test_an_audit_finds_no_fault_with_what_was_trimmed_and_tells_what_was_trimmed_by_others(
+    log: MemoryLog, producer: logtx.Producer, make_topic: MakeTopic
+) -> None:
+    def found(severity: str) -> set[str]:
+        def sums(spans: Any) -> list[Any]:
+            return [g for key, span in spans.items() for g in sum_up(log, key, span)]
+
+        counts = run_audit(log, [topic], sums).counts
+        return {check for of, check in counts if of == severity}
+
+    topic = make_topic()
+    for number in range(3):
+        committed(producer, topic, *(f"{number} {each}" for each in range(5)))
+        aborted = producer.begin_transaction(sidecar=True)
+        aborted.produce(topic, "aborted", partition=0)
+        producer.flush(10)
+        aborted.abort()
+    assert found("violation") == found("unverifiable") == set()
+    log.delete_records(topic, 0, 1)
+    until(lambda: start(log, topic) == 8)
+    assert found("violation") == set()
+    assert found("unverifiable") == {"decision_markers"}
+    log.delete_records(sidecar_of(topic), 0, 9)
+    assert found("violation") == {"pointer_records"}
 
 
 @pytest.mark.kafka
