@@ -204,9 +204,10 @@ class PointedTransaction(EndedTransaction):
         return is_settled and (self.is_open or self.taken == self.total)
 
     @property
-    def is_read(self) -> bool:
-        """Whether nothing of it is left to be read in the sidecar."""
-        return self.taken == self.total or self.next_side > self.last_side
+    def is_wanted(self) -> bool:
+        """Whether it is known to be delivered, and something of it is to be read in the sidecar."""
+        is_settled = self.state in (EntryState.READY, EntryState.STREAMING)
+        return is_settled and self.taken < self.total and self.next_side <= self.last_side
 
     def request(self) -> StreamRequest:
         """Returns what is to be read next."""

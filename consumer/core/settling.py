@@ -213,29 +213,24 @@ class SettlingQueue(DeliveryQueue):
         entry.begin(self._delivered_before(entry), self._start.side if at_start else None)
 
     def _at_pointer(self) -> PointedTransaction | None:
-        """Returns the transaction whose records in the sidecar come next, if one's do."""
+        """Returns the transaction of which something is to be read in the sidecar now, if any."""
         self._pass_finished()
         head = self._queue[0] if self._queue else None
-        return head if isinstance(head, PointedTransaction) else None
+        return head if isinstance(head, PointedTransaction) and head.is_wanted else None
 
     def stream_wanted(self) -> StreamRequest | None:
         """Returns what is to be read in the sidecar for the transaction that comes next.
 
         None if nothing is to be read, also while it is not known whether it is delivered here.
         """
-        head = self._at_pointer()
-        if head is None or head.is_read or not head.total:
-            return None
-        return None if head.state is EntryState.FAILED else head.request()
+        entry = self._at_pointer()
+        return None if entry is None else entry.request()
 
     def _streaming(self, request: StreamRequest) -> PointedTransaction | None:
-        wanted = self.stream_wanted()
-        if wanted is None:
-            return None
         # What was asked before it was delivered, or passed over, counts no more.
-        asked = request.txid, request.pointer_offset
         entry = self._at_pointer()
-        return entry if asked == (wanted.txid, wanted.pointer_offset) else None
+        asked = request.txid, request.pointer_offset
+        return entry if entry is not None and asked == (entry.txid, entry.marker_offset) else None
 
     def open_stream(self, request: StreamRequest, start: int, end: int) -> None:
         """Answers a request: says what the sidecar holds. `push_stream` may follow.

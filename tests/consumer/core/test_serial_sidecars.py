@@ -357,7 +357,7 @@ def test_trap_107_a_copy_that_comes_while_its_pointer_is_delivered_is_not_collec
         life.read(chance)
     copy = end_record(1, owner, 1, Writes(side=[0, 1]), 0, commit=True)
     life.buffers[key].feed([copy])
-    assert life.buffers[key].first() is None
+    assert life.buffers[key].first(owner.journal) is None
     while life.shares:
         life.read(chance)
         life.take_placed(1)
@@ -443,3 +443,26 @@ def test_a_pointer_that_waits_counts_as_a_record_that_is_read() -> None:
         ]
     )
     assert buffer.queued_records == 3
+
+
+@pytest.mark.parametrize("aside", [True, False])
+@pytest.mark.parametrize("sequence", [1, 100])
+def test_trap_115_what_a_former_journal_decided_stands_in_front_of_nothing(
+    aside: bool, sequence: int
+) -> None:
+    """The journal is made anew, and its offsets begin at 0 again."""
+    key, former, owner = KEYS[0], TxId(0, INCARNATION - 1, 0), TxId(0, INCARNATION, 0)
+    before = Writes(side=[0]) if aside else Writes(main=[0])
+    log = [
+        data(0, former),
+        end_record(1, former, sequence, before, 0, commit=True),
+        end_record(2, owner, 5, Writes(side=[1, 2]), 0, commit=True),
+    ]
+    side = [data(0, former), data(1, owner), data(2, owner)]
+    decision = CommitDecision(5, owner, 0, (key,))
+    made = SidecarWorld({key: log}, sides={key: side})
+    made.journal += [("decided", decision), ("finished", decision)]
+    life = SidecarLife(made, {key: Position.at(0)})
+    assert read_all(life) == [(key, to_delivered(1)), (key, to_delivered(2))]
+    again = SidecarLife(made, life.positions())
+    assert read_all(again) == []
