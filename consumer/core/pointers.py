@@ -29,8 +29,12 @@ no earlier marker was there. Instead:
    IntegrityError at that place. It may come when a part is delivered, unlike with markers: only a
    broker that lost acknowledged records in the middle can cause it.
 7. *Positions.* o2 is the pointer's offset, o3 counts the records delivered, those of the main
-   partition first. Nothing of it holds o1 back. `Position.side` says where in the sidecar to go
-   on; without it a restarted reader reads from the first offset and skips, with the same result.
+   partition first. What lies in the sidecar does not hold o1 back, and what lies in the main
+   partition does until all is delivered. `Position.side` says where in the sidecar to go on;
+   without it a restarted reader reads from the first offset and skips, with the same result.
+8. *What is delivered in part* is delivered to its end, or stops the partition: it is neither passed
+   over as a copy nor skipped as torn (trap 116). Who has delivered what lies in the main partition
+   needs no more of that (trap 117).
 
 Source: PIP-31, "Sidecar Approach".
 """

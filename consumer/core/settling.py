@@ -191,11 +191,8 @@ class SettlingQueue(DeliveryQueue):
             self._fail(entry, TornTransactionError(self._text(entry, text)))
 
     def _fail_lost(self, entry: EndedTransaction, what: str, without: str) -> None:
-        text = (
-            f"{what}; to go on without {without}, commit offset {entry.marker_offset + 1} for the"
-            " group and start again"
-        )
-        self._fail(entry, IntegrityError(self._text(entry, text)))
+        text = self._text(entry, f"{what}; {_go_on(entry, without)}")
+        self._fail(entry, IntegrityError(text))
 
     # ---- sidecars -------------------------------------------------------------------------------
 
@@ -263,20 +260,27 @@ class SettlingQueue(DeliveryQueue):
             head.is_open = False
 
     def _settle_trimmed(self, entry: PointedTransaction, start: int) -> None:
+        topic, partition = entry.sidecar
+        text = (
+            f"{topic}[{partition}] begins at {start}, and its records at {entry.next_side}:"
+            " retention deleted a part of it"
+        )
+        mend = "Let the topic have no retention: retention.ms=-1, retention.bytes=-1"
+        if entry.taken:
+            # No copy, and nothing to skip: who passed over the rest would deliver it in part.
+            text += f", and {entry.taken} of its records are delivered"
+            go_on = _go_on(entry, "the rest")
+            self._fail(entry, TornTransactionError(self._text(entry, f"{text}; {go_on}. {mend}")))
+            return
         if entry.unsure:
             self.counters.copied_pointers += 1
         elif entry.marker_offset < self.torn_skip_below:
             self.counters.torn_transactions += 1
         else:
-            topic, partition = entry.sidecar
-            text = (
-                f"{topic}[{partition}] begins at {start}, and its records at {entry.next_side}:"
-                " retention deleted a part of it; torn.reset=skip goes on without it. Let the"
-                " topic have no retention: retention.ms=-1, retention.bytes=-1"
-            )
+            text += f"; torn.reset=skip goes on without it. {mend}"
             self._fail(entry, TornTransactionError(self._text(entry, text)))
             return
-        entry.taken = entry.total = entry.available = 0
+        entry.total = entry.available = 0
         entry.state = EntryState.READY
 
     def push_stream(self, request: StreamRequest, records: Sequence[Record], upto: int) -> None:
@@ -302,3 +306,10 @@ class SettlingQueue(DeliveryQueue):
                 " that it names"
             )
             self._fail_lost(entry, text, "the rest")
+
+
+def _go_on(entry: EndedTransaction, without: str) -> str:
+    return (
+        f"to go on without {without}, commit offset {entry.marker_offset + 1} for the group and"
+        " start again"
+    )
