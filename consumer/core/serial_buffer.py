@@ -294,7 +294,7 @@ class SerialBuffer(PartitionBuffer):
         if self._handed is not None:
             return self._handed if self._handed.is_wanted else None
         firsts = (e for e in self._held.firsts() if isinstance(e, PointedTransaction))
-        return next((e for e in firsts if e.is_wanted and not e.is_open), None)
+        return next((e for e in firsts if e.is_wanted and not e.is_sure), None)
 
     def _waiting(self) -> Iterator[EndedTransaction]:
         unsettled = self._unsettled
@@ -316,7 +316,7 @@ class SerialBuffer(PartitionBuffer):
         if next(self._waiting(), None) is not None:
             return True
         entry = self._at_pointer()
-        return entry is not None and not (entry.is_open and entry.available > entry.taken)
+        return entry is not None and not (entry.is_sure and entry.available > entry.taken)
 
     @property
     def queued_records(self) -> int:

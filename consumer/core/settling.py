@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.errors import IntegrityError, TornTransactionError
+from ...journal.errors import IntegrityError, NotAuthorizedError, TornTransactionError
 from ...journal.position import Journal, Position
 from .counters import ConsumerCounters
 from .delivery_queue import DeliveryQueue
@@ -20,6 +21,9 @@ from .pending import PendingTransaction, PendingTransactionMap, Record
 from .pointers import PointedTransaction, StreamRequest
 from .ranges import Match, Verdict
 from .shared import Shared
+
+_ALL: Final = "the transaction"
+_ANEW: Final = "was deleted and created anew"
 
 
 class SettlingQueue(DeliveryQueue):
@@ -229,7 +233,9 @@ class SettlingQueue(DeliveryQueue):
         asked = request.txid, request.pointer_offset
         return entry if entry is not None and asked == (entry.txid, entry.marker_offset) else None
 
-    def open_stream(self, request: StreamRequest, start: int, end: int) -> None:
+    def open_stream(
+        self, request: StreamRequest, start: int, end: int, topic_id: str = ""
+    ) -> None:
         """Answers a request: says what the sidecar holds. `push_stream` may follow.
 
         Args:
@@ -237,21 +243,36 @@ class SettlingQueue(DeliveryQueue):
             start: the sidecar's first offset.
             end: the sidecar's end, as a broker tells it who can't be behind: the records that a
                 pointer names were acknowledged before it was written.
+            topic_id: id of the sidecar's topic; "" if it is not known.
         """
         entry = self._streaming(request)
         if entry is None:
             return
-        if start > entry.next_side:
+        topic, partition = entry.sidecar
+        is_another = "" not in (topic_id, known := entry.marker.sidecar_id) and topic_id != known
+        if is_another and (start > entry.next_side or end <= entry.last_side):
+            self._fail_lost(entry, f"{topic} {_ANEW}", "the rest" if entry.taken else _ALL)
+        elif start > entry.next_side:
             self._settle_trimmed(entry, start)
         elif end <= entry.last_side:
-            topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] ends at {end}, and its records go up to {entry.last_side}:"
                 " the sidecar lost records"
             )
-            self._fail_lost(entry, text, "the transaction")
+            self._fail_lost(entry, text, _ALL)
         else:
-            entry.opened()
+            entry.opened(counts_first=is_another)
+
+    def refuse_stream(self, request: StreamRequest, why: str) -> None:
+        """Answers a request: the sidecar can't be read.
+
+        Args:
+            request: of `stream_wanted`; one that nothing waits for any more is ignored.
+            why: names the right that is missing.
+        """
+        entry = self._streaming(request)
+        if entry is not None:
+            self._fail(entry, NotAuthorizedError(self._text(entry, why)))
 
     def reopen_stream(self) -> None:
         """Lets the sidecar of what comes next be looked at again: reading it was refused."""
@@ -294,18 +315,24 @@ class SettlingQueue(DeliveryQueue):
         entry = self._streaming(request)
         if entry is None or not entry.is_open:
             return
-        before = entry.accepted
+        counts, before = entry.is_counting, entry.accepted
         deliver = partial(self._shared.relocate, self.partition)
-        self.counters.sidecar_passed += entry.push(records, upto, self._controls, deliver)
-        self.counters.sidecar_records += entry.accepted - before
+        passed = entry.push(records, upto, self._controls, deliver)
+        if not counts:
+            self.counters.sidecar_passed += passed
+            self.counters.sidecar_records += entry.accepted - before
         missing = entry.side_stated - entry.accepted
-        if missing < 0 or (missing and entry.next_side > entry.last_side):
+        is_read = entry.next_side > entry.last_side
+        if missing < 0 or (missing and is_read):
             topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] holds {entry.accepted} of the {entry.side_stated} records"
                 " that it names"
             )
-            self._fail_lost(entry, text, "the rest")
+            text += f": {topic} {_ANEW}" if counts else ""
+            self._fail_lost(entry, text, "the rest" if entry.taken else _ALL)
+        elif counts and is_read:
+            entry.counted()
 
 
 def _go_on(entry: EndedTransaction, without: str) -> str:

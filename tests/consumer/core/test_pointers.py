@@ -10,7 +10,7 @@ import pytest
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.pending import PendingTransactionMap
-from logtx.journal.errors import TornTransactionError
+from logtx.journal.errors import IntegrityError, NotAuthorizedError, TornTransactionError
 from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
@@ -33,22 +33,22 @@ def buffer_at(position: Position, *, skip: bool = False) -> PartitionBuffer:
     )
 
 
-def pointer(at: int, writes: Writes, since: int = 0) -> FakeRecord:
-    return end_record(at, OWNER, 1, writes, since, commit=True)
+def pointer(at: int, writes: Writes, since: int = 0, sidecar_id: str = "") -> FakeRecord:
+    return end_record(at, OWNER, 1, writes, since, commit=True, sidecar_id=sidecar_id)
 
 
-def tell(buffer: PartitionBuffer, start: int, end: int) -> None:
+def tell(buffer: PartitionBuffer, start: int, end: int, topic_id: str = "") -> None:
     """Says what the sidecar holds."""
     request = buffer.stream_wanted()
     assert request is not None
-    buffer.open_stream(request, start, end)
+    buffer.open_stream(request, start, end, topic_id)
 
 
 def stream(buffer: PartitionBuffer, *offsets: int) -> None:
     """Reads these offsets of the sidecar, which are the transaction's."""
     request = buffer.stream_wanted()
     assert request is not None
-    assert request.next_offset == offsets[0]
+    assert request.next_offset <= offsets[0]
     buffer.push_stream(request, [data(at, OWNER) for at in offsets], offsets[-1] + 1)
 
 
@@ -138,3 +138,107 @@ def test_records_of_the_topic_that_are_delivered_are_dropped(kept: bool) -> None
     stream(buffer, 0, 1)
     assert taken(buffer) == [to_delivered(0), to_delivered(1)]
     assert buffer.counters.late_records == 0
+
+
+def in_both(sidecar_id: str) -> PartitionBuffer:
+    """Returns a reader at a pointer whose transaction has a record in the topic and two aside."""
+    buffer = buffer_at(Position.at(0))
+    buffer.feed([data(0, OWNER), pointer(5, Writes(main=[0], side=[0, 2]), 0, sidecar_id)])
+    return buffer
+
+
+@pytest.mark.parametrize("told", ["", "x"])
+def test_a_sidecar_of_the_id_that_the_pointer_names_is_delivered_as_it_is_read(told: str) -> None:
+    buffer = in_both("x")
+    tell(buffer, 0, 3, told)
+    assert taken(buffer) == [0]
+    stream(buffer, 0)
+    assert taken(buffer) == [to_delivered(0)]
+
+
+def test_trap_118_a_sidecar_made_anew_is_told_before_anything_is_delivered() -> None:
+    buffer = in_both("x")
+    tell(buffer, 0, 9, "y")
+    assert taken(buffer) == []
+    request = buffer.stream_wanted()
+    assert request is not None
+    assert request.is_open
+    other = TxId(0, INCARNATION, 7)
+    buffer.push_stream(request, [data(0, other), data(1, other), data(2, other)], 3)
+    assert taken(buffer) == []
+    assert isinstance(buffer.failure, IntegrityError)
+    assert "deleted and created anew" in str(buffer.failure)
+
+
+def test_what_is_in_a_sidecar_of_another_id_is_delivered_once_it_is_counted() -> None:
+    """The coordinator learnt late that the sidecar is another one; the records are in it."""
+    buffer = in_both("x")
+    tell(buffer, 0, 3, "y")
+    stream(buffer, 0)
+    assert taken(buffer) == []
+    stream(buffer, 2)
+    assert taken(buffer) == [0]
+    stream(buffer, 0, 2)
+    assert taken(buffer) == [to_delivered(0), to_delivered(2)]
+    assert buffer.counters.sidecar_records == 2, "each counts once"
+    assert buffer.position().o2 == 6
+
+
+def test_counting_begins_anew_when_reading_was_refused() -> None:
+    buffer = in_both("x")
+    for told in ("y", "y", "x"):
+        tell(buffer, 0, 3, told)
+        stream(buffer, 0)
+        buffer.reopen_stream()
+    tell(buffer, 0, 3, "x")
+    stream(buffer, 2)
+    assert taken(buffer) == [0, to_delivered(0), to_delivered(2)]
+
+
+@pytest.mark.parametrize("trimmed", [True, False])
+def test_a_sidecar_of_another_id_that_lacks_the_range_is_lost(trimmed: bool) -> None:
+    buffer = in_both("x")
+    tell(buffer, *((1, 9) if trimmed else (0, 2)), "y")
+    assert isinstance(buffer.failure, IntegrityError)
+    assert "deleted and created anew" in str(buffer.failure)
+
+
+def test_bytes_that_are_read_ahead_are_told() -> None:
+    buffer = in_both("")
+    tell(buffer, 0, 3)
+    stream(buffer, 0)
+    request = buffer.stream_wanted()
+    assert request is not None
+    assert (request.ahead, request.ahead_bytes) == (1, len(data(0, OWNER)))
+    assert taken(buffer) == [0, to_delivered(0)]
+    request = buffer.stream_wanted()
+    assert request is not None
+    assert (request.ahead, request.ahead_bytes) == (0, 0)
+
+
+def test_an_unreadable_header_leaves_a_batch_untouched() -> None:
+    class Unreadable(FakeRecord):
+        def headers(self) -> list[tuple[str, bytes | None]] | None:
+            if self.at == 1:
+                raise SystemError("a header's name is not UTF-8")
+            return super().headers()
+
+    buffer = in_both("")
+    tell(buffer, 0, 3)
+    request = buffer.stream_wanted()
+    assert request is not None
+    records = [Unreadable(n, data(n, OWNER).header_list) for n in range(3)]
+    with pytest.raises(SystemError):
+        buffer.push_stream(request, records, 3)
+    assert buffer.stream_wanted() == request
+    buffer.push_stream(request, [data(n, OWNER) for n in (0, 2)], 3)
+    assert taken(buffer) == [0, to_delivered(0), to_delivered(2)]
+
+
+def test_a_sidecar_that_may_not_be_read_stops_the_partition() -> None:
+    buffer = in_both("")
+    request = buffer.stream_wanted()
+    assert request is not None
+    buffer.refuse_stream(request, "give it the right")
+    assert isinstance(buffer.failure, NotAuthorizedError)
+    assert "give it the right" in str(buffer.failure)

@@ -7,9 +7,10 @@ slices, so that a transaction's turn comes before or after its sidecar is looked
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +62,14 @@ def _span(offsets: list[int]) -> tuple[BranchRange, ...]:
 
 
 def end_record(
-    at: int, owner: TxId, sequence: int, writes: Writes, since: int, *, commit: bool
+    at: int,
+    owner: TxId,
+    sequence: int,
+    writes: Writes,
+    since: int,
+    *,
+    commit: bool,
+    sidecar_id: str = "",
 ) -> FakeRecord:
     marker = Marker(
         committed=commit,
@@ -71,6 +79,7 @@ def end_record(
         branches=_span(writes.main) if commit else (),
         sidecar=_span(writes.side) if commit else (),
         since=since if commit and writes.side else 0,
+        sidecar_id=sidecar_id,
     )
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, owner.to_bytes()),
@@ -138,6 +147,7 @@ class SidecarLife(Life):
     """A `Life` that reads sidecars, some records at a time."""
 
     world: SidecarWorld
+    sidecar_ids: Mapping[TopicPartition, str] = MappingProxyType({})
 
     def read(self, chance: Random) -> bool:
         self.side_reads()
@@ -169,7 +179,7 @@ class SidecarLife(Life):
                 continue
             wanted, side = True, self.world.sides[key]
             if not request.is_open:
-                buffer.open_stream(request, 0, len(side))
+                buffer.open_stream(request, 0, len(side), self.sidecar_ids.get(key, ""))
             elif request.ahead < 4:
                 at = request.next_offset
                 batch = side[at : at + chance.randrange(1, 4)]
@@ -466,3 +476,21 @@ def test_trap_115_what_a_former_journal_decided_stands_in_front_of_nothing(
     assert read_all(life) == [(key, to_delivered(1)), (key, to_delivered(2))]
     again = SidecarLife(made, life.positions())
     assert read_all(again) == []
+
+
+def test_trap_118_nothing_is_delivered_while_records_of_a_sidecar_made_anew_are_counted() -> None:
+    made, positions = two_partitions(side=2)
+    anew = [data(0, TxId(0, INCARNATION, 7)), data(1, TxId(0, INCARNATION, 7))]
+    first, second = KEYS[:2]
+    for key in (first, second):
+        owner = TxId(0, INCARNATION, 0)
+        end = end_record(0, owner, 1, Writes(side=[0, 1]), 0, commit=True, sidecar_id="old")
+        made.logs[key] = [end]
+    made.sides[second] = anew
+    life = SidecarLife(made, positions)
+    life.sidecar_ids = {first: "old", second: "new"}
+    assert read_all(life) == []
+    failure = life.order.failure(life.buffers)
+    assert isinstance(failure, IntegrityError)
+    assert "holds 0 of the 2 records" in str(failure)
+    assert "deleted and created anew" in str(failure)
