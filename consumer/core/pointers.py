@@ -52,7 +52,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from ...journal.control import OWN_BRANCH, TXID_HEADER, Marker, TopicPartition
-from ...journal.errors import MalformedHeaderError
+from ...journal.errors import MalformedHeaderError, SpillError
 from ...journal.position import Position
 from ...journal.sidecar import (
     in_sidecar,
@@ -341,10 +341,16 @@ class PointedTransaction(EndedTransaction):
         return bool(self.numbers)
 
     def advance(self, limit: int) -> Sequence[Record]:
-        """Returns up to `limit` of the records that are read, which count as taken from now on."""
+        """Returns up to `limit` of the records that are read, which count as taken from now on.
+
+        Raises:
+            SpillError: spilled records can't be read back.
+        """
         start = self.taken
         stop = min(start + limit, self.available)
         records = self.part(start, stop)
+        if len(records) != stop - start:
+            raise SpillError("spilled records are missing: start the consumer again")
         self.taken = start + len(records)
         self._settle()
         return records

@@ -45,6 +45,9 @@ PARTITION_BYTES: Final = 2
 _READ_KEPT: Final = 1_000
 """Markers at or below the position that a buffer keeps in mind, about as many as it remembers
 delivered transactions. With fewer, an older position may not say which marker was read."""
+PIECE_RECORDS: Final = 2_000
+"""Most records of a transaction in a sidecar that `SerialBuffer.stream` returns at a time. What
+lies in the topic may be spilled: more of it take more memory, fewer cost more CPU."""
 
 
 class _Due(NamedTuple):
@@ -330,7 +333,7 @@ class SerialBuffer(PartitionBuffer):
         return self._held.get(raw)
 
     def first(self, journal: Journal) -> EndedTransaction | None:
-        """Returns the collected transaction of a journal with the lowest commit sequence, if any."""
+        """Returns a journal's collected transaction with the lowest commit sequence, if any."""
         return self._held.first(journal)
 
     def release(self, journal: Journal, sequence: int) -> None:
@@ -384,11 +387,14 @@ class SerialBuffer(PartitionBuffer):
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
         """Returns the records of a transaction that was handed over, from `taken` on.
 
-        Of one in a sidecar, only those that are read: call it again, and read on meanwhile, until
-        `taken` is `total`, or `error` says why there are no more.
+        Of one in a sidecar, only some of those that are read: call it again, and read on meanwhile,
+        until `taken` is `total`, or `error` says why there are no more.
+
+        Raises:
+            SpillError: spilled records can't be read back.
         """
         if isinstance(entry, PointedTransaction):
-            return entry.advance(entry.available) if entry.error is None else ()
+            return entry.advance(PIECE_RECORDS) if entry.error is None else ()
         if entry.pending is not None:
             self._open_stream(entry)
         stream = entry.stream
@@ -450,7 +456,7 @@ class SerialBuffer(PartitionBuffer):
         return replace(place, o3=0, passed=passed)
 
     def _first_held(self) -> EndedTransaction | None:
-        # What a journal decided is delivered below its first one: o2 is the lowest of all journals'.
+        # Below its first one, all that a journal decided is delivered: o2 is the lowest of these.
         return min(self._held.firsts(), key=lambda e: e.marker_offset, default=None)
 
     @property

@@ -233,9 +233,7 @@ class SettlingQueue(DeliveryQueue):
         asked = request.txid, request.pointer_offset
         return entry if entry is not None and asked == (entry.txid, entry.marker_offset) else None
 
-    def open_stream(
-        self, request: StreamRequest, start: int, end: int, topic_id: str = ""
-    ) -> None:
+    def open_stream(self, request: StreamRequest, start: int, end: int, topic_id: str = "") -> None:
         """Answers a request: says what the sidecar holds. `push_stream` may follow.
 
         Args:
