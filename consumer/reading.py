@@ -174,7 +174,7 @@ class Reading:
             self._former.append(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
-            assigned.topic_id = former.topic_id
+            assigned.topic_id, assigned.sides = former.topic_id, former.sides
             assigned.checks_headers = former.checks_headers
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned

@@ -16,7 +16,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, cast
@@ -36,16 +36,16 @@ from .malformed import readable_runs
 
 _LOG = logging.getLogger(__name__)
 MIB: Final = 1024 * 1024
+FIRST_BYTES: Final = 16 * 1024
+"""What is taken for the size of a record before one was fetched: more makes the first slices of
+small records smaller, less the first one of large records larger."""
 SLICE_RECORDS: Final = 2_000
-"""Most records of a slice after its first. More delay other partitions for longer, fewer cost more
-CPU per record."""
+"""Most records of a slice after its first. More delay other partitions for longer and cost memory,
+fewer cost more CPU per record. As many are kept for the next pointers of a partition: with fewer,
+some of a slice would be fetched again."""
 SLICE_BYTES: Final = 2 * MIB
-"""About how many bytes of values a slice has, as far as the slice before it tells. More cost memory
-where records are large, fewer cost more CPU."""
-WINDOW_RECORDS: Final = 2_000
-"""Records of a partition that are kept for the next pointers. With fewer, more is fetched again."""
-WINDOW_BYTES: Final = 2 * MIB
-"""The same in bytes of values."""
+"""About how many bytes of values a slice has at most, as far as those before it tell. More cost
+memory where records are large, fewer cost more CPU."""
 STANDING_MAX: Final = 32
 """Partitions that stay assigned while nobody stands at a pointer into them. More cost memory, with
 fewer a pointer into another one is a seek away."""
@@ -59,7 +59,7 @@ AHEAD_MAX_RECORDS: Final = 2_000
 """A range is paused that has more records than this read and not taken. More cost memory, fewer
 pause and resume more often."""
 AHEAD_MAX_BYTES: Final = 8 * MIB
-"""The same in bytes of values."""
+"""The same in bytes of values, about."""
 ANSWER_S: Final = 5.0
 """Time-out of each request for starts, ends and ids of sidecars. A longer one blocks all partitions
 for longer while a broker is away, a shorter one fails on a slow broker."""
@@ -116,8 +116,9 @@ class _Sidecar:
         self.paused = False
         self.window: list[Message] = []
         """The records that were fetched last, in order: all from `first` up to `next_offset`."""
-        self.window_bytes = 0
         self.first = self.next_offset = 0
+        self.record_bytes = FIRST_BYTES
+        """Bytes of a record's value, on average of those that came last."""
         self.told: _Told | None = None
         self.ask_s = 0.0
         """When to ask what it holds, if it is to be asked."""
@@ -141,7 +142,7 @@ class _Sidecar:
 
     def clear(self, next_offset: int = 0) -> None:
         """Drops the window: the next record to come has this offset, or a higher one."""
-        self.window, self.window_bytes = [], 0
+        self.window = []
         self.first = self.next_offset = next_offset
 
     def take_in(self, records: Sequence[Message]) -> None:
@@ -150,20 +151,24 @@ class _Sidecar:
             records = [r for r in records if _offset_of(r) >= self.next_offset]
         if records:
             self.window += records
-            self.window_bytes += sum(map(len, records))
+            self.record_bytes = sum(map(len, records)) // len(records) + 1
             self.next_offset = _offset_of(records[-1]) + 1
 
+    @property
+    def slice_records(self) -> int:
+        """How many records a slice may have after its first."""
+        return min(max(1, SLICE_BYTES // self.record_bytes), SLICE_RECORDS)
+
+    @property
+    def excess(self) -> int:
+        """How many records the window has beyond those that are kept; 0 if it is just full."""
+        return len(self.window) - self.slice_records - 1
+
     def trim(self) -> None:
-        """Drops the oldest records of a window that is too large."""
-        window = self.window
-        count = max(0, len(window) - WINDOW_RECORDS)
-        self.window_bytes -= sum(map(len, window[:count]))
-        while self.window_bytes > WINDOW_BYTES:
-            self.window_bytes -= len(window[count])
-            count += 1
-        if count:
-            del window[:count]
-            self.first = _offset_of(window[0]) if window else self.next_offset
+        """Drops the oldest records of a window that has too many."""
+        if self.excess > 0:
+            del self.window[: self.excess]
+            self.first = _offset_of(self.window[0])
 
     def between(self, first: int, stop: int) -> list[Message]:
         """Returns the records of the window in this range of offsets."""
@@ -192,8 +197,9 @@ class SidecarReader:
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
         self._sidecars: dict[TopicPartition, _Sidecar] = {}
-        self._slice_records = 64
-        """Records of the next slice after its first."""
+        """Those that are wanted, or stand."""
+        self._interrupted = False
+        """Whether the consumer may be assigned otherwise than is noted: an exception came."""
 
     def buffers(self) -> Iterator[PartitionBuffer]:
         """Yields the buffers that it reads for."""
@@ -208,15 +214,39 @@ class SidecarReader:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
         """
+        if self._interrupted:
+            self._begin_anew()
+        with self._moving():
+            return self._step(buffers, timeout_s)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Surrounds what moves the consumer. If an exception leaves the block, whichever it is,
+        the next step opens another consumer."""
+        before, self._interrupted = self._interrupted, True
+        yield
+        self._interrupted = before
+
+    def _begin_anew(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        for each in self._sidecars.values():
+            each.is_assigned = each.paused = False
+            each.clear()
+        if consumer is not None:
+            consumer.close()
+        self._interrupted = False
+
+    def _step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
         wanted = self._wanted(buffers)
         asked = self._ask([each for each in wanted if self._must_ask(each)])
         served = False
         for each in wanted:
             served = self._serve(each) or served
-        reads = any(map(self._reads, wanted))
-        if reads:
-            self._slice(0 if served else timeout_s)
-        return reads or asked or served
+        reading = [each for each in wanted if self._reads(each)]
+        if reading:
+            limit = min(each.slice_records for each in reading)
+            self._slice(0 if served else timeout_s, limit)
+        return bool(reading) or asked or served
 
     def _wanted(self, buffers: Collection[PartitionBuffer]) -> list[_Sidecar]:
         wanted: dict[TopicPartition, _Sidecar] = {}
@@ -226,17 +256,19 @@ class SidecarReader:
             if request is None:
                 continue
             key = request.sidecar
-            each = wanted.get(key) or self._sidecars.pop(key, None) or _Sidecar(key)
-            wanted[key] = each
+            if key not in self._sidecars:
+                self._sidecars[key] = _Sidecar(key)
+            each = wanted[key] = self._sidecars[key]
             if each.buffer is not buffer or each.identity != _identity(request):
                 each.begin(buffer, request)
             each.used_s = now_s
-        standing = list(self._sidecars.values())
+        standing = [each for key, each in self._sidecars.items() if key not in wanted]
         for each in standing:
             each.buffer = each.identity = None
-        for each in standing[: max(0, len(standing) - STANDING_MAX)]:
-            self._leave(each)
-        self._sidecars |= wanted  # Those that were used last come last.
+        if len(standing) > STANDING_MAX:
+            standing.sort(key=lambda each: each.used_s)
+            for each in standing[:-STANDING_MAX]:
+                self._leave(each)
         return list(wanted.values())
 
     def _reads(self, each: _Sidecar) -> bool:
@@ -273,7 +305,12 @@ class SidecarReader:
         starts = self._log.each_start_offset(keys, timeout_s=ANSWER_S)
         led = {key for key in keys if isinstance(starts[key], int)}
         ends = self._log.each_end_offset(led, timeout_s=ANSWER_S) if led else {}
-        ids = self._log.topic_ids(sorted({t for t, _ in led}), timeout_s=ANSWER_S) if led else {}
+        ids: Mapping[str, str] = {}
+        try:
+            if led:
+                ids = self._log.topic_ids(sorted({t for t, _ in led}), timeout_s=ANSWER_S)
+        except LogtxError as unanswered:
+            ends = dict.fromkeys(led, unanswered)
         now_s = self._clock()
         for each in due:
             start, end = starts[each.key], ends.get(each.key, 0)
@@ -374,9 +411,8 @@ class SidecarReader:
                 consumer.incremental_unassign([place])
                 consumer.incremental_assign([place])
             each.clear(at)
-        self._pause(
-            each, request.ahead > AHEAD_MAX_RECORDS or request.ahead_bytes > AHEAD_MAX_BYTES
-        )
+        ahead_bytes = request.ahead * each.record_bytes
+        self._pause(each, request.ahead > AHEAD_MAX_RECORDS or ahead_bytes > AHEAD_MAX_BYTES)
 
     def _pause(self, each: _Sidecar, paused: bool) -> None:
         if each.is_assigned and paused != each.paused:
@@ -391,14 +427,12 @@ class SidecarReader:
 
     # ---- fetching -------------------------------------------------------------------------------
 
-    def _slice(self, timeout_s: float) -> None:
+    def _slice(self, timeout_s: float, limit: int) -> None:
         consumer = self._open_consumer()
         first = consumer.poll(timeout_s)
         if first is None:
             return
-        batch = [first, *consumer.consume(self._slice_records, 0)]
-        size = sum(map(len, batch)) // len(batch) + 1
-        self._slice_records = min(max(1, SLICE_BYTES // size), SLICE_RECORDS)
+        batch = [first, *consumer.consume(limit, 0)]
         for key, run in groupby(batch, lambda m: (m.topic(), m.partition())):
             each = self._sidecars.get(cast(TopicPartition, key))
             if each is None or not each.is_assigned:
@@ -415,10 +449,9 @@ class SidecarReader:
                 each.take_in(records)
                 while self._push(each):
                     pass
-                is_full = len(each.window) >= WINDOW_RECORDS or each.window_bytes >= WINDOW_BYTES
+                if each.buffer is None and each.excess >= 0:
+                    self._pause(each, True)  # Nobody needs more for now.
                 each.trim()
-                if each.buffer is None and is_full:
-                    self._pause(each, True)
 
     def _event(self, each: _Sidecar, error: KafkaError) -> None:
         # Deleted while we read, or a passing error: the next step looks again where it begins.
@@ -447,14 +480,16 @@ class SidecarReader:
     def tidy(self) -> None:
         """Stops reading partitions that nobody has wanted for a while. Call it now and then."""
         now_s = self._clock()
-        for each in list(self._sidecars.values()):
-            if each.request() is None and now_s - each.used_s >= STANDS_S:
-                self._leave(each)
+        with self._moving():
+            for each in list(self._sidecars.values()):
+                if each.request() is None and now_s - each.used_s >= STANDS_S:
+                    self._leave(each)
 
     def forget(self, buffer: PartitionBuffer) -> None:
         """Stops reading for a buffer whose partition is no longer read."""
-        for each in [e for e in self._sidecars.values() if e.buffer is buffer]:
-            self._leave(each)
+        with self._moving():
+            for each in [e for e in self._sidecars.values() if e.buffer is buffer]:
+                self._leave(each)
 
     def close(self) -> None:
         """Closes the second consumer."""

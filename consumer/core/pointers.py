@@ -122,8 +122,6 @@ class StreamRequest:
     """Whether `open_stream` has said that the sidecar holds the range."""
     ahead: int
     """How many records of it are read and not taken."""
-    ahead_bytes: int
-    """Bytes of their values."""
 
 
 class PointedTransaction(EndedTransaction):
@@ -133,7 +131,6 @@ class PointedTransaction(EndedTransaction):
         "_before",
         "accepted",
         "fetched",
-        "fetched_bytes",
         "is_open",
         "is_resumed",
         "next_side",
@@ -161,8 +158,6 @@ class PointedTransaction(EndedTransaction):
         """First offset in the sidecar that was not read."""
         self.fetched: deque[Record] = deque()
         """Records of the sidecar that were read and not taken."""
-        self.fetched_bytes = 0
-        """Bytes of their values."""
         self.accepted = 0
         """How many records of the sidecar were read, or are known to be delivered."""
         self.skip = 0
@@ -264,7 +259,6 @@ class PointedTransaction(EndedTransaction):
             self.last_side,
             self.is_open,
             len(self.fetched),
-            self.fetched_bytes,
         )
 
     def push(
@@ -328,9 +322,7 @@ class PointedTransaction(EndedTransaction):
         self.accepted += len(found)
         if self.is_counting:
             return
-        due = found[left:] if left > 0 else found
-        self.fetched.extend(map(deliver, due))
-        self.fetched_bytes += sum(map(len, due))
+        self.fetched.extend(map(deliver, found[left:] if left > 0 else found))
         self.available = self.stated + self.accepted
         self._settle()
 
@@ -362,7 +354,6 @@ class PointedTransaction(EndedTransaction):
             found = [*super().part(start, min(stop, self.stated))]
         fetched = self.fetched
         aside = [fetched.popleft() for _ in range(stop - max(start, self.stated))]
-        self.fetched_bytes -= sum(map(len, aside))
         found += aside
         if aside:
             self.side = None if self.is_numbered else side_behind(found[-1].offset())

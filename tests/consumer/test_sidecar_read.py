@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import pytest
@@ -86,6 +87,8 @@ class Brokers:
         self.paused: set[TopicPartition] = set()
         self.moves: list[str] = []
         self.may_seek = True
+        self.interrupt_at = ""
+        """Call of the consumer behind which a signal handler raises, once."""
 
     # ---- the log
 
@@ -114,7 +117,13 @@ class Brokers:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
     def consumer(self, _: object) -> Brokers:
+        self.next, self.paused = {}, set()
         return self
+
+    def _called(self, name: str) -> None:
+        if self.interrupt_at == name:
+            self.interrupt_at = ""
+            raise KeyboardInterrupt
 
     # ---- its consumer
 
@@ -123,17 +132,20 @@ class Brokers:
             assert (p.topic, p.partition) not in self.next, "it is assigned already"
             self.next[p.topic, p.partition] = p.offset
             self.moves.append(f"assign {p.topic} {p.offset}")
+        self._called("assign")
 
     def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
         for p in places:
             del self.next[p.topic, p.partition]
             self.moves.append(f"unassign {p.topic}")
+        self._called("unassign")
 
     def seek(self, p: KafkaPartition) -> None:
         if not self.may_seek:
             raise KafkaException(KafkaError(KafkaError._STATE, "too early"))
         self.next[p.topic, p.partition] = p.offset
         self.moves.append(f"seek {p.topic} {p.offset}")
+        self._called("seek")
 
     def pause(self, places: Sequence[KafkaPartition]) -> None:
         self.paused |= {(p.topic, p.partition) for p in places}
@@ -158,7 +170,11 @@ class Brokers:
             batch = self.logs[key][at : at + count - len(found)]
             self.next[key] = at + len(batch)
             found += batch
+        self._called("consume")
         return found
+
+    def close(self) -> None:
+        self.moves.append("close")
 
 
 class Main:
@@ -267,7 +283,7 @@ def test_a_range_far_behind_or_ahead_is_sought(
     log: Brokers, main: Main, reader: SidecarReader, may_seek: bool
 ) -> None:
     log.may_seek = may_seek
-    far = sidecar_read.PASS_MAX + sidecar_read.WINDOW_RECORDS
+    far = sidecar_read.PASS_MAX + sidecar_read.SLICE_RECORDS
     first = [main.write(1) for _ in range(3)]
     for _ in range(far):
         main.write(99)
@@ -326,7 +342,7 @@ def test_what_nobody_wants_is_read_ahead_within_a_bound(
     wanted = other.committed(3, 15_000)
     assert read(reader, other, steps=300) == wanted
     assert log.paused == {main.sidecar}
-    assert log.next[main.sidecar] <= 2 * (sidecar_read.WINDOW_RECORDS + sidecar_read.SLICE_RECORDS)
+    assert log.next[main.sidecar] <= 4 * sidecar_read.SLICE_RECORDS
     last = main.committed(4, 3)
     assert read(reader, main) == last
     assert not log.paused
@@ -344,21 +360,56 @@ def test_a_range_that_was_paused_leaves_no_pause_to_the_next(
     assert not log.next
 
 
+def test_large_records_of_small_transactions_are_fetched_once(
+    log: Brokers, main: Main, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar_read, "SLICE_BYTES", 20_000)
+    monkeypatch.setattr(sidecar_read, "FIRST_BYTES", 9_000)
+    wanted: list[int] = []
+    for owner in range(30):
+        wanted += main.committed(owner, 1, payload=bytes(10_000))
+        main.write(99, payload=b"")
+    assert read(reader, main, steps=500) == wanted
+    assert log.moves == ["assign a._txnlog 0"]
+
+
 def test_bytes_bound_what_is_read_ahead(
     log: Brokers, main: Main, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidecar_read, "AHEAD_MAX_BYTES", 100_000)
+    monkeypatch.setattr(sidecar_read, "AHEAD_MAX_BYTES", 100_000)  # Of 500 records ten.
     monkeypatch.setattr(sidecar_read, "SLICE_BYTES", 20_000)
-    monkeypatch.setattr(sidecar_read, "WINDOW_BYTES", 20_000)
     wanted = main.committed(1, 500, payload=bytes(10_000))
     for _ in range(100):
         reader.step([main.buffer], 0)
     request = main.buffer.stream_wanted()
     assert request is not None
-    first_slice = 65  # Nothing is known of the records' size then.
-    assert request.ahead <= first_slice + 10
+    assert 10 <= request.ahead <= 20
     assert log.paused == {main.sidecar}
     assert main.taken() + read(reader, main, steps=1_000) == wanted
+
+
+@pytest.mark.parametrize("call", ["assign", "unassign", "seek", "consume"])
+def test_an_exception_anywhere_loses_and_repeats_nothing(
+    log: Brokers, main: Main, reader: SidecarReader, call: str
+) -> None:
+    far = sidecar_read.PASS_MAX + sidecar_read.SLICE_RECORDS
+    got: list[int] = []
+    wanted: list[int] = []
+    log.interrupt_at = call
+    for owner in range(4):
+        wanted += main.committed(owner, 3)
+        for _ in range(far):
+            main.write(99)
+        for _ in range(3):
+            with suppress(KeyboardInterrupt):
+                got += read(reader, main)
+        if call == "unassign":
+            with suppress(KeyboardInterrupt):
+                log.now_s += sidecar_read.STANDS_S
+                reader.tidy()
+    assert got == wanted
+    assert log.interrupt_at == ""
+    assert "close" in log.moves
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------
@@ -471,7 +522,7 @@ def test_records_in_a_sidecar_of_another_id_are_delivered_once_they_are_counted(
 ) -> None:
     """More than the window holds, so they are fetched twice."""
     log.ids[main.sidecar[0]] = "new"
-    offsets = [main.write(1) for _ in range(2 * sidecar_read.WINDOW_RECORDS)]
+    offsets = [main.write(1) for _ in range(2 * sidecar_read.SLICE_RECORDS)]
     main.commit(1, offsets, "old")
     assert read(reader, main, steps=500) == offsets
 

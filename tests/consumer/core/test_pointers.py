@@ -203,19 +203,6 @@ def test_a_sidecar_of_another_id_that_lacks_the_range_is_lost(trimmed: bool) -> 
     assert "deleted and created anew" in str(buffer.failure)
 
 
-def test_bytes_that_are_read_ahead_are_told() -> None:
-    buffer = in_both("")
-    tell(buffer, 0, 3)
-    stream(buffer, 0)
-    request = buffer.stream_wanted()
-    assert request is not None
-    assert (request.ahead, request.ahead_bytes) == (1, len(data(0, OWNER)))
-    assert taken(buffer) == [0, to_delivered(0)]
-    request = buffer.stream_wanted()
-    assert request is not None
-    assert (request.ahead, request.ahead_bytes) == (0, 0)
-
-
 def test_an_unreadable_header_leaves_a_batch_untouched() -> None:
     class Unreadable(FakeRecord):
         def headers(self) -> list[tuple[str, bytes | None]] | None:
