@@ -126,20 +126,15 @@ def test_the_group_is_polled_while_a_long_transaction_is_read(
     assert len(polled) >= 5
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_partition_that_is_given_away_is_read_to_the_transactions_end(
-    written: Transactions,
-    make_consumer: MakeConsumer,
-    monkeypatch: pytest.MonkeyPatch,
-    strategy: str,
+    written: Transactions, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its positions are committed behind the transaction then: nobody else delivers the rest."""
     monkeypatch.setattr(serial_reader, "FETCH_EVERY_S", 0.0)
     monkeypatch.setattr(sidecar_read, "SLICE_RECORDS", 20)
     monkeypatch.setattr(sidecar_read, "AHEAD_MAX_RECORDS", 20)
     wanted = long_one(written, 3_000)
-    settings = {"group_id": "g", "partition_assignment_strategy": strategy}
-    consumer, other = make_consumer(**settings), make_consumer(**settings)
+    consumer, other = make_consumer(group_id="g"), make_consumer(group_id="g")
     revoked: list[int] = []
     consumer.subscribe(["t"], on_revoke=lambda _, gone: revoked.extend(p.partition for p in gone))
     found: Iterator[CommittedTransaction] = consumer.transactions(20)

@@ -7,7 +7,7 @@ slices, so that a transaction's turn comes before or after its sidecar is looked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from logtx.journal.control import (
     TopicPartition,
     encode_marker,
 )
-from logtx.journal.errors import IntegrityError, TornTransactionError
+from logtx.journal.errors import IntegrityError, SpillError, TornTransactionError
 from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
@@ -494,3 +494,23 @@ def test_trap_118_nothing_is_delivered_while_records_of_a_sidecar_made_anew_are_
     assert isinstance(failure, IntegrityError)
     assert "holds 0 of the 2 records" in str(failure)
     assert "deleted and created anew" in str(failure)
+
+
+def test_a_spilled_part_that_is_gone_is_told() -> None:
+    class Emptied(MemoryStore):
+        def read(self, run: int) -> Iterator[Record]:
+            return iter([*super().read(run)][:1])
+
+    owner, pending_map = TxId(0, INCARNATION, 0), PendingTransactionMap(1, Emptied())
+    buffer = SerialBuffer(
+        KEYS[0], Position.at(0), pending_map, journal_partition=0, malformed=malformed
+    )
+    buffer.feed([data(n, owner) for n in range(3)])
+    pending_map.enforce()
+    buffer.feed([end_record(3, owner, 1, Writes(main=[0, 1, 2], side=[0]), 0, commit=True)])
+    request = buffer.stream_wanted()
+    assert request is not None
+    buffer.open_stream(request, 0, 1)
+    entry = buffer.hand_over(owner.to_bytes())
+    with pytest.raises(SpillError, match="missing"):
+        buffer.stream(entry)
