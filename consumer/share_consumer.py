@@ -213,7 +213,9 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(
+            self._log, kafka, read, timeout_s=timeout_s
+        )
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -285,6 +287,8 @@ class ShareConsumer:
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
                 was given can't be read. What came before it was returned by the poll before. It is
                 given out again after a second; that of a topic that is no more is rejected.
+            CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
+                known where its transactions end.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """

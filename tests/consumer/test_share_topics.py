@@ -1,0 +1,109 @@
+"""Queues of topics that are switched, deleted or created anew, end to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.journal.errors import BrokerError, UnknownTopicError
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import MODES_TOPIC, Mode
+from logtx.producer.producer import Producer
+
+from .test_share_consumer import TIMEOUT_S, Queues, coordinator, fill, producer, queues, take, values
+
+__all__ = ["coordinator", "producer", "queues"]
+HEARS_S = 1.5
+
+
+class Behind:
+    """A log as a consumer sees it whose broker has not heard of `__transaction_topics`."""
+
+    def __init__(self, log: MemoryLog, error: Callable[[], Exception], hears_s: float) -> None:
+        """Hears of it after `hears_s` seconds; until then, it answers with `error`."""
+        self._log, self._error = log, error
+        self.hears_s = time.monotonic() + hears_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def partition_count(self, topic: str, *, timeout_s: float = 10) -> int:
+        if topic == MODES_TOPIC and time.monotonic() < self.hears_s:
+            raise self._error()
+        return self._log.partition_count(topic, timeout_s=timeout_s)
+
+
+def not_there() -> Exception:
+    return UnknownTopicError("there is no topic of modes")
+
+
+def refused() -> Exception:
+    return BrokerError("not allowed", kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def behind(log: MemoryLog, error: Callable[[], Exception], hears_s: float) -> ShareConsumer:
+    """Returns a consumer of the queue `q` by such a log."""
+    settings = {"group.id": "q", "auto.offset.reset": "earliest"}
+    settings["share.acknowledgement.mode"] = "explicit"
+    made = ShareConsumer(settings, log=cast(Log, Behind(log, error, hears_s)))
+    made.subscribe(["orders"])
+    return made
+
+
+def switch(log: MemoryLog, mode: Mode) -> None:
+    with closing(AdminQueries(log, timeout_s=TIMEOUT_S)) as admin:
+        admin.set_topic_mode("orders", mode, transaction_group="default")
+
+
+# ---- topics that are switched -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["in the lease", "below the lease"])
+def test_who_is_not_told_of_a_switch_takes_no_placed_transaction_for_a_gap(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, where: str
+) -> None:
+    """Another consumer had the mode record (trap 110).
+
+    Records that lie below the lease are in nobody's sight: that the reader looks up what is pending
+    would not help.
+    """
+    told = queues()
+    switch(memory_log, Mode.METADATA)
+    assert told.poll(0.5) == [], "it has the mode records"
+    txn = producer.begin_transaction()
+    txn.produce("orders", b"placed", partition=0)
+    producer.flush()
+    if where == "below the lease":
+        assert told.poll(0.5) == [], "it has the record, of which nobody knows what becomes"
+    told.close()
+    txn.commit(finished=True)
+    fill(producer, 1)
+    with closing(behind(memory_log, not_there, HEARS_S)) as late:
+        assert sorted(values(take(late, 2))) == [b"0", b"placed"]
+
+
+def test_who_may_not_read_of_switches_is_told_so(
+    queues: Queues, producer: Producer, memory_log: MemoryLog
+) -> None:
+    told = queues()
+    fill(producer, 1)
+    with closing(behind(memory_log, refused, TIMEOUT_S)) as late:
+        (message,) = take(late, 1)
+        late.acknowledge(message)
+        assert set(late.commit_sync().values()) == {None}, "never switched: it need not read"
+        switch(memory_log, Mode.METADATA)
+        with producer.begin_transaction() as txn:
+            txn.produce("orders", b"placed", partition=0)
+        fill(producer, 1)
+        with pytest.raises(BrokerError, match="READ.*__transaction_topics"):
+            take(late, 1)
+    assert sorted(values(take(told, 2))) == [b"0", b"placed"], "given out again"
