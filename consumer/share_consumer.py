@@ -411,7 +411,7 @@ class ShareConsumer:
             with self._lock:
                 has_lost = self._has_lost
                 if not has_lost:
-                    self._holdings.give(_key(message), name)
+                    self._holdings.give(_key(message), name, id(message))
             if has_lost:
                 self._end(AcknowledgeType.RELEASE)
                 return
@@ -462,7 +462,7 @@ class ShareConsumer:
             NotHeldError: the message is not this consumer's, or acknowledged.
         """
         with self._lock:
-            given = self._holdings.look(_key(message))
+            given = self._holdings.look(self._key_of(message))
         if given is None:
             raise _not_held(message)
         return given.delivery_count
@@ -500,9 +500,8 @@ class ShareConsumer:
             raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
         if txn is not None or type_ is AcknowledgeType.RENEW:
             self._check_explicit()
-        key = _key(message)
         with self._lock:
-            holdings = self._holdings
+            key, holdings = self._key_of(message), self._holdings
             # What a transaction refuses is held as before: so it is taken behind.
             stays = txn is not None or type_ is AcknowledgeType.RENEW
             given = holdings.look(key) if stays else holdings.take(key)
@@ -525,7 +524,7 @@ class ShareConsumer:
         if txn is not None:
             self._check_explicit()
         with self._lock:
-            found = self._holdings.up_to(_key(message))
+            found = self._holdings.up_to(self._key_of(message))
             if txn is None:
                 self._take_all(found)
                 self._queue(AcknowledgeType.ACCEPT, 0, found.values())
@@ -533,6 +532,17 @@ class ShareConsumer:
             raise _not_held(message)
         if txn is not None:
             self._send_acks(txn, found)
+
+    def _key_of(self, message: Message) -> RecordKey:
+        """Returns the name of a message that the application has. Call it with the lock.
+
+        Raises:
+            NotHeldError: it is of a topic that was created anew since.
+        """
+        key = _key(message)
+        if self._holdings.is_another(key, id(message)):
+            raise _not_held(message)
+        return key
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.

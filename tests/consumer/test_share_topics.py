@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
+from logtx.consumer import share_consumer
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.journal.errors import BrokerError, UnknownTopicError
+from logtx.journal.errors import BrokerError, NotHeldError, UnknownTopicError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import MODES_TOPIC, Mode
@@ -107,3 +108,36 @@ def test_who_may_not_read_of_switches_is_told_so(
         with pytest.raises(BrokerError, match="READ.*__transaction_topics"):
             take(late, 1)
     assert sorted(values(take(told, 2))) == [b"0", b"placed"], "given out again"
+
+
+# ---- topics that are deleted --------------------------------------------------------------------
+
+
+@pytest.fixture
+def attaches_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers attach again twice a second, so that partitions of a new topic join soon."""
+    monkeypatch.setattr(share_consumer, "ATTACH_AGAIN_S", 0.5)
+
+
+def create_anew(log: MemoryLog) -> None:
+    log.delete_topic("orders")
+    log.create_topic("orders", partitions=2)
+
+
+def test_messages_of_a_topic_that_was_created_anew_have_the_same_names(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, attaches_often: None
+) -> None:
+    """To acknowledge a former one must not acknowledge the new one (trap 111)."""
+    fill(producer, 2)
+    queue = queues()
+    former = take(queue, 2)
+    create_anew(memory_log)
+    fill(producer, 1, first=7)
+    (new,) = take(queue, 1)
+    assert (new.value(), new.offset()) == (b"7", former[0].offset())
+    for refused in (queue.acknowledge, queue.acknowledge_cumulative, queue.delivery_count):
+        with pytest.raises(NotHeldError):
+            refused(former[0])
+    assert queue.delivery_count(former[1]) == 1, "no new one has its name"
+    queue.acknowledge(new)
+    assert set(queue.commit_sync().values()) == {None}
