@@ -72,6 +72,10 @@ a broker's trouble, a shorter one holds up others more if they can never be read
 END_PAUSE_MS: Final = 200
 """Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
 transactions that are placed there, a shorter one reads for nothing more often."""
+ATTACH_SOON_S: Final = 1.0
+"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+ANEW_S: Final = 15.0
+"""How long that while is: coordinators believe what they know of a topic for ten seconds."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -172,6 +176,10 @@ class ShareConsumer:
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._gone: set[tuple[str, str]] = set()
+        """(name, id) of topics that are no more."""
+        self._anew_s = 0.0
+        """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -346,9 +354,11 @@ class ShareConsumer:
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
-            if time.monotonic() >= self._attach_s:
+            now_s = time.monotonic()
+            if now_s >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
-                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
+                self._attach_s = now_s + again_s
                 client.submit(self._attach())
             most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
@@ -377,6 +387,11 @@ class ShareConsumer:
             try:
                 self._take(client, found)
             except TopicRecreatedError as error:
+                with self._lock:
+                    lease = self._holdings.lease
+                    assert lease is not None, "it is read"
+                    self._gone.add((lease.partition.topic, lease.partition.topic_id))
+                self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
                 # Nobody can read it any more, and ids do not come back.
                 self._end(AcknowledgeType.REJECT)
                 self._fail(error, found)
@@ -398,6 +413,11 @@ class ShareConsumer:
         with self._lock:
             lease = self._holdings.begin()
             self._has_lost = False
+        while lease is not None and (lease.partition.topic, lease.partition.topic_id) in self._gone:
+            # Its owner has not heard of it yet.
+            self._end(AcknowledgeType.REJECT)
+            with self._lock:
+                lease = self._holdings.begin()
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"

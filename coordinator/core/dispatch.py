@@ -20,7 +20,7 @@ answer waited for the journal's end has cut it: its message would be given out w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -124,6 +124,9 @@ class Dispatch:
         self._ends: dict[PartitionId, int] = {}
         self._wanted: dict[PartitionId, None] = {}
         """Partitions whose ends are wanted, though nobody waits for messages of them."""
+        self._topic_ids: dict[str, str | None] = {}
+        """Topic → id of the topic that has the name, as a consumer that attached was told last;
+        None: no topic has it."""
         self._opens_ms = 0
         """When a new owner begins to give out messages, in monotonic ms."""
         self._stirred = True
@@ -137,6 +140,19 @@ class Dispatch:
     def loaded(self, now: Instant) -> None:
         """Begins to serve. What consumers hold is not known yet."""
         self._opens_ms = now.monotonic_ms + HELD_MS
+
+    def topics_told(self, topic_ids: Mapping[str, str | None]) -> None:
+        """Takes which topics have their names now: topic → id, or None if there is none.
+
+        Nothing is given out of others: nobody can read it. A broker that is behind may have told
+        the id of a former topic. Then its successor waits until a consumer attaches again.
+        """
+        self._topic_ids.update(topic_ids)
+
+    def is_former(self, partition: PartitionId) -> bool:
+        """Returns whether a partition's topic is no more, as far as is known."""
+        told = self._topic_ids.get(partition.topic, partition.topic_id)
+        return told != partition.topic_id
 
     def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
         """Lets a consumer join. Returns leases of what it holds, as far as that is free.
@@ -197,7 +213,7 @@ class Dispatch:
         if subscription is None or queue is None or now.monotonic_ms < self._opens_ms:
             return None
         consumer = queue.consumers[command.consumer]
-        keys = [p for p in subscription.partitions if p.topic in consumer.topics]
+        keys = self._readable(subscription, consumer)
         first = queue.turn % len(keys) if keys else 0
         for partition in keys[first:] + keys[:first]:
             known = subscription.partitions[partition]
@@ -212,6 +228,10 @@ class Dispatch:
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
+
+    def _readable(self, subscription: Subscription, consumer: _Consumer) -> list[PartitionId]:
+        named = (p for p in subscription.partitions if p.topic in consumer.topics)
+        return [p for p in named if not self.is_former(p)]
 
     def _want_more(self, queue: _Queue, keys: Iterable[PartitionId]) -> None:
         """Asks for ends of what is leased up to the end that is known.
@@ -351,14 +371,15 @@ class Dispatch:
 
     def wanted(self) -> list[PartitionId]:
         """Returns the partitions whose ends are to be asked for now."""
+        # Nobody can tell where a topic ended that is no more.
+        self._wanted = {p: None for p in self._wanted if not self.is_former(p)}
         found = dict(self._wanted)
         for each in self._waiting.values():
             queue = self._queues.get(each.command.group)
             subscription = self._subscriptions.get(each.command.group)
             consumer = None if queue is None else queue.consumers.get(each.command.consumer)
             if subscription is not None and consumer is not None:
-                named = (p for p in subscription.partitions if p.topic in consumer.topics)
-                found.update(dict.fromkeys(named))
+                found.update(dict.fromkeys(self._readable(subscription, consumer)))
         return list(found)
 
     def ends_told(self, ends: Iterable[tuple[PartitionId, int]]) -> None:

@@ -10,16 +10,22 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from logtx.consumer import share_consumer
+from logtx.consumer import share_consumer, topic_ids
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.journal.errors import BrokerError, NotHeldError, UnknownTopicError
+from logtx.journal.errors import (
+    BrokerError,
+    NotHeldError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import MODES_TOPIC, Mode
 from logtx.producer.producer import Producer
 
+from ..waiting import eventually
 from .test_share_consumer import TIMEOUT_S, Queues, coordinator, fill, producer, queues, take, values
 
 __all__ = ["coordinator", "producer", "queues"]
@@ -141,3 +147,58 @@ def test_messages_of_a_topic_that_was_created_anew_have_the_same_names(
     assert queue.delivery_count(former[1]) == 1, "no new one has its name"
     queue.acknowledge(new)
     assert set(queue.commit_sync().values()) == {None}
+
+
+def test_of_a_topic_that_is_no_more_a_consumer_is_told_once(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each lease of its rest would fail, after five seconds of questions."""
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.3)
+    fill(producer, 10)
+    queue = queues(**{"max.poll.records": 2})
+    former = take(queue, 2)
+    create_anew(memory_log)
+    fill(producer, 1, first=77)
+    found: list[Any] = []
+    errors: list[TopicRecreatedError] = []
+
+    def has_new() -> bool:
+        try:
+            found.extend(queue.poll(0.2))
+        except TopicRecreatedError as error:
+            errors.append(error)
+        return len(found) > 0
+
+    eventually(has_new, 25.0)  # It does not wait until it attaches again by itself.
+    assert values(found) == [b"77"]
+    assert len(errors) == 1
+    queue.acknowledge(former[1])
+    queue.acknowledge(found[0])
+    assert set(queue.commit_sync().values()) == {None}
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_is_acknowledged_of_a_topic_that_is_gone_has_an_answer_after_a_takeover(
+    queues: Queues,
+    producer: Producer,
+    memory_log: MemoryLog,
+    coordinator: EmbeddedCoordinator,
+    anew: bool,
+) -> None:
+    """The new owner does not know where the topic ended, and nobody can tell it (trap 112)."""
+    memory_log.create_topic("other", partitions=1)
+    fill(producer, 2)
+    queue = queues("orders", "other")
+    first, second = take(queue, 2)
+    memory_log.delete_topic("orders")
+    if anew:
+        memory_log.create_topic("orders", partitions=2)
+    coordinator.stop()
+    coordinator.start()
+    queue.acknowledge(first)
+    assert set(queue.commit_sync(15.0).values()) == {None}
+    with producer.begin_transaction() as txn:
+        queue.acknowledge(second, txn=txn)
+    producer.produce("other", b"alive", partition=0)
+    producer.flush()
+    assert values(take(queue, 1)) == [b"alive"], "the other topics are worked off"
