@@ -72,6 +72,10 @@ a broker's trouble, a shorter one holds up others more if they can never be read
 END_PAUSE_MS: Final = 200
 """Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
 transactions that are placed there, a shorter one reads for nothing more often."""
+ATTACH_SOON_S: Final = 1.0
+"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+ANEW_S: Final = 15.0
+"""How long that while is: coordinators believe what they know of a topic for ten seconds."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -172,6 +176,10 @@ class ShareConsumer:
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._gone: set[tuple[str, str]] = set()
+        """(name, id) of topics that are no more."""
+        self._anew_s = 0.0
+        """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -213,7 +221,9 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(
+            self._log, kafka, read, timeout_s=timeout_s
+        )
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -285,6 +295,8 @@ class ShareConsumer:
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
                 was given can't be read. What came before it was returned by the poll before. It is
                 given out again after a second; that of a topic that is no more is rejected.
+            CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
+                known where its transactions end.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
@@ -342,9 +354,11 @@ class ShareConsumer:
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
-            if time.monotonic() >= self._attach_s:
+            now_s = time.monotonic()
+            if now_s >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
-                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
+                self._attach_s = now_s + again_s
                 client.submit(self._attach())
             most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
@@ -373,6 +387,11 @@ class ShareConsumer:
             try:
                 self._take(client, found)
             except TopicRecreatedError as error:
+                with self._lock:
+                    lease = self._holdings.lease
+                    assert lease is not None, "it is read"
+                    self._gone.add((lease.partition.topic, lease.partition.topic_id))
+                self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
                 # Nobody can read it any more, and ids do not come back.
                 self._end(AcknowledgeType.REJECT)
                 self._fail(error, found)
@@ -394,6 +413,11 @@ class ShareConsumer:
         with self._lock:
             lease = self._holdings.begin()
             self._has_lost = False
+        while lease is not None and (lease.partition.topic, lease.partition.topic_id) in self._gone:
+            # Its owner has not heard of it yet.
+            self._end(AcknowledgeType.REJECT)
+            with self._lock:
+                lease = self._holdings.begin()
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
@@ -407,7 +431,7 @@ class ShareConsumer:
             with self._lock:
                 has_lost = self._has_lost
                 if not has_lost:
-                    self._holdings.give(_key(message), name)
+                    self._holdings.give(_key(message), name, id(message))
             if has_lost:
                 self._end(AcknowledgeType.RELEASE)
                 return
@@ -458,7 +482,7 @@ class ShareConsumer:
             NotHeldError: the message is not this consumer's, or acknowledged.
         """
         with self._lock:
-            given = self._holdings.look(_key(message))
+            given = self._holdings.look(self._key_of(message))
         if given is None:
             raise _not_held(message)
         return given.delivery_count
@@ -496,9 +520,8 @@ class ShareConsumer:
             raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
         if txn is not None or type_ is AcknowledgeType.RENEW:
             self._check_explicit()
-        key = _key(message)
         with self._lock:
-            holdings = self._holdings
+            key, holdings = self._key_of(message), self._holdings
             # What a transaction refuses is held as before: so it is taken behind.
             stays = txn is not None or type_ is AcknowledgeType.RENEW
             given = holdings.look(key) if stays else holdings.take(key)
@@ -521,7 +544,7 @@ class ShareConsumer:
         if txn is not None:
             self._check_explicit()
         with self._lock:
-            found = self._holdings.up_to(_key(message))
+            found = self._holdings.up_to(self._key_of(message))
             if txn is None:
                 self._take_all(found)
                 self._queue(AcknowledgeType.ACCEPT, 0, found.values())
@@ -529,6 +552,17 @@ class ShareConsumer:
             raise _not_held(message)
         if txn is not None:
             self._send_acks(txn, found)
+
+    def _key_of(self, message: Message) -> RecordKey:
+        """Returns the name of a message that the application has. Call it with the lock.
+
+        Raises:
+            NotHeldError: it is of a topic that was created anew since.
+        """
+        key = _key(message)
+        if self._holdings.is_another(key, id(message)):
+            raise _not_held(message)
+        return key
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
