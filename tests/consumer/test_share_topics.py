@@ -26,7 +26,16 @@ from logtx.journal.modes import MODES_TOPIC, Mode
 from logtx.producer.producer import Producer
 
 from ..waiting import eventually
-from .test_share_consumer import TIMEOUT_S, Queues, coordinator, fill, producer, queues, take, values
+from .test_share_consumer import (
+    TIMEOUT_S,
+    Queues,
+    coordinator,
+    fill,
+    producer,
+    queues,
+    take,
+    values,
+)
 
 __all__ = ["coordinator", "producer", "queues"]
 HEARS_S = 1.5
