@@ -30,6 +30,8 @@ class Given:
     partition: PartitionId
     span: Span
     delivery_count: int
+    identity: int = 0
+    """Tells the application's object from that of another message: see `Holdings.is_another`."""
 
 
 class Holdings:
@@ -41,6 +43,8 @@ class Holdings:
         self._lease: Lease | None = None
         self._at = MessageId(0)
         self._given: dict[RecordKey, Given] = {}
+        self._ids: dict[str, set[str]] = {}
+        """Topic → the ids of the topics of this name of which messages were given out."""
 
     def leased(self, leases: Iterable[Lease]) -> None:
         """Takes leases."""
@@ -59,12 +63,13 @@ class Holdings:
         """The lease that is being read."""
         return self._lease
 
-    def give(self, key: RecordKey, message: MessageId) -> None:
-        """Notes that a message of the lease is given out."""
+    def give(self, key: RecordKey, message: MessageId, identity: int = 0) -> None:
+        """Notes that a message of the lease is given out, as the object of this `id`."""
         lease = self._lease
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
-        self._given[key] = Given(lease.partition, span, lease.delivery_count)
+        self._given[key] = Given(lease.partition, span, lease.delivery_count, identity)
+        self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
         self._at = message.behind
 
     def end(self) -> Acks | None:
@@ -85,6 +90,16 @@ class Holdings:
         return Acks(lease.partition, (Span(start, self._at),)) if start < self._at else None
 
     # ---- acknowledgements -----------------------------------------------------------------------
+
+    def is_another(self, key: RecordKey, identity: int) -> bool:
+        """Returns whether the message that has this name is another one than the object of an `id`:
+        the topic was created anew, and the object may be a message of the former one (trap 111).
+
+        While nothing is created anew, a copy of a message is as good.
+        """
+        given = self._given.get(key)
+        is_ambiguous = len(self._ids.get(key[0], ())) > 1
+        return given is not None and is_ambiguous and given.identity != identity
 
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""
