@@ -199,7 +199,7 @@ class SidecarReader:
         self._sidecars: dict[TopicPartition, _Sidecar] = {}
         """Those that are wanted, or stand."""
         self._interrupted = False
-        """Whether the consumer may be assigned otherwise than is noted: an exception came."""
+        """Whether the consumer may read otherwise than is noted here: an exception came."""
 
     def buffers(self) -> Iterator[PartitionBuffer]:
         """Yields the buffers that it reads for."""
@@ -214,18 +214,18 @@ class SidecarReader:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
         """
-        if self._interrupted:
-            self._begin_anew()
         with self._moving():
             return self._step(buffers, timeout_s)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
         """Surrounds what moves the consumer. If an exception leaves the block, whichever it is,
-        the next step opens another consumer."""
-        before, self._interrupted = self._interrupted, True
+        another consumer is opened before the next one."""
+        if self._interrupted:
+            self._begin_anew()
+        self._interrupted = True
         yield
-        self._interrupted = before
+        self._interrupted = False
 
     def _begin_anew(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -234,7 +234,6 @@ class SidecarReader:
             each.clear()
         if consumer is not None:
             consumer.close()
-        self._interrupted = False
 
     def _step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
         wanted = self._wanted(buffers)
@@ -479,17 +478,26 @@ class SidecarReader:
 
     def tidy(self) -> None:
         """Stops reading partitions that nobody has wanted for a while. Call it now and then."""
-        now_s = self._clock()
-        with self._moving():
-            for each in list(self._sidecars.values()):
-                if each.request() is None and now_s - each.used_s >= STANDS_S:
-                    self._leave(each)
+        last_s = self._clock() - STANDS_S
+        idle = [each for each in self._sidecars.values() if each.used_s <= last_s]
+        self._leave_all([each for each in idle if each.request() is None])
 
     def forget(self, buffer: PartitionBuffer) -> None:
         """Stops reading for a buffer whose partition is no longer read."""
-        with self._moving():
-            for each in [e for e in self._sidecars.values() if e.buffer is buffer]:
-                self._leave(each)
+        self._leave_all([e for e in self._sidecars.values() if e.buffer is buffer])
+
+    def _leave_all(self, sidecars: Sequence[_Sidecar]) -> None:
+        if not sidecars:
+            return
+        try:
+            with self._moving():
+                for each in sidecars:
+                    self._leave(each)
+        except KafkaException as error:
+            # Another consumer will be opened, without them.
+            _LOG.warning("sidecars_not_left error=%s", error)
+            for each in sidecars:
+                self._sidecars.pop(each.key, None)
 
     def close(self) -> None:
         """Closes the second consumer."""

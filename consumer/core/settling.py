@@ -247,7 +247,8 @@ class SettlingQueue(DeliveryQueue):
         if entry is None:
             return
         topic, partition = entry.sidecar
-        is_another = "" not in (topic_id, known := entry.marker.sidecar_id) and topic_id != known
+        named = entry.marker.sidecar_id
+        is_another = bool(named and topic_id) and topic_id != named
         if is_another and (start > entry.next_side or end <= entry.last_side):
             self._fail_lost(entry, f"{topic} {_ANEW}", "the rest" if entry.taken else _ALL)
         elif start > entry.next_side:
