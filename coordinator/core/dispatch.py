@@ -53,6 +53,8 @@ TIMEOUT_MIN_MS: Final = 100
 """Shortest time of a lease: below, messages come again before their consumer has read them."""
 TIMEOUT_MAX_MS: Final = 24 * 3_600_000
 """Longest time of a lease: a day."""
+_DEADLINES_SPARE: Final = 64
+"""Deadlines that count no more, and are kept beside as many as there are leases."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class _Held:
     group: str
     consumer: int
     partition: PartitionId
+    span: Span
+    """What it began with."""
     until_ms: int
 
 
@@ -118,7 +122,8 @@ class Dispatch:
         self._leases: dict[int, _Held] = {}
         self._numbers = 0
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of (monotonic ms, number of a lease). An entry counts only if the lease agrees."""
+        """Heap of (monotonic ms, number of a lease). An entry counts only if the lease agrees: see
+        `_end_at`."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         """Requests that wait, by subscription and consumer, oldest first."""
         self._ends: dict[PartitionId, int] = {}
@@ -155,20 +160,51 @@ class Dispatch:
         return told != partition.topic_id
 
     def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
-        """Lets a consumer join. Returns leases of what it holds, as far as that is free.
+        """Lets a consumer join, or again. Returns leases of what it holds.
 
-        Its leases of before end first: what it does not name it has let go of.
+        One that is known has what is leased to it and it names, for the time that it had: each
+        attaches time and again. What it does not name it has let go of. One that is not known, as
+        the owner is new or thought it gone, gets what is free. Neither is a delivery: the messages
+        are with it (trap 113).
         """
+        self.expire(now)
         queue = self._queues.setdefault(command.group, _Queue())
-        known = queue.consumers.get(command.consumer)
-        if known is not None:
-            self._end_leases(command.group, command.consumer)
+        is_known = command.consumer in queue.consumers
         self._stirred = True
         timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
         queue.consumers[command.consumer] = _Consumer(
             command.consumer, frozenset(command.topics), timeout_ms
         )
+        if is_known:
+            return tuple(self._kept(command, now))
         return tuple(self._lease_again(command, now))
+
+    def _kept(self, command: Attach, now: Instant) -> Iterator[Lease]:
+        named: dict[PartitionId, SpanMap[bool]] = {}
+        for each in command.held:
+            for span in each.spans:
+                named.setdefault(each.partition, SpanMap()).put(span, True)
+        nothing: SpanMap[bool] = SpanMap()
+        queue = self._queues[command.group]
+        for number in self._of(command.group, command.consumer):
+            held = self._leases[number]
+            here = queue.partitions[held.partition]
+            for span in self._parts_of(number):
+                for let_go in named.get(held.partition, nothing).free(span):
+                    self._take_back(here, let_go)
+        for each in command.held:
+            here = queue.partitions.setdefault(each.partition, _Partition())
+            for span in each.spans:
+                for part, number in here.leased.within(span):
+                    held = self._leases[number]
+                    if held.consumer == command.consumer:
+                        yield Lease(
+                            number=number,
+                            partition=each.partition,
+                            span=part,
+                            delivery_count=here.counts.at(part.lo) or 1,
+                            left_ms=held.until_ms - now.monotonic_ms,
+                        )
 
     def _lease_again(self, command: Attach, now: Instant) -> Iterator[Lease]:
         subscription = self._subscriptions.get(command.group)
@@ -184,6 +220,9 @@ class Dispatch:
             for span in each.spans:
                 for free in _available(known, here, span):
                     here.active = consumer.number
+                    # It has them already: that is no delivery. What is not known begins with 1.
+                    for gap in here.counts.free(free):
+                        here.counts.put(gap, 1)
                     yield self._lease(command.group, consumer.number, each, free, now)
 
     def detach(self, group: str, consumer: int, now: Instant) -> None:
@@ -225,6 +264,7 @@ class Dispatch:
                 queue.turn += 1
                 here.active = consumer.number
                 self._want_more(queue, keys)
+                here.counts.put(span, (here.counts.at(span.lo) or 0) + 1)
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
@@ -297,19 +337,25 @@ class Dispatch:
         here, timeout_ms = queue.partitions[partition], queue.consumers[consumer].timeout_ms
         self._numbers += 1
         number, until_ms = self._numbers, now.monotonic_ms + timeout_ms
-        self._leases[number] = _Held(group, consumer, partition, until_ms)
-        heapq.heappush(self._deadlines, (until_ms, number))
-        count = (here.counts.at(span.lo) or 0) + 1
+        self._leases[number] = _Held(group, consumer, partition, span, until_ms)
+        self._end_at(until_ms, number)
         here.leased.put(span, number)
-        here.counts.put(span, count)
         here.next = max(here.next, span.hi)
         return Lease(
             number=number,
             partition=partition,
             span=span,
-            delivery_count=count,
+            delivery_count=here.counts.at(span.lo) or 1,
             left_ms=timeout_ms,
         )
+
+    def _end_at(self, until_ms: int, number: int) -> None:
+        self._leases[number].until_ms = until_ms
+        heapq.heappush(self._deadlines, (until_ms, number))
+        if len(self._deadlines) > 2 * len(self._leases) + _DEADLINES_SPARE:
+            # Of leases that are over, or were renewed. Their time may be a day.
+            self._deadlines = [(held.until_ms, n) for n, held in self._leases.items()]
+            heapq.heapify(self._deadlines)
 
     def told(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
         """Returns leases as they are now: without what was acknowledged, or ended, meanwhile.
@@ -408,7 +454,7 @@ class Dispatch:
             return
         self._stirred = True  # The window may have opened.
         for span in acks.spans:
-            here.leased.remove(span)
+            self._take_back(here, span)
             here.delayed.remove(span)
             if deleted:
                 here.counts.remove(span)
@@ -426,7 +472,7 @@ class Dispatch:
             here = self._queues[group].partitions.get(acks.partition)
             for part in own:
                 assert here is not None, "something is leased there"
-                here.leased.remove(part)
+                self._take_back(here, part)
                 here.counts.remove(_behind_all(part))
                 self._stirred = True
                 if delay_ms > 0:
@@ -443,10 +489,8 @@ class Dispatch:
             for part in own:
                 assert here is not None, "something is leased there"
                 for _, number in here.leased.within(part):
-                    held = self._leases[number]
                     timeout_ms = self._queues[group].consumers[consumer].timeout_ms
-                    held.until_ms = now.monotonic_ms + timeout_ms
-                    heapq.heappush(self._deadlines, (held.until_ms, number))
+                    self._end_at(now.monotonic_ms + timeout_ms, number)
             results.append(bool(own))
         return results
 
@@ -457,21 +501,32 @@ class Dispatch:
         rows = here.leased.within(span)
         return [part for part, number in rows if self._leases[number].consumer == consumer]
 
-    def _end_leases(self, group: str, consumer: int) -> None:
-        of_it = [
+    def _of(self, group: str, consumer: int) -> list[int]:
+        """Returns the leases of a consumer."""
+        return [
             number
             for number, held in self._leases.items()
             if held.group == group and held.consumer == consumer
         ]
-        for number in of_it:
-            self._end(number)
+
+    def _parts_of(self, number: int) -> list[Span]:
+        """Returns what is left of a lease."""
+        held = self._leases[number]
+        here = self._queues[held.group].partitions[held.partition]
+        return [span for span, lease in here.leased.within(held.span) if lease == number]
 
     def _end(self, number: int) -> None:
         self._stirred = True
-        held = self._leases.pop(number)
+        held = self._leases[number]
         here = self._queues[held.group].partitions[held.partition]
-        for span in [span for span, lease in here.leased.rows() if lease == number]:
-            here.leased.remove(span)
+        for span in self._parts_of(number):
+            self._take_back(here, span)
+
+    def _take_back(self, here: _Partition, span: Span) -> None:
+        """Ends the leases of messages. One of which nothing is left is forgotten."""
+        for number in {number for _, number in here.leased.remove(span)}:
+            if not here.leased.has(self._leases[number].span, number):
+                del self._leases[number]
 
     # ---- what is due ----------------------------------------------------------------------------
 
@@ -489,7 +544,8 @@ class Dispatch:
                 if each.gone_ms is not None and each.gone_ms <= now.monotonic_ms
             ]
             for consumer in gone:
-                self._end_leases(group, consumer)
+                for number in self._of(group, consumer):
+                    self._end(number)
                 del queue.consumers[consumer]
                 self._stirred = True
 

@@ -251,11 +251,11 @@ class Queues:
     def untold(self, reply: commands.Reply) -> None:
         """Takes back an answer that its consumer never gets: the leases in it end.
 
-        Without this, the messages would wait for the time of a lease that nobody knows of.
+        Without this, the messages would wait for the time of a lease that nobody knows of. One that
+        attached has the messages, and attaches again, or is gone soon.
         """
-        match reply:
-            case commands.Leases(leases) | commands.Attached(leases):
-                self.dispatch.untold(leases)
+        if isinstance(reply, commands.Leases):
+            self.dispatch.untold(reply.leases)
 
     def state_of(self, group: str, partition: PartitionId, message: MessageId) -> MessageState:
         """Returns the state of one message.
