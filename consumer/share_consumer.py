@@ -289,7 +289,8 @@ class ShareConsumer:
         answer fail it after a minute.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
+                the next poll goes on; so too after other errors.
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it

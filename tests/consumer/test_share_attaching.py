@@ -1,0 +1,107 @@
+"""Consumers of queues that are refused, that attach again, and what they then have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from logtx.consumer.core.holdings import Holdings
+from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.protocol.queues import Lease
+from logtx.coordinator.server.consumers import Consumers
+from logtx.journal.errors import LogtxError, NotSupportedError, UnknownTopicError
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.producer.producer import Producer
+
+from ..waiting import eventually
+from .test_share_consumer import Queues, coordinator, fill, producer, queues, take, values
+
+__all__ = ["coordinator", "producer", "queues"]
+
+
+def break_stream(queue: ShareConsumer) -> None:
+    assert queue._client is not None
+    stream = queue._client._stream
+    assert stream is not None
+    stream.close()
+
+
+def raised_by(queue: ShareConsumer, kind: type[Exception]) -> None:
+    """Polls until an error is raised."""
+
+    def is_raised() -> bool:
+        try:
+            queue.poll(0.2)
+        except kind:
+            return True
+        return False
+
+    eventually(is_raised)
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_created_later_is_worked_off(
+    queues: Queues, memory_log: MemoryLog, producer: Producer
+) -> None:
+    queue = queues("later")
+    raised_by(queue, UnknownTopicError)
+    raised_by(queue, UnknownTopicError)
+    memory_log.create_topic("later", partitions=1)
+    producer.produce("later", b"0")
+    producer.flush()
+
+    def has_it() -> bool:
+        try:
+            return values(queue.poll(0.2)) == [b"0"]
+        except UnknownTopicError:
+            return False
+
+    eventually(has_it)
+
+
+def test_a_consumer_that_is_refused_for_a_while_goes_on(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a coordinator of an older build comes back while others are upgraded."""
+    fill(producer, 2)
+    queue = queues()
+    first, second = take(queue, 2)
+
+    def refuse(_: Consumers) -> None:
+        raise NotSupportedError("the coordinator at x:1 does not read journals with queues")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumers, "check_builds", refuse)
+        break_stream(queue)
+        raised_by(queue, NotSupportedError)
+        queue.acknowledge(first)
+        queue.commit_async()
+        raised_by(queue, NotSupportedError)
+    assert set(queue.commit_sync().values()) == {None}, "what was said is not lost"
+    queue.acknowledge(second)
+    assert set(queue.commit_sync().values()) == {None}
+    fill(producer, 1, first=2)
+    assert values(take(queue, 1)) == [b"2"]
+
+
+def test_whatever_goes_wrong_is_told_and_tried_again(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queues()
+    assert queue.poll(0.5) == []
+    attached, failed = Holdings.attached, list[Holdings]()
+
+    def breaks(self: Holdings, leases: Iterable[Lease]) -> bool:
+        if not failed:
+            failed.append(self)
+            raise RuntimeError("no file handles left")
+        return attached(self, leases)
+
+    monkeypatch.setattr(Holdings, "attached", breaks)
+    break_stream(queue)
+    raised_by(queue, LogtxError)
+    fill(producer, 1)
+    assert values(take(queue, 1)) == [b"0"]
