@@ -255,7 +255,9 @@ class ShareConsumer:
 
     def _attach(self) -> Attach:
         with self._lock:
-            held = self._holdings.held()
+            # What is not sent yet is leased to it still, as what is not answered.
+            unsent = (acks for some in self._outgoing.values() for acks in some)
+            held = (*self._holdings.held(), *unsent)
         return Attach(
             group=self.group_id,
             consumer=self._number,
@@ -655,11 +657,11 @@ class ShareConsumer:
         self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
 
     def _send(self, client: AttachedClient) -> None:
-        with self._lock:
+        with self._lock:  # An attachment in between would not name them.
             outgoing, self._outgoing = self._outgoing, {}
-        for (type_, delay_ms), acks in outgoing.items():
-            if acks:
-                self._submit(client, type_, delay_ms, acks)
+            for (type_, delay_ms), acks in outgoing.items():
+                if acks:
+                    self._submit(client, type_, delay_ms, acks)
 
     def _submit(
         self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]

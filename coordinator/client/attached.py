@@ -6,6 +6,9 @@ without an answer in order. That is safe: a repeated question for messages gives
 acknowledgement that comes twice changes nothing the second time. Its result may then be DELETED
 where the first, lost one was DONE.
 
+What was acknowledged and has no answer is named when it attaches, beside what the consumer holds: it
+is still leased to it, and others would be given it before the acknowledgement is repeated.
+
 A consumer may be refused: its topic does not exist, or a coordinator of an older build is there. It
 is told so, each time that it asks for messages, and the client attaches again. What refuses it may
 pass, and what it acknowledged is not lost by it.
@@ -18,8 +21,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final, TypeAlias
 
+from ...journal.acks import joined
 from ...journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
@@ -253,10 +258,18 @@ class AttachedClient:
     def _open(self, address: str) -> Connection[_Item]:
         return Connection(address, self._encoded(0, self._attach()), self._encode)
 
+    def _with_unanswered(self, command: Attach) -> Attach:
+        with self._lock:
+            said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
+        unanswered = (acks for each in said for acks in each.acks)
+        return replace(command, held=joined([*command.held, *unanswered]))
+
     def _encode(self, item: _Item) -> pb.Request:
         return self._encoded(*item)
 
     def _encoded(self, request_id: int, command: _Command) -> pb.Request:
+        if isinstance(command, Attach):
+            command = self._with_unanswered(command)
         request = encode_request(request_id, command)
         if isinstance(command, Attach):
             request.attach.partition = self._partition

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from logtx.consumer.core.holdings import Holdings
 from logtx.consumer.share_consumer import ShareConsumer
-from logtx.coordinator.protocol.queues import Lease
+from logtx.coordinator.client import attached
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.queues import AcknowledgeType, Attach, Lease
 from logtx.coordinator.server.consumers import Consumers
 from logtx.journal.errors import LogtxError, NotSupportedError, UnknownTopicError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.producer.producer import Producer
 
 from ..waiting import eventually
@@ -105,3 +109,42 @@ def test_whatever_goes_wrong_is_told_and_tried_again(
     raised_by(queue, LogtxError)
     fill(producer, 1)
     assert values(take(queue, 1)) == [b"0"]
+
+
+# ---- what is named ------------------------------------------------------------------------------
+
+
+def test_what_was_acknowledged_and_has_no_answer_is_named(
+    queues: Queues,
+    producer: Producer,
+    coordinator: EmbeddedCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else others would be given it, before the acknowledgement comes again."""
+    fill(producer, 4)
+    queue = queues()
+    sent, unsent, released, worked_on = take(queue, 4)
+    coordinator.stop()
+    queue.acknowledge(sent)
+    queue.acknowledge(released, AcknowledgeType.RELEASE, delay=30)
+    queue.commit_async()
+    queue.acknowledge(unsent)
+    attaches: list[Attach] = []
+    encode = attached.encode_request
+
+    def spy(request_id: int, command: Any) -> Any:
+        if isinstance(command, Attach):
+            attaches.append(command)
+        return encode(request_id, command)
+
+    monkeypatch.setattr(attached, "encode_request", spy)
+    coordinator.start()
+    eventually(lambda: bool(attaches))
+    (here,) = attaches[0].held
+    for message in (sent, unsent, released, worked_on):
+        name = MessageId(message.offset(), AT_OFFSET)
+        assert any(span.lo <= name < span.hi for span in here.spans), message.value()
+    queue.acknowledge(worked_on)
+    results = queue.commit_sync()
+    assert set(results.values()) == {None}
+    assert take(queues(), 1, 1.0) == [], "the delay of the one that was released is kept"
