@@ -27,7 +27,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -50,6 +50,7 @@ from ..journal.settings import merged
 from ..journal.spans import MessageId, SpanMap
 from .config import without_callbacks
 from .core.holdings import Given, Holdings, RecordKey
+from .core.said import Said, errors, shares
 from .leased import LeaseReader
 from .lifetime import weakly
 from .range_reader.reading import ReadConfig
@@ -161,21 +162,22 @@ class ShareConsumer:
         self._lock = threading.Lock()
         """Guards what follows, up to the client. Nothing that holds it waits."""
         self._holdings = Holdings()
-        self._outgoing: dict[tuple[AcknowledgeType, int], list[Acks]] = {}
-        """(type, delay in ms) → plain acknowledgements that are not sent."""
+        self._outgoing: dict[tuple[AcknowledgeType, int, bool], list[Acks]] = {}
+        """(type, delay in ms, whether the application said it) → plain acknowledgements that are
+        not sent."""
         self._last_poll: list[RecordKey] = []
         self._has_lost = False
         """Whether the lease that is read is not this consumer's any more."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
+        self._sent: deque[tuple[Said, Future[Reply]]] = deque()
         """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        """Monotonic times: when a lease may be renewed again, and when to attach anew."""
         self._gone: set[tuple[str, str]] = set()
         """(name, id) of topics that are no more."""
         self._anew_s = 0.0
@@ -221,9 +223,7 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(
-            self._log, kafka, read, timeout_s=timeout_s
-        )
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -272,11 +272,12 @@ class ShareConsumer:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
             self._starts = {}
-            self._has_lost = not self._holdings.attached(leases) or self._has_lost
+            has_it = self._holdings.attached(leases, time.monotonic())
+            self._has_lost = not has_it or self._has_lost
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._holdings.leased(leases)
+            self._holdings.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -336,7 +337,10 @@ class ShareConsumer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+            raise ConcurrentUseError(
+                "another thread polls, commits or closes, or a signal handler interrupted the call"
+                " that does: one at a time may. To end it, set a flag, and close it where it polls"
+            )
         try:
             yield
         finally:
@@ -414,25 +418,24 @@ class ShareConsumer:
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._holdings.begin()
-            self._has_lost = False
+            lease = self._holdings.begin(time.monotonic())
+            self._has_lost, self._renew_s = False, 0.0
         while lease is not None and (lease.partition.topic, lease.partition.topic_id) in self._gone:
             # Its owner has not heard of it yet.
             self._end(AcknowledgeType.REJECT)
             with self._lock:
-                lease = self._holdings.begin()
+                lease = self._holdings.begin(time.monotonic())
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
         self._reading = self._reader.messages(lease)
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
         return True
 
     def _take(self, client: AttachedClient, found: list[Message]) -> None:
         assert self._reading is not None, "a lease is read"
         for message, name in self._reading:
             with self._lock:
-                has_lost = self._has_lost
+                has_lost = self._has_lost or time.monotonic() >= self._holdings.until_s
                 if not has_lost:
                     self._holdings.give(_key(message), name, id(message))
             if has_lost:
@@ -453,7 +456,7 @@ class ShareConsumer:
         with self._lock:
             gap = self._holdings.pass_gap(self._reader.bound)
             if gap is not None and not self._has_lost:
-                self._queue_acks(AcknowledgeType.ACCEPT, 0, [gap])
+                self._queue_acks(AcknowledgeType.ACCEPT, 0, [gap], is_told=False)
         self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
 
     def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
@@ -465,17 +468,29 @@ class ShareConsumer:
         with self._lock:
             rest = self._holdings.end()
             if rest is not None:
-                self._queue_acks(type_, delay_ms, [rest])
+                self._queue_acks(type_, delay_ms, [rest], is_told=False)
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        if time.monotonic() < self._renew_s:
-            return
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        now_s, timeout_s = time.monotonic(), self._config.ack_timeout_ms / 1000
         with self._lock:
-            lease = self._holdings.lease
-        if lease is not None:
-            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
+            lease, left_s = self._holdings.lease, self._holdings.until_s - now_s
+        if lease is None or left_s > timeout_s / RENEW_SHARE or now_s < self._renew_s:
+            return
+        self._renew_s = now_s + timeout_s / RENEW_SHARE
+        said = Said(AcknowledgeType.RENEW, (Acks(lease.partition, (lease.span,)),), is_told=False)
+        renewed = partial(weakly(self._renewed), lease, now_s + timeout_s)
+        self._submit(client, said, 0).add_done_callback(renewed)
+
+    def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
+        reply = answer.result()
+        with self._lock:
+            if self._holdings.lease is not lease or not isinstance(reply, AckResults):
+                return
+            if AckResult.LOST in reply.results:
+                self._has_lost = True
+            else:
+                self._holdings.until_s = max(self._holdings.until_s, until_s)
 
     def delivery_count(self, message: Message) -> int:
         """Returns how often a message was given out, this time included, as far as the coordinator
@@ -611,6 +626,8 @@ class ShareConsumer:
 
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
+            NotHeldError: a message was acknowledged before, or a transaction acknowledges it, or it
+            was not renewed in time. Others of the partition were taken.
 
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
@@ -628,7 +645,7 @@ class ShareConsumer:
         deadline_s = _deadline_s(timeout)
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
-            acks, future = self._sent[0]
+            said, future = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
             try:
                 reply = future.result(min(left_s, WAIT_S))
@@ -640,9 +657,10 @@ class ShareConsumer:
                 ) from None
             self._sent.popleft()
             error = reply if isinstance(reply, LogtxError) else None
-            for each in acks:
+            told = errors(said, reply.results) if isinstance(reply, AckResults) else {}
+            for each in said.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
+                results[where] = results.get(where) or error or told.get(each.partition.key)
         return results
 
     def _queue(self, type_: AcknowledgeType, delay_ms: int, given: Iterable[Given]) -> None:
@@ -653,27 +671,29 @@ class ShareConsumer:
         taken = map(self._holdings.take, keys)
         self._queue(type_, 0, [each for each in taken if each is not None])
 
-    def _queue_acks(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
-        self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
+    def _queue_acks(
+        self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks], *, is_told: bool = True
+    ) -> None:
+        self._outgoing.setdefault((type_, delay_ms, is_told), []).extend(acks)
 
     def _send(self, client: AttachedClient) -> None:
         with self._lock:  # An attachment in between would not name them.
             outgoing, self._outgoing = self._outgoing, {}
-            for (type_, delay_ms), acks in outgoing.items():
-                if acks:
-                    self._submit(client, type_, delay_ms, acks)
+            for (type_, delay_ms, is_told), acks in outgoing.items():
+                for share in shares(acks):
+                    self._submit(client, Said(type_, share, is_told), delay_ms)
 
-    def _submit(
-        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
+    def _submit(self, client: AttachedClient, said: Said, delay_ms: int) -> Future[Reply]:
         command = Acknowledge(
             group=self.group_id,
             consumer=self._number,
-            type=type_,
-            acks=tuple(acks),
+            type=said.type,
+            acks=said.acks,
             delay_ms=delay_ms,
         )
-        self._sent.append((acks, client.submit(command)))
+        answer = client.submit(command)
+        self._sent.append((said, answer))
+        return answer
 
     def _look_at_answers(self) -> None:
         while self._sent and self._sent[0][1].done():
@@ -694,7 +714,7 @@ class ShareConsumer:
         worked off.
 
         Raises:
-            ConcurrentUseError: another thread polls.
+            ConcurrentUseError: another thread polls: let that one close it. Nothing was done.
         """
         if self._closed:
             return

@@ -6,8 +6,8 @@ without an answer in order. That is safe: a repeated question for messages gives
 acknowledgement that comes twice changes nothing the second time. Its result may then be DELETED
 where the first, lost one was DONE.
 
-What was acknowledged and has no answer is named when it attaches, beside what the consumer holds: it
-is still leased to it, and others would be given it before the acknowledgement is repeated.
+What was acknowledged and has no answer is named when it attaches, beside what the consumer holds.
+It is still leased to it, and others would be given it before the acknowledgement is repeated.
 
 A consumer may be refused: its topic does not exist, or a coordinator of an older build is there. It
 is told so, each time that it asks for messages, and the client attaches again. What refuses it may
@@ -158,7 +158,7 @@ class AttachedClient:
                     self._serve(found)
             except LogtxError as error:
                 self._refused(error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the application gets it
                 # If the thread ended, whoever waits would wait for ever.
                 _LOG.exception("queue_client_failed")
                 self._finder = self._new_finder()  # The former one may count on attempts of before.

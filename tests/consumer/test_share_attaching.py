@@ -98,11 +98,11 @@ def test_whatever_goes_wrong_is_told_and_tried_again(
     assert queue.poll(0.5) == []
     attached, failed = Holdings.attached, list[Holdings]()
 
-    def breaks(self: Holdings, leases: Iterable[Lease]) -> bool:
+    def breaks(self: Holdings, leases: Iterable[Lease], now_s: float) -> bool:
         if not failed:
             failed.append(self)
             raise RuntimeError("no file handles left")
-        return attached(self, leases)
+        return attached(self, leases, now_s)
 
     monkeypatch.setattr(Holdings, "attached", breaks)
     break_stream(queue)
@@ -120,7 +120,7 @@ def test_what_was_acknowledged_and_has_no_answer_is_named(
     coordinator: EmbeddedCoordinator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else others would be given it, before the acknowledgement comes again."""
+    """Else others would be given it, before the acknowledgement comes again (trap 114)."""
     fill(producer, 4)
     queue = queues()
     sent, unsent, released, worked_on = take(queue, 4)
