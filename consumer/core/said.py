@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...coordinator.protocol.queues import AcknowledgeType, AckResult
 from ...journal.acks import Acks
@@ -18,16 +18,6 @@ from ...journal.spans import Span
 SPANS_MAX: Final = 5_000
 """Most spans of one request. With more, the journal may refuse its record, and a coordinator the
 message; fewer make more requests."""
-
-
-class Said(NamedTuple):
-    """What one request says."""
-
-    type: AcknowledgeType
-    acks: tuple[Acks, ...]
-    is_told: bool = True
-    """Whether the application said it, and is told what became of it. Gaps have no message: that
-    another consumer acknowledged one, as part of a longer span, is nothing to tell."""
 
 
 def shares(acks: Iterable[Acks]) -> Iterator[tuple[Acks, ...]]:
@@ -45,17 +35,23 @@ def shares(acks: Iterable[Acks]) -> Iterator[tuple[Acks, ...]]:
         yield tuple(Acks(p, tuple(found)) for p, found in spans.items())
 
 
-def errors(said: Said, results: Sequence[AckResult]) -> dict[TopicPartition, LogtxError]:
+def errors(
+    type_: AcknowledgeType, acks: Iterable[Acks], results: Sequence[AckResult]
+) -> dict[TopicPartition, LogtxError]:
     """Returns partition → the first error that the application is to be told.
 
+    It is told of messages. A gap has none: another consumer may have acknowledged it, and that is
+    nothing to tell. A span that holds a message ends behind it, and a gap at a bound.
+
     Args:
-        said: what the request said.
-        results: one for each of its spans, in their order.
+        type_: what the request said.
+        acks: of which messages it said that.
+        results: one for each of their spans, in their order.
     """
     found: dict[TopicPartition, LogtxError] = {}
-    named = [(each.partition, span) for each in said.acks for span in each.spans]
+    named = [(each.partition, span) for each in acks for span in each.spans]
     for (partition, span), result in zip(named, results, strict=False):
-        error = _error(said.type, partition, span, result) if said.is_told else None
+        error = _error(type_, partition, span, result) if span.hi.nth else None
         if error is not None:
             found.setdefault(partition.key, error)
     return found

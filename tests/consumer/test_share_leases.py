@@ -9,7 +9,6 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer import share_consumer
 from logtx.consumer.core import said
-from logtx.consumer.core.said import Said
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Acks
 from logtx.journal.errors import NotHeldError
@@ -39,7 +38,7 @@ def test_what_came_while_the_application_worked_is_not_given_out_late(
     slow, other = queues(**{"ack.timeout.ms": 300}), queues()
     assert slow.poll(0.2) == [], "its question waits"
     fill(producer, 1)
-    eventually(lambda: bool(slow._holdings._unread))
+    eventually(lambda: bool(slow._work.holdings._unread))
     assert values(take(other, 1)) == [b"0"], "its time was over"
     assert slow.poll(0) == []
 
@@ -63,16 +62,16 @@ def test_a_lease_that_can_not_be_renewed_is_given_up(
     one_lease(producer, 4)
     queue = queues(**{"max.poll.records": 1})
     assert values(take(queue, 1)) == [b"0"]
-    lease = queue._holdings.lease
+    lease = queue._work.holdings.lease
     assert lease is not None
     assert queue._client is not None
     rest = Acks(lease.partition, (lease.span,))
-    queue._submit(queue._client, Said(AcknowledgeType.RELEASE, (rest,)), 0)
+    queue._client.submit(queue._command(AcknowledgeType.RELEASE, 0, (rest,)))
     other = queues()
     assert values(take(other, 4)) == [b"0", b"1", b"2", b"3"]
     queue._renew_s = 0.0
     assert values(queue.poll(0)) == [b"1"], "it does not know yet"
-    eventually(lambda: queue._has_lost)
+    eventually(lambda: queue._work._has_lost)
     assert queue.poll(0.3) == []
 
 

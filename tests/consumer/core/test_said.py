@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logtx.consumer.core import said
-from logtx.consumer.core.said import Said, errors, shares
+from logtx.consumer.core.said import errors, shares
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.acks import Acks
 from logtx.journal.errors import NotHeldError
@@ -35,16 +35,16 @@ def test_a_request_has_no_more_spans_than_a_record_takes(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("type_", list(AcknowledgeType))
 def test_what_did_not_count_is_told_to_who_said_it(type_: AcknowledgeType) -> None:
     acks = (Acks(P0, (span(0), span(1))), Acks(P1, (span(5),)))
-    told = errors(Said(type_, acks), (AckResult.DONE, AckResult.DELETED, AckResult.DONE))
+    told = errors(type_, acks, (AckResult.DONE, AckResult.DELETED, AckResult.DONE))
     assert list(told) == [P0.key]
     assert isinstance(told[P0.key], NotHeldError)
     assert "a[0] at 1 was acknowledged before" in str(told[P0.key])
-    pending = errors(Said(type_, acks), (AckResult.PENDING, AckResult.DELETED, AckResult.PENDING))
+    pending = errors(type_, acks, (AckResult.PENDING, AckResult.DELETED, AckResult.PENDING))
     assert [key for key, error in pending.items() if "transaction" in str(error)] == [
         P0.key,
         P1.key,
     ], "the first one of each partition"
-    lost = errors(Said(type_, acks), (AckResult.LOST,) * 3)
+    lost = errors(type_, acks, (AckResult.LOST,) * 3)
     assert bool(lost) == (type_ is AcknowledgeType.RENEW)
-    gap = Said(type_, acks, is_told=False)
-    assert not errors(gap, (AckResult.DELETED, AckResult.PENDING, AckResult.LOST))
+    gap = (Acks(P0, (Span(MessageId(3), MessageId(9)), Span(MessageId(9), MessageId(9, 7)))),)
+    assert not errors(type_, gap, (AckResult.DELETED, AckResult.PENDING))
