@@ -27,7 +27,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -49,6 +49,7 @@ from ..journal.settings import merged
 from ..journal.spans import MessageId
 from .config import without_callbacks
 from .core.holdings import Given, RecordKey
+from .core.said import errors, shares
 from .core.share_work import ShareWork, by_partition
 from .leased import LeaseReader
 from .lifetime import weakly
@@ -158,13 +159,13 @@ class ShareConsumer:
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
+        self._sent: deque[tuple[Acknowledge, Future[Reply]]] = deque()
         """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        """Monotonic times: when the lease may be renewed again, and when to attach anew."""
         self._anew_s = 0.0
         """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
@@ -255,11 +256,11 @@ class ShareConsumer:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
             self._starts = {}
-            self._work.attached(leases)
+            self._work.attached(leases, time.monotonic())
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._work.leased(leases)
+            self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -274,7 +275,8 @@ class ShareConsumer:
         answer fail it after a minute.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
+                the next poll goes on; so too after other errors.
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
@@ -315,7 +317,10 @@ class ShareConsumer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+            raise ConcurrentUseError(
+                "another thread polls, commits or closes, or a signal handler interrupted the call"
+                " that does: one at a time may. To end it, set a flag, and close it where it polls"
+            )
         try:
             yield
         finally:
@@ -384,19 +389,19 @@ class ShareConsumer:
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._work.begin()
+            lease = self._work.begin(time.monotonic())
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
-        self._reading = self._reader.messages(lease)
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        self._reading, self._renew_s = self._reader.messages(lease), 0.0
         return True
 
     def _take(self, client: AttachedClient, found: list[Message]) -> None:
         assert self._reading is not None, "a lease is read"
         for message, name in self._reading:
             with self._lock:
-                is_given = self._work.give(_key(message), name, id(message))
+                now_s = time.monotonic()
+                is_given = self._work.give(_key(message), name, id(message), now_s)
             if not is_given:
                 self._end(self._work.give_up)
                 return
@@ -417,13 +422,22 @@ class ShareConsumer:
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        if time.monotonic() < self._renew_s:
-            return
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        now_s, timeout_s = time.monotonic(), self._config.ack_timeout_ms / 1000
         with self._lock:
-            lease = self._work.holdings.lease
-        if lease is not None:
-            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
+            lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
+        soon_s = timeout_s / RENEW_SHARE
+        if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
+            return
+        self._renew_s = now_s + soon_s
+        acks = (Acks(lease.partition, (lease.span,)),)
+        renewed = partial(weakly(self._renewed), lease, now_s + timeout_s)
+        client.submit(self._command(AcknowledgeType.RENEW, 0, acks)).add_done_callback(renewed)
+
+    def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
+        reply = answer.result()
+        if isinstance(reply, AckResults):
+            with self._lock:
+                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
     def delivery_count(self, message: Message) -> int:
         """Returns how often a message was given out, this time included, as far as the coordinator
@@ -552,6 +566,8 @@ class ShareConsumer:
 
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
+            NotHeldError: a message was acknowledged before, a transaction acknowledges it, or it
+            was renewed too late. Others of the partition were taken.
 
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
@@ -569,7 +585,7 @@ class ShareConsumer:
         deadline_s = _deadline_s(timeout)
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
-            acks, future = self._sent[0]
+            command, future = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
             try:
                 reply = future.result(min(left_s, WAIT_S))
@@ -581,29 +597,30 @@ class ShareConsumer:
                 ) from None
             self._sent.popleft()
             error = reply if isinstance(reply, LogtxError) else None
-            for each in acks:
+            told = reply.results if isinstance(reply, AckResults) else ()
+            refused = errors(command.type, command.acks, told)
+            for each in command.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
+                results[where] = results.get(where) or error or refused.get(each.partition.key)
         return results
 
     def _send(self, client: AttachedClient) -> None:
-        with self._lock:
-            outgoing = self._work.outgoing()
-        for (type_, delay_ms), acks in outgoing.items():
-            if acks:
-                self._submit(client, type_, delay_ms, acks)
+        with self._lock:  # An attachment in between would not name them.
+            for (type_, delay_ms), acks in self._work.outgoing().items():
+                for share in shares(acks):
+                    command = self._command(type_, delay_ms, share)
+                    self._sent.append((command, client.submit(command)))
 
-    def _submit(
-        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
-        command = Acknowledge(
+    def _command(
+        self, type_: AcknowledgeType, delay_ms: int, acks: tuple[Acks, ...]
+    ) -> Acknowledge:
+        return Acknowledge(
             group=self.group_id,
             consumer=self._number,
             type=type_,
-            acks=tuple(acks),
+            acks=acks,
             delay_ms=delay_ms,
         )
-        self._sent.append((acks, client.submit(command)))
 
     def _look_at_answers(self) -> None:
         while self._sent and self._sent[0][1].done():
@@ -624,7 +641,7 @@ class ShareConsumer:
         worked off.
 
         Raises:
-            ConcurrentUseError: another thread polls.
+            ConcurrentUseError: another thread polls: let that one close it. Nothing was done.
         """
         if self._closed:
             return

@@ -220,10 +220,10 @@ class Dispatch:
             for span in each.spans:
                 for free in _available(known, here, span):
                     here.active = consumer.number
-                    count = here.counts.at(free.lo) or 1
-                    yield self._lease(
-                        command.group, consumer.number, each.partition, free, count, now
-                    )
+                    # It has them already: that is no delivery. What is not known begins with 1.
+                    for gap in here.counts.free(free):
+                        here.counts.put(gap, 1)
+                    yield self._lease(command.group, consumer.number, each, free, now)
 
     def detach(self, group: str, consumer: int, now: Instant) -> None:
         """Notes that a consumer's stream broke. It has `GONE_MS` to attach again."""
@@ -264,8 +264,9 @@ class Dispatch:
                 queue.turn += 1
                 here.active = consumer.number
                 self._want_more(queue, keys)
-                count = (here.counts.at(span.lo) or 0) + 1
-                return self._lease(command.group, consumer.number, partition, span, count, now)
+                here.counts.put(span, (here.counts.at(span.lo) or 0) + 1)
+                acks = Acks(partition, (span,))
+                return self._lease(command.group, consumer.number, acks, span, now)
         return None
 
     def _readable(self, subscription: Subscription, consumer: _Consumer) -> list[PartitionId]:
@@ -331,29 +332,20 @@ class Dispatch:
         for span in over:
             here.delayed.remove(span)
 
-    def _lease(
-        self,
-        group: str,
-        consumer: int,
-        partition: PartitionId,
-        span: Span,
-        count: int,
-        now: Instant,
-    ) -> Lease:
-        queue = self._queues[group]
+    def _lease(self, group: str, consumer: int, acks: Acks, span: Span, now: Instant) -> Lease:
+        queue, partition = self._queues[group], acks.partition
         here, timeout_ms = queue.partitions[partition], queue.consumers[consumer].timeout_ms
         self._numbers += 1
         number, until_ms = self._numbers, now.monotonic_ms + timeout_ms
         self._leases[number] = _Held(group, consumer, partition, span, until_ms)
         self._end_at(until_ms, number)
         here.leased.put(span, number)
-        here.counts.put(span, count)
         here.next = max(here.next, span.hi)
         return Lease(
             number=number,
             partition=partition,
             span=span,
-            delivery_count=count,
+            delivery_count=here.counts.at(span.lo) or 1,
             left_ms=timeout_ms,
         )
 
