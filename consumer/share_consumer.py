@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -45,11 +45,12 @@ from ..journal.errors import (
 from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
-from ..journal.places import PartitionId
 from ..journal.settings import merged
-from ..journal.spans import MessageId, SpanMap
+from ..journal.spans import MessageId
 from .config import without_callbacks
-from .core.holdings import Given, Holdings, RecordKey
+from .core.holdings import Given, RecordKey
+from .core.said import errors, shares
+from .core.share_work import ShareWork, by_partition
 from .leased import LeaseReader
 from .lifetime import weakly
 from .range_reader.reading import ReadConfig
@@ -60,18 +61,16 @@ _LOG = logging.getLogger(__name__)
 ATTACH_AGAIN_S: Final = 60.0
 """How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
 longer pause delays their first messages, a shorter one asks the coordinator more."""
+ATTACH_SOON_S: Final = 1.0
+"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+ANEW_S: Final = 15.0
+"""How long that while is: coordinators believe what they know of a topic for ten seconds."""
 RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
 WAIT_S: Final = 60.0
 """Longest single wait for an answer; a poll without an end waits again."""
-UNREADABLE_PAUSE_MS: Final = 1_000
-"""Pause before messages that could not be read are given out again. A longer one delays them after
-a broker's trouble, a shorter one holds up others more if they can never be read."""
-END_PAUSE_MS: Final = 200
-"""Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
-transactions that are placed there, a shorter one reads for nothing more often."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -156,22 +155,19 @@ class ShareConsumer:
         self._starts: Mapping[TopicPartition, int] = {}
         self._lock = threading.Lock()
         """Guards what follows, up to the client. Nothing that holds it waits."""
-        self._holdings = Holdings()
-        self._outgoing: dict[tuple[AcknowledgeType, int], list[Acks]] = {}
-        """(type, delay in ms) → plain acknowledgements that are not sent."""
-        self._last_poll: list[RecordKey] = []
-        self._has_lost = False
-        """Whether the lease that is read is not this consumer's any more."""
+        self._work = ShareWork()
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
+        self._sent: deque[tuple[Acknowledge, Future[Reply]]] = deque()
         """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        """Monotonic times: when the lease may be renewed again, and when to attach anew."""
+        self._anew_s = 0.0
+        """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -213,7 +209,7 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -245,7 +241,7 @@ class ShareConsumer:
 
     def _attach(self) -> Attach:
         with self._lock:
-            held = self._holdings.held()
+            held = self._work.held()
         return Attach(
             group=self.group_id,
             consumer=self._number,
@@ -260,11 +256,11 @@ class ShareConsumer:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
             self._starts = {}
-            self._has_lost = not self._holdings.attached(leases) or self._has_lost
+            self._work.attached(leases, time.monotonic())
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._holdings.leased(leases)
+            self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -279,12 +275,15 @@ class ShareConsumer:
         answer fail it after a minute.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
+                the next poll goes on; so too after other errors.
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
                 was given can't be read. What came before it was returned by the poll before. It is
                 given out again after a second; that of a topic that is no more is rejected.
+            CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
+                known where its transactions end.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
@@ -307,21 +306,21 @@ class ShareConsumer:
                     self._send(client)
                     self._acquire(client, min(left_s, WAIT_S))
             except BaseException:
-                self._give_back(found)
+                with self._lock:
+                    self._work.take_back(map(_key, found))
                 raise
             if not self._config.is_explicit:
-                self._last_poll = list(map(_key, found))
+                with self._lock:
+                    self._work.return_all(map(_key, found))
             return found
-
-    def _give_back(self, found: Iterable[Message]) -> None:
-        """Releases what nobody will see: the application has no word for it."""
-        with self._lock:
-            self._queue_held(AcknowledgeType.RELEASE, map(_key, found))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+            raise ConcurrentUseError(
+                "another thread polls, commits or closes, or a signal handler interrupted the call"
+                " that does: one at a time may. To end it, set a flag, and close it where it polls"
+            )
         try:
             yield
         finally:
@@ -333,18 +332,17 @@ class ShareConsumer:
         return self._client
 
     def _accept_last(self) -> None:
-        if self._config.is_explicit:
-            return
         with self._lock:
-            last, self._last_poll = self._last_poll, []
-            self._queue_held(AcknowledgeType.ACCEPT, last)
+            self._work.accept_returned()
 
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
-            if time.monotonic() >= self._attach_s:
+            now_s = time.monotonic()
+            if now_s >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
-                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
+                self._attach_s = now_s + again_s
                 client.submit(self._attach())
             most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
@@ -373,15 +371,14 @@ class ShareConsumer:
             try:
                 self._take(client, found)
             except TopicRecreatedError as error:
-                # Nobody can read it any more, and ids do not come back.
-                self._end(AcknowledgeType.REJECT)
+                self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
+                self._end(self._work.gone)
                 self._fail(error, found)
             except Exception as error:  # noqa: BLE001 - the application gets it
-                # At once, it would come again before all others.
-                self._end(AcknowledgeType.RELEASE, UNREADABLE_PAUSE_MS)
+                self._end(self._work.unreadable)
                 self._fail(error, found)
             except BaseException:
-                self._end(AcknowledgeType.RELEASE)
+                self._end(self._work.give_up)
                 raise
 
     def _fail(self, error: Exception, found: list[Message]) -> None:
@@ -392,63 +389,55 @@ class ShareConsumer:
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._holdings.begin()
-            self._has_lost = False
+            lease = self._work.begin(time.monotonic())
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
-        self._reading = self._reader.messages(lease)
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        self._reading, self._renew_s = self._reader.messages(lease), 0.0
         return True
 
     def _take(self, client: AttachedClient, found: list[Message]) -> None:
         assert self._reading is not None, "a lease is read"
         for message, name in self._reading:
             with self._lock:
-                has_lost = self._has_lost
-                if not has_lost:
-                    self._holdings.give(_key(message), name)
-            if has_lost:
-                self._end(AcknowledgeType.RELEASE)
+                now_s = time.monotonic()
+                is_given = self._work.give(_key(message), name, id(message), now_s)
+            if not is_given:
+                self._end(self._work.give_up)
                 return
             found.append(message)
             if len(found) >= self._config.poll_records:
                 self._renew(client)
                 return
-        self._end_read()
-
-    def _end_read(self) -> None:
-        """Ends a lease that was read: behind its last message is a gap, which no message has.
-
-        At the end of a partition a home may still place messages: that part is looked at later.
-        """
         assert self._reader is not None, "it is subscribed"
-        with self._lock:
-            gap = self._holdings.pass_gap(self._reader.bound)
-            if gap is not None and not self._has_lost:
-                self._queue_acks(AcknowledgeType.ACCEPT, 0, [gap])
-        self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
+        self._end(partial(self._work.finish, self._reader.bound))
 
-    def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
-        """Ends reading a lease; says what becomes of the rest of it. To release what is another's
-        by now changes nothing."""
+    def _end(self, end: Callable[[], None]) -> None:
+        """Ends reading a lease; `end` says what becomes of the rest of it."""
         if self._reading is not None:
             self._reading.close()  # type: ignore[attr-defined]  # it is a generator
         self._reading = None
         with self._lock:
-            rest = self._holdings.end()
-            if rest is not None:
-                self._queue_acks(type_, delay_ms, [rest])
+            end()
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        if time.monotonic() < self._renew_s:
-            return
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        now_s, timeout_s = time.monotonic(), self._config.ack_timeout_ms / 1000
         with self._lock:
-            lease = self._holdings.lease
-        if lease is not None:
-            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
+            lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
+        soon_s = timeout_s / RENEW_SHARE
+        if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
+            return
+        self._renew_s = now_s + soon_s
+        acks = (Acks(lease.partition, (lease.span,)),)
+        renewed = partial(weakly(self._renewed), lease, now_s + timeout_s)
+        client.submit(self._command(AcknowledgeType.RENEW, 0, acks)).add_done_callback(renewed)
+
+    def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
+        reply = answer.result()
+        if isinstance(reply, AckResults):
+            with self._lock:
+                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
     def delivery_count(self, message: Message) -> int:
         """Returns how often a message was given out, this time included, as far as the coordinator
@@ -458,7 +447,7 @@ class ShareConsumer:
             NotHeldError: the message is not this consumer's, or acknowledged.
         """
         with self._lock:
-            given = self._holdings.look(_key(message))
+            given = self._work.holdings.look(self._key_of(message))
         if given is None:
             raise _not_held(message)
         return given.delivery_count
@@ -496,14 +485,11 @@ class ShareConsumer:
             raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
         if txn is not None or type_ is AcknowledgeType.RENEW:
             self._check_explicit()
-        key = _key(message)
         with self._lock:
-            holdings = self._holdings
-            # What a transaction refuses is held as before: so it is taken behind.
-            stays = txn is not None or type_ is AcknowledgeType.RENEW
-            given = holdings.look(key) if stays else holdings.take(key)
-            if given is not None and txn is None:
-                self._queue(type_, round(delay * 1000), [given])
+            key = self._key_of(message)
+            given = self._work.holdings.look(key)
+            if txn is None:
+                self._work.acknowledge(key, type_, round(delay * 1000))
         if given is None:
             raise _not_held(message)
         if txn is not None:
@@ -521,14 +507,25 @@ class ShareConsumer:
         if txn is not None:
             self._check_explicit()
         with self._lock:
-            found = self._holdings.up_to(_key(message))
+            key = self._key_of(message)
+            found = self._work.holdings.up_to(key)
             if txn is None:
-                self._take_all(found)
-                self._queue(AcknowledgeType.ACCEPT, 0, found.values())
+                self._work.accept_up_to(key)
         if not found:
             raise _not_held(message)
         if txn is not None:
             self._send_acks(txn, found)
+
+    def _key_of(self, message: Message) -> RecordKey:
+        """Returns the name of a message that the application has. Call it with the lock.
+
+        Raises:
+            NotHeldError: it is of a topic that was created anew since.
+        """
+        key = _key(message)
+        if self._work.holdings.is_another(key, id(message)):
+            raise _not_held(message)
+        return key
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
@@ -539,13 +536,9 @@ class ShareConsumer:
             )
 
     def _send_acks(self, txn: Acknowledging, given: Mapping[RecordKey, Given]) -> None:
-        txn.send_acks(self.group_id, _by_partition(given.values()))
+        txn.send_acks(self.group_id, by_partition(given.values()))
         with self._lock:
-            self._take_all(given)
-
-    def _take_all(self, given: Iterable[RecordKey]) -> None:
-        for key in given:
-            self._holdings.take(key)
+            self._work.accepted_elsewhere(given)
 
     def release_all(self, delay: float = 0.0) -> None:
         """Gives back all that it was given and has not acknowledged.
@@ -554,8 +547,7 @@ class ShareConsumer:
             delay: how long nobody gets it, in seconds.
         """
         with self._lock:
-            self._last_poll.clear()
-            self._queue(AcknowledgeType.RELEASE, round(delay * 1000), self._holdings.take_all())
+            self._work.release_all(round(delay * 1000))
 
     def commit_async(self) -> None:
         """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`.
@@ -574,6 +566,8 @@ class ShareConsumer:
 
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
+            NotHeldError: a message was acknowledged before, a transaction acknowledges it, or it
+            was renewed too late. Others of the partition were taken.
 
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
@@ -591,7 +585,7 @@ class ShareConsumer:
         deadline_s = _deadline_s(timeout)
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
-            acks, future = self._sent[0]
+            command, future = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
             try:
                 reply = future.result(min(left_s, WAIT_S))
@@ -603,40 +597,30 @@ class ShareConsumer:
                 ) from None
             self._sent.popleft()
             error = reply if isinstance(reply, LogtxError) else None
-            for each in acks:
+            told = reply.results if isinstance(reply, AckResults) else ()
+            refused = errors(command.type, command.acks, told)
+            for each in command.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
+                results[where] = results.get(where) or error or refused.get(each.partition.key)
         return results
 
-    def _queue(self, type_: AcknowledgeType, delay_ms: int, given: Iterable[Given]) -> None:
-        self._queue_acks(type_, delay_ms, _by_partition(given))
-
-    def _queue_held(self, type_: AcknowledgeType, keys: Iterable[RecordKey]) -> None:
-        """Queues those of the messages that are held still, and holds them no more."""
-        taken = map(self._holdings.take, keys)
-        self._queue(type_, 0, [each for each in taken if each is not None])
-
-    def _queue_acks(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
-        self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
-
     def _send(self, client: AttachedClient) -> None:
-        with self._lock:
-            outgoing, self._outgoing = self._outgoing, {}
-        for (type_, delay_ms), acks in outgoing.items():
-            if acks:
-                self._submit(client, type_, delay_ms, acks)
+        with self._lock:  # An attachment in between would not name them.
+            for (type_, delay_ms), acks in self._work.outgoing().items():
+                for share in shares(acks):
+                    command = self._command(type_, delay_ms, share)
+                    self._sent.append((command, client.submit(command)))
 
-    def _submit(
-        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
-        command = Acknowledge(
+    def _command(
+        self, type_: AcknowledgeType, delay_ms: int, acks: tuple[Acks, ...]
+    ) -> Acknowledge:
+        return Acknowledge(
             group=self.group_id,
             consumer=self._number,
             type=type_,
-            acks=tuple(acks),
+            acks=acks,
             delay_ms=delay_ms,
         )
-        self._sent.append((acks, client.submit(command)))
 
     def _look_at_answers(self) -> None:
         while self._sent and self._sent[0][1].done():
@@ -657,7 +641,7 @@ class ShareConsumer:
         worked off.
 
         Raises:
-            ConcurrentUseError: another thread polls.
+            ConcurrentUseError: another thread polls: let that one close it. Nothing was done.
         """
         if self._closed:
             return
@@ -680,8 +664,7 @@ class ShareConsumer:
 
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
-            self._holdings.take_all()
-            self._holdings.take_unread()
+            self._work.let_go()
         self._send(client)
         # What it does not name when it attaches is free at once. Its request that waits must not
         # get any of that: without topics it gets nothing.
@@ -724,13 +707,6 @@ def _key(message: Message) -> RecordKey:
     assert partition is not None, "it was polled"
     assert offset is not None, "it was polled"
     return topic, partition, offset
-
-
-def _by_partition(given: Iterable[Given]) -> list[Acks]:
-    spans: dict[PartitionId, SpanMap[bool]] = {}
-    for each in given:
-        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
-    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
 
 
 def _not_held(message: Message) -> NotHeldError:

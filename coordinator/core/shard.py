@@ -47,6 +47,7 @@ from ...journal.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionStateError,
+    UnknownTopicError,
     UnknownTransactionError,
 )
 from ...journal.keys import is_key_name
@@ -169,7 +170,8 @@ class Shard(ShardState):
                 case commands.DescribeSidecars():
                     return Decision(replies=((ref, self._sidecar_needs(command)),), fresh=True)
                 case commands.Attach():
-                    _check_certain(doubt)
+                    # A topic that was deleted may be one of the queue's.
+                    _check_certain(None if isinstance(doubt, UnknownTopicError) else doubt)
                     self._check_is_no_group(command.group)
                     return self.queues.handle(command, ref, now, topics)
                 case commands.Acquire() | commands.Acknowledge():

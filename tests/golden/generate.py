@@ -28,7 +28,9 @@ from logtx.coordinator.core.decision import (
 )
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
+from logtx.coordinator.core.sidecars import main_partition, pointing
 from logtx.coordinator.core.topic_homes import TopicHomes
+from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
@@ -51,7 +53,15 @@ from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fast_writer import COLUMNS_MIN
 from logtx.journal.records.fate import NO_EPOCH
-from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
+from logtx.journal.records.types import (
+    AbortReason,
+    Committed,
+    DataPartition,
+    Entry,
+    OffsetStep,
+    Owner,
+)
+from logtx.journal.sidecar import is_sidecar, sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
@@ -80,10 +90,11 @@ OTHER = 5
 STILL_FACTS = TopicFacts(topic_id="id-still", partition_count=2, record_max_bytes=1_000_000)
 WIDE = [PartitionId("wide", number, "id-wide") for number in range(COLUMNS_MIN)]
 """Of a topic in metadata mode: decisions that write to all of them are in columns."""
-MAIN, ASIDE = ("a", 3), ("a._txnlog", 3)
-"""A partition, and its sidecar."""
 QUEUED = PartitionId("a", 0, "id-a")
 """Of a topic that is a queue, too."""
+SIDE = (sidecar_of("b"), 0)
+"""Of a sidecar."""
+SIDE_FACTS = TopicFacts(topic_id="id-aside", partition_count=4, record_max_bytes=1_000_000)
 LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
@@ -107,6 +118,8 @@ class World:
         self._parts: dict[TxId, int] = {}
         """Number of the latest part of each transaction that has any."""
         self._written: dict[TxId, dict[TopicPartition, dict[int, tuple[int, int, int]]]] = {}
+        self._pointers: dict[TxId, dict[TopicPartition, int]] = {}
+        """Where the pointers of each transaction are, by sidecar partition."""
         self.coordinator = self.take_over("host-1:7070")
 
     def take_over(self, name: str) -> Coordinator:
@@ -116,7 +129,7 @@ class World:
             made.now = self.coordinator.now
         self.coordinator = made
         made.take_over()
-        made.topics["gone"] = GONE_FACTS
+        made.topics["gone"], made.topics[SIDE[0]] = GONE_FACTS, SIDE_FACTS
         made.topics[STILL[0].topic] = STILL_FACTS
         return made
 
@@ -201,8 +214,14 @@ class World:
             for partition, branches in self._written[txid].items()
         }
         parts = self._parts.get(txid, -1) + 1
+        mains = [main_partition(key) for key in writes if is_sidecar(key[0])]
         return commands.End(
-            session=self._owners[txid], txid=txid, action=action, writes=writes, parts=parts
+            session=self._owners[txid],
+            txid=txid,
+            action=action,
+            writes=writes,
+            parts=parts,
+            main_ends={main: len(self.data[main]) for main in mains},
         )
 
     def add(self, txid: TxId, *partitions: TopicPartition) -> None:
@@ -236,7 +255,7 @@ class World:
 
     def finish(self, txid: TxId, *gone: TopicPartition) -> None:
         """All markers of a transaction are acknowledged, or their partitions gone."""
-        self.coordinator.finish(txid.offset, gone)
+        self.coordinator.finish(txid.offset, gone, self._pointers.get(txid))
         self.coordinator.ack()
 
     # ---- data partitions
@@ -301,29 +320,47 @@ class World:
                 self.write_marker(event, left_out)
 
     def write_marker(self, event: Emitted, left_out: Sequence[TopicPartition] = ()) -> None:
-        """The markers of one decided transaction."""
+        """The markers of one decided transaction, those of sidecars behind their pointers."""
         assert isinstance(event.effect, WriteMarkers)
         transaction = event.effect.transaction
-        assert transaction.commit_sequence is not None
-        listed = PartitionList.of(transaction.partitions)
+        asides = pointing(transaction)
         for partition, named in transaction.partitions.items():
             if partition in (*left_out, GONE) or partition in transaction.placed:
                 continue
-            branches = tuple(transaction.branches.get(partition, ()))
-            marker = Marker(
-                committed=transaction.state in (State.COMMITTING, State.COMMITTED),
-                commit_sequence=transaction.commit_sequence,
-                hw=event.hw,
-                epoch=self.coordinator.shard.epoch,
-                branches=branches,
-                topic_id=named.topic_id if branches else "",
-            )
-            control = encode_marker(marker, listed)
-            headers: Headers = [
-                (TXID_HEADER, transaction.txid.to_bytes()),
-                (TXCTL_HEADER, control),
-            ]
-            self.put(partition, None, headers)
+            if partition in transaction.since:
+                continue
+            aside = asides.get(partition)
+            offset = self._put_marker(event, transaction, named, points_to=aside)
+            if aside is not None:
+                self._pointers.setdefault(transaction.txid, {})[aside.key] = offset
+                self._put_marker(event, transaction, aside, pointer=offset)
+
+    def _put_marker(
+        self,
+        event: Emitted,
+        transaction: TransactionMetadata,
+        named: DataPartition,
+        *,
+        points_to: DataPartition | None = None,
+        pointer: int | None = None,
+    ) -> int:
+        assert transaction.commit_sequence is not None
+        branches = tuple(transaction.branches.get(named.key, ()))
+        marker = Marker(
+            committed=transaction.state in (State.COMMITTING, State.COMMITTED),
+            commit_sequence=transaction.commit_sequence,
+            hw=event.hw,
+            epoch=self.coordinator.shard.epoch,
+            branches=branches,
+            topic_id=named.topic_id if branches else "",
+            sidecar=tuple(transaction.branches[points_to.key]) if points_to else (),
+            since=transaction.since[points_to.key] if points_to else 0,
+            sidecar_id=points_to.topic_id if points_to else "",
+            pointer=pointer,
+        )
+        control = encode_marker(marker, PartitionList.of(transaction.partitions))
+        headers: Headers = [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
+        return self.put(named.key, None, headers)
 
 
 def values(name: str, count: int) -> list[bytes]:
@@ -443,6 +480,28 @@ def _large(w: World, p: commands.SessionId) -> None:
     w.write_marker(again)
 
 
+def _aside(w: World, p: commands.SessionId) -> None:
+    """Transactions in a sidecar: one that is there alone, one with branches that began in the
+    topic, and one that is aborted; a pointer that comes twice."""
+    alone, grown, aborted = w.begin(p), w.begin(p), w.begin(p)
+    w.write(grown, B0, values("grown, in the topic", 2))
+    w.write(alone, SIDE, values("alone", 2))
+    w.write(grown, SIDE, values("grown, aside", 3), branch=31)
+    w.write(aborted, SIDE, values("never", 2))
+    w.write(alone, SIDE, [b"alone 2"])
+    w.write(grown, SIDE, values("grown, own", 2))
+    w.write(grown, SIDE, values("a stray", 1), branch=32, counts=False)
+    w.plain(B0, b"between transactions aside")
+    w.commit(grown)
+    w.decide(alone)
+    again = w.due[0]
+    w.write_markers()
+    w.finish(alone)
+    w.abort(aborted)
+    w.write(alone, SIDE, [b"too late for one aside"], counts=False)
+    w.write_marker(again)
+
+
 def _in_parts(w: World, p: commands.SessionId) -> TxId:
     """Commits that name what was written in parts: one that is finished, one that goes on, and one
     that is aborted."""
@@ -558,21 +617,6 @@ def _queue(w: World, p: commands.SessionId) -> None:
             w.decide(txid, action)
             w.write_markers()
             w.finish(txid)
-
-
-def _aside(w: World, p: commands.SessionId) -> None:
-    """Commits with records in a sidecar, of which no set has them: two that are finished, with what
-    their pointers need, and one whose pointer is still to be written."""
-    w.coordinator.topics[ASIDE[0]] = replace(GONE_FACTS, topic_id="id-aside", partition_count=4)
-    for first in (0, 10, 20):
-        txid = w.begin(p)
-        w._written[txid][ASIDE] = {OWN_BRANCH: (first, first + 3, 3), 33: (first + 2, first + 2, 1)}
-        end = replace(w.to_end(txid, commands.Action.COMMIT), main_ends={MAIN: first + 1})
-        assert isinstance(w.ask(end), commands.Outcome)
-        w.write_markers(ASIDE, MAIN)
-        if first < 20:
-            w.coordinator.finish(txid.offset, pointers={ASIDE: first + 5})
-            w.coordinator.ack()
 
 
 def _message(offset: int) -> Span:
@@ -722,6 +766,7 @@ def generate() -> GoldenLogs:
     _ends(w, p, q)
     _forgotten(w)
     _large(w, p)
+    _aside(w, p)
     goes_on = _in_parts(w, p)
     opened = _snapshot(w, p)
     _surprises(w, p)
@@ -733,7 +778,6 @@ def generate() -> GoldenLogs:
     w.add(undecided, B3)
     _modes(w, p)
     _queue(w, p)
-    _aside(w, p)
     _placed(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]
