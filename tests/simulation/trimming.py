@@ -6,8 +6,9 @@ journals. What takes chance is of a stream of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from logtx.coordinator.core import floors
 from logtx.coordinator.core.replica import Replica
@@ -21,10 +22,9 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from .logs import LogView
+from .schedule import Party
+from .setting import Setting
 from .topology import OUTPUT, SIDECAR
-
-if TYPE_CHECKING:
-    from .coordinators import Coordinator
 
 LOOK_MS: Final = (20, 80)
 """Least and most time between two looks."""
@@ -35,11 +35,25 @@ DELAY_MS: Final = 150
 class Trimmer:
     """What one life of a coordinator knows and trims."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        """Begins without a checkpoint."""
-        self._coordinator = coordinator
-        self._setting = coordinator.setting
-        self._draw = Random(coordinator.process_nonce)
+    def __init__(
+        self,
+        setting: Setting,
+        coordinator: Party,
+        draw: Random,
+        served: Callable[[int], Shard | None],
+        reads: Callable[[], bool],
+    ) -> None:
+        """Begins without a checkpoint.
+
+        Args:
+            setting: of the world.
+            coordinator: in whose life this is.
+            draw: chance of this life.
+            served: returns a journal partition if this coordinator serves it.
+            reads: whether it understands what others append.
+        """
+        self._setting, self._coordinator = setting, coordinator
+        self._draw, self._served, self._reads = draw, served, reads
         self._core = Trimming(delay_ms=DELAY_MS, looks_apart_ms=floors.LOOKS_APART_MS)
         self._replicas: dict[int, Replica] = {}
         coordinator.later(self._draw.randint(*LOOK_MS), self.look)
@@ -93,11 +107,10 @@ class Trimmer:
 
     def _shard(self, partition: int) -> Shard | None:
         """Returns a journal partition as this coordinator knows it: its own, or as it read it."""
-        tenure = self._coordinator.seats[partition].tenure
-        if tenure is not None:
-            return tenure.shard
+        if (served := self._served(partition)) is not None:
+            return served
         broker, replica = self._setting.broker, self._replicas.get(partition)
-        if not self._coordinator.reads or partition in broker.losses:
+        if not self._reads() or partition in broker.losses:
             return None
         try:
             if replica is None or replica.next_offset < broker.starts[partition]:
