@@ -7,36 +7,32 @@ cumulative ones, and releases with a delay.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self, cast
 
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
-from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
+from ..coordinator.protocol.commands import Acquire, Attach, Reply
 from ..coordinator.protocol.queues import AcknowledgeType, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
 from ..journal.errors import (
     ConcurrentUseError,
+    ConfigError,
     GroupBoundError,
     LogtxError,
-    NotHeldError,
-    RequestTimedOutError,
     RetriableError,
     SessionClosedError,
     TopicRecreatedError,
@@ -45,13 +41,17 @@ from ..journal.errors import (
 from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
-from ..journal.places import PartitionId
 from ..journal.settings import merged
-from ..journal.spans import MessageId, SpanMap
+from ..journal.spans import MessageId
+from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
-from .core.holdings import Given, Holdings, RecordKey
+from .core.holdings import Given
+from .core.letters import over_limit
+from .core.pending import Record
+from .dead_letters import Beginning
 from .leased import LeaseReader
 from .lifetime import weakly
+from .outbox import AckCallback
 from .range_reader.reading import ReadConfig
 from .share_config import ShareConfig
 
@@ -75,13 +75,6 @@ transactions that are placed there, a shorter one reads for nothing more often."
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
-
-
-class Acknowledging(Protocol):
-    """A transaction that messages can be acknowledged in."""
-
-    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
-        """Makes acknowledgements part of the transaction."""
 
 
 @dataclass(slots=True)
@@ -117,7 +110,7 @@ class _Parts:
         close_later("share_consumer", f"group={self.group_id}", self.close)
 
 
-class ShareConsumer:
+class ShareConsumer(Acknowledger):
     """Takes messages of a subscription, which any number of others work on, too.
 
     One thread at a time may poll, commit or close. Messages may be acknowledged by any thread.
@@ -131,6 +124,7 @@ class ShareConsumer:
         config: Mapping[str, Any] | None = None,
         /,
         *,
+        producer: Beginning | None = None,
         log: Log | None = None,
         **more: Any,
     ) -> None:
@@ -138,35 +132,31 @@ class ShareConsumer:
 
         Args:
             config: settings by name.
+            producer: a `Producer` of the subscription's transaction group. It begins the
+                transactions of dead letters, and goes on to mean the transaction that it meant. The
+                caller closes it, after the consumer.
             log: the log to read; None opens the one that ``bootstrap.servers`` names.
             more: further settings: ``ShareConsumer(**config)``.
 
         Raises:
-            ConfigError: a setting is missing, unknown or out of range.
+            ConfigError: a setting is missing, unknown or out of range, or a dead-letter topic is
+                named without a producer.
         """
         config = merged(config, more, None)
-        self._config = ShareConfig.parse(config)
-        self.group_id = self._config.group_id
+        super().__init__(ShareConfig.parse(config), producer)
         self._log: Log = log if log is not None else open_log(config)
         self._parts = _Parts(self.group_id, self._log if log is None else None)
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
-        self._number = random.SystemRandom().getrandbits(63)
         self._topics: tuple[str, ...] = ()
         self._starts: Mapping[TopicPartition, int] = {}
-        self._lock = threading.Lock()
-        """Guards what follows, up to the client. Nothing that holds it waits."""
-        self._holdings = Holdings()
-        self._outgoing: dict[tuple[AcknowledgeType, int], list[Acks]] = {}
-        """(type, delay in ms) → plain acknowledgements that are not sent."""
-        self._last_poll: list[RecordKey] = []
+        self._changing: Future[Reply] | None = None
+        """The answer to the Attach that named other topics last."""
         self._has_lost = False
         """Whether the lease that is read is not this consumer's any more."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
-        """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
@@ -179,18 +169,56 @@ class ShareConsumer:
     # ---- subscription ---------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Joins the subscription for these topics; the first consumer makes it.
+        """Joins the subscription for these topics, and for no others; the first consumer makes it.
 
-        Does not wait until the consumer is attached: `poll` does, and tells what was refused.
+        Does not wait until the consumer is attached: `poll` does, and tells what was refused. What
+        it was given of other topics stays its own, until it is acknowledged.
+
+        Args:
+            topics: names of topics; none at all is `unsubscribe`.
 
         Raises:
             GroupBoundError: the subscription belongs to another transaction group.
             UnknownTopicError: with ``auto.offset.reset=latest``, a topic does not exist.
             CoordinatorNotAvailableError: no coordinator answers in time.
-            SessionClosedError: the consumer is closed, or subscribed already.
+            ValueError: a name is empty, or there twice.
+            ConfigError: the dead-letter topic is among them.
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is closed.
         """
-        if self._closed or self._client is not None:
-            raise SessionClosedError("the consumer is closed, or subscribed: make another one")
+        if isinstance(topics, str):
+            raise TypeError(f"topics are a list of names: subscribe([{topics!r}])")
+        named = tuple(topics)
+        if "" in named or len(set(named)) < len(named):
+            raise ValueError(f"each topic has a name, and is there once: {list(named)}")
+        if self._config.dead_letter_topic in named:
+            raise ConfigError(
+                f"{self._config.dead_letter_topic} has the dead letters of this subscription, which"
+                " would come back to it: work them off by another one"
+            )
+        with self._alone():
+            if self._closed:
+                raise SessionClosedError("the consumer is closed: make another one")
+            if self._client is None and named:
+                self._join(named)
+            elif self._client is not None:
+                self._change(self._client, named)
+
+    def unsubscribe(self) -> None:
+        """Takes part in no topic any more. What it was given stays its own, until it is
+        acknowledged.
+
+        Raises:
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is closed.
+        """
+        self.subscribe(())
+
+    def subscription(self) -> list[str]:
+        """Returns the topics that it is subscribed to."""
+        return list(self._topics)
+
+    def _join(self, topics: tuple[str, ...]) -> None:
         config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
         queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
         try:
@@ -202,8 +230,7 @@ class ShareConsumer:
                 f"subscription {self.group_id!r} belongs to transaction group {bound!r}, not to"
                 f" {config.transaction_group!r}: set transaction.group to that one"
             )
-        self._topics = tuple(topics)
-        self._starts = self._first_starts()
+        self._topics, self._starts = topics, self._first_starts(topics)
         kafka = without_callbacks(config.librdkafka)
         read = ReadConfig(
             kafka=kafka,
@@ -227,13 +254,30 @@ class ShareConsumer:
             client.start()
         except BaseException:
             self._parts.close_clients()
-            self._reader = None
+            self._reader, self._topics = None, ()
             raise
         self._client = client
 
-    def _first_starts(self) -> Mapping[TopicPartition, int]:
+    def _change(self, client: AttachedClient, topics: tuple[str, ...]) -> None:
+        """Attaches for other topics. What was not given out yet goes back."""
+        starts = self._first_starts(topics)
+        self._end(AcknowledgeType.RELEASE)
+        with self._lock:
+            unread = self._holdings.take_unread()
+            self._topics, self._starts = topics, starts
+        self._outbox.say_of(AcknowledgeType.RELEASE, unread, unseen=True)
+        self._outbox.send(client)
+        self._changing = client.submit(self._attach())
+        self._changing.add_done_callback(partial(weakly(self._changed), starts))
+
+    def _changed(self, starts: Mapping[TopicPartition, int], _: Future[Reply]) -> None:
+        with self._lock:
+            if self._starts is starts:
+                self._starts = {}
+
+    def _first_starts(self, topics: tuple[str, ...]) -> Mapping[TopicPartition, int]:
         keys: list[TopicPartition] = []
-        for topic in self._topics:
+        for topic in topics:
             try:
                 keys += [(topic, p) for p in range(self._log.partition_count(topic))]
             except UnknownTopicError:
@@ -259,7 +303,8 @@ class ShareConsumer:
     def _attached(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
-            self._starts = {}
+            if self._changing is None or self._changing.done():
+                self._starts = {}
             self._has_lost = not self._holdings.attached(leases) or self._has_lost
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
@@ -268,9 +313,9 @@ class ShareConsumer:
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0) -> list[Message]:
+    def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[Message]:
         """Returns messages to work on; none if there are none within `timeout` seconds. A negative
-        one has no end.
+        one has no end. At most `max_records`, or ``max.poll.records`` without it.
 
         First sends what was acknowledged. In implicit mode that is all that the last poll returned,
         save what was acknowledged otherwise.
@@ -289,39 +334,42 @@ class ShareConsumer:
             SessionClosedError: the consumer is not subscribed, or closed.
         """
         client = self._open_client()
+        if not self._topics:
+            raise SessionClosedError("the consumer is not subscribed: call subscribe")
         with self._alone():
             deadline_s = _deadline_s(timeout)
             self._accept_last()
-            self._send(client)
-            self._look_at_answers()
+            self._outbox.send(client)
+            self._outbox.look_at_answers()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
             found: list[Message] = []
+            most = self._config.poll_records if max_records is None else max_records
             try:
                 while True:
-                    self._read(client, found)
+                    self._read(client, found, most)
                     left_s = deadline_s - time.monotonic()
                     if found or left_s <= 0:
                         break
-                    self._send(client)
+                    self._outbox.send(client)
+                    self._outbox.look_at_answers()
                     self._acquire(client, min(left_s, WAIT_S))
             except BaseException:
-                self._give_back(found)
+                self.give_back(found)
                 raise
             if not self._config.is_explicit:
-                self._last_poll = list(map(_key, found))
+                self._last_poll = list(map(key_of, found))
+            self._counters.delivered_records += len(found)
             return found
-
-    def _give_back(self, found: Iterable[Message]) -> None:
-        """Releases what nobody will see: the application has no word for it."""
-        with self._lock:
-            self._queue_held(AcknowledgeType.RELEASE, map(_key, found))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+            raise ConcurrentUseError(
+                "another thread polls, commits or closes, or this one within a callback: one at a"
+                " time may"
+            )
         try:
             yield
         finally:
@@ -337,7 +385,7 @@ class ShareConsumer:
             return
         with self._lock:
             last, self._last_poll = self._last_poll, []
-            self._queue_held(AcknowledgeType.ACCEPT, last)
+            self._outbox.say(AcknowledgeType.ACCEPT, self._holdings.take_some(last))
 
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
@@ -353,6 +401,7 @@ class ShareConsumer:
                 consumer=self._number,
                 max_offsets=most,
                 at_ends=self._reader.may_be_placed(self._topics),
+                delivery_limit=self._config.delivery_limit,
             )
             self._acquiring = client.submit(command)
         try:
@@ -365,13 +414,15 @@ class ShareConsumer:
         elif isinstance(reply, LogtxError):
             raise reply
 
-    def _read(self, client: AttachedClient, found: list[Message]) -> None:
+    def _read(self, client: AttachedClient, found: list[Message], most: int) -> None:
         while not found:
             if self._reading is None and not self._begin():
                 return
             assert self._reading is not None, "it has begun"
             try:
-                self._take(client, found)
+                self._take(client, found, most)
+                if self._outbox.has_letters:
+                    self._outbox.send(client)
             except TopicRecreatedError as error:
                 # Nobody can read it any more, and ids do not come back.
                 self._end(AcknowledgeType.REJECT)
@@ -401,21 +452,34 @@ class ShareConsumer:
         self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
         return True
 
-    def _take(self, client: AttachedClient, found: list[Message]) -> None:
+    def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:
         assert self._reading is not None, "a lease is read"
-        for message, name in self._reading:
+        for count, (message, name) in enumerate(self._reading, 1):
+            key = key_of(message)
             with self._lock:
                 has_lost = self._has_lost
-                if not has_lost:
-                    self._holdings.give(_key(message), name)
-            if has_lost:
+                given = (
+                    None if has_lost else self._holdings.give(key, name, cast("Record", message))
+                )
+                exhausted = given is not None and self._is_exhausted(given)
+                if given is not None and exhausted:
+                    self._holdings.take(key)
+                    self._outbox.give_up(over_limit(key, given, self._config.delivery_limit))
+            if given is None:
                 self._end(AcknowledgeType.RELEASE)
                 return
-            found.append(message)
-            if len(found) >= self._config.poll_records:
+            if exhausted:
+                self._counters.exhausted_records += 1
+            else:
+                self._counters.redelivered_records += given.delivery_count > 1
+                found.append(message)
+            if count >= most:
                 self._renew(client)
                 return
         self._end_read()
+
+    def _is_exhausted(self, given: Given) -> bool:
+        return 0 < self._config.delivery_limit < given.delivery_count
 
     def _end_read(self) -> None:
         """Ends a lease that was read: behind its last message is a gap, which no message has.
@@ -426,19 +490,20 @@ class ShareConsumer:
         with self._lock:
             gap = self._holdings.pass_gap(self._reader.bound)
             if gap is not None and not self._has_lost:
-                self._queue_acks(AcknowledgeType.ACCEPT, 0, [gap])
+                self._outbox.say_of(AcknowledgeType.ACCEPT, [gap])
         self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
 
     def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
-        """Ends reading a lease; says what becomes of the rest of it. To release what is another's
-        by now changes nothing."""
+        """Ends reading a lease; says what becomes of the rest of it, which the application did not
+        get. To release what is another's by now changes nothing."""
         if self._reading is not None:
             self._reading.close()  # type: ignore[attr-defined]  # it is a generator
         self._reading = None
         with self._lock:
             rest = self._holdings.end()
             if rest is not None:
-                self._queue_acks(type_, delay_ms, [rest])
+                unseen = type_ is AcknowledgeType.RELEASE
+                self._outbox.say_of(type_, [rest], delay_ms=delay_ms, unseen=unseen)
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
@@ -448,114 +513,29 @@ class ShareConsumer:
         with self._lock:
             lease = self._holdings.lease
         if lease is not None:
-            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
-
-    def delivery_count(self, message: Message) -> int:
-        """Returns how often a message was given out, this time included, as far as the coordinator
-        knows: a new one begins to count anew.
-
-        Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-        """
-        with self._lock:
-            given = self._holdings.look(_key(message))
-        if given is None:
-            raise _not_held(message)
-        return given.delivery_count
+            self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledge(
-        self,
-        message: Message,
-        ack_type: AcknowledgeType | Enum = AcknowledgeType.ACCEPT,
-        *,
-        txn: Acknowledging | None = None,
-        delay: float = 0.0,
-    ) -> None:
-        """Says what became of a message.
+    def set_acknowledgement_commit_callback(self, callback: AckCallback | None) -> None:
+        """Lets a function be told of the answers to what is acknowledged outside of transactions.
+
+        It is called by the thread that polls, within `poll`, `commit_sync`, `commit_async` and
+        `close`, and must not call these. Then `poll` raises no such errors. Dead letters are told,
+        too.
 
         Args:
-            message: one that `poll` returned.
-            ack_type: ACCEPT: it is worked off. REJECT: it can't be, by nobody. RELEASE: give it out
-                again. RENEW: it is being worked on, so its time begins anew.
-            txn: accept it in this transaction: it counts with the commit, and if that aborts, it
-                is given out again. Without it, the next `poll`, `commit_sync` or `commit_async`
-                sends what was said.
-            delay: with RELEASE: how long nobody gets it, in seconds.
+            callback: called with (partition → offsets, what went wrong or None); None ends it.
 
         Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-            ValueError: these arguments don't go together, or not with the implicit mode.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+            TypeError: it is no function.
+            SessionClosedError: the consumer is closed.
         """
-        type_ = AcknowledgeType[ack_type.name]
-        if (txn is not None and type_ is not AcknowledgeType.ACCEPT) or (
-            delay and type_ is not AcknowledgeType.RELEASE
-        ):
-            raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
-        if txn is not None or type_ is AcknowledgeType.RENEW:
-            self._check_explicit()
-        key = _key(message)
-        with self._lock:
-            holdings = self._holdings
-            # What a transaction refuses is held as before: so it is taken behind.
-            stays = txn is not None or type_ is AcknowledgeType.RENEW
-            given = holdings.look(key) if stays else holdings.take(key)
-            if given is not None and txn is None:
-                self._queue(type_, round(delay * 1000), [given])
-        if given is None:
-            raise _not_held(message)
-        if txn is not None:
-            self._send_acks(txn, {key: given})
-
-    def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
-        """Accepts a message, and all of its partition that this consumer was given before it.
-
-        Passes over what others have: it names what this consumer holds.
-
-        Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
-        """
-        if txn is not None:
-            self._check_explicit()
-        with self._lock:
-            found = self._holdings.up_to(_key(message))
-            if txn is None:
-                self._take_all(found)
-                self._queue(AcknowledgeType.ACCEPT, 0, found.values())
-        if not found:
-            raise _not_held(message)
-        if txn is not None:
-            self._send_acks(txn, found)
-
-    def _check_explicit(self) -> None:
-        # The next poll would accept what the transaction did not get, or what is still worked on.
-        if not self._config.is_explicit:
-            raise ValueError(
-                "set share.acknowledgement.mode=explicit: in implicit mode the next poll accepts"
-                " what this one returned, whatever becomes of the transaction"
-            )
-
-    def _send_acks(self, txn: Acknowledging, given: Mapping[RecordKey, Given]) -> None:
-        txn.send_acks(self.group_id, _by_partition(given.values()))
-        with self._lock:
-            self._take_all(given)
-
-    def _take_all(self, given: Iterable[RecordKey]) -> None:
-        for key in given:
-            self._holdings.take(key)
-
-    def release_all(self, delay: float = 0.0) -> None:
-        """Gives back all that it was given and has not acknowledged.
-
-        Args:
-            delay: how long nobody gets it, in seconds.
-        """
-        with self._lock:
-            self._last_poll.clear()
-            self._queue(AcknowledgeType.RELEASE, round(delay * 1000), self._holdings.take_all())
+        if self._closed:
+            raise SessionClosedError("the consumer is closed: make another one")
+        if callback is not None and not callable(callback):
+            raise TypeError(f"a callback is a function or None, not {callback!r}")
+        self._outbox.callback = callback
 
     def commit_async(self) -> None:
         """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`.
@@ -567,7 +547,9 @@ class ShareConsumer:
         client = self._open_client()
         with self._alone():
             self._accept_last()
-            self._send(client)
+            self._outbox.send(client)
+            if self._outbox.callback is not None:
+                self._outbox.look_at_answers()
 
     def commit_sync(self, timeout: float = 30.0) -> dict[KafkaPartition, LogtxError | None]:
         """Sends what was acknowledged plainly, and waits for the answers.
@@ -584,66 +566,8 @@ class ShareConsumer:
         client = self._open_client()
         with self._alone():
             self._accept_last()
-            self._send(client)
-            return self._await_answers(timeout)
-
-    def _await_answers(self, timeout: float) -> dict[KafkaPartition, LogtxError | None]:
-        deadline_s = _deadline_s(timeout)
-        results: dict[KafkaPartition, LogtxError | None] = {}
-        while self._sent:
-            acks, future = self._sent[0]
-            left_s = max(0.0, deadline_s - time.monotonic())
-            try:
-                reply = future.result(min(left_s, WAIT_S))
-            except TimeoutError:
-                if left_s > WAIT_S:
-                    continue
-                raise RequestTimedOutError(
-                    f"acknowledgements had no answer within {timeout:g} s ({self._why()})"
-                ) from None
-            self._sent.popleft()
-            error = reply if isinstance(reply, LogtxError) else None
-            for each in acks:
-                where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
-        return results
-
-    def _queue(self, type_: AcknowledgeType, delay_ms: int, given: Iterable[Given]) -> None:
-        self._queue_acks(type_, delay_ms, _by_partition(given))
-
-    def _queue_held(self, type_: AcknowledgeType, keys: Iterable[RecordKey]) -> None:
-        """Queues those of the messages that are held still, and holds them no more."""
-        taken = map(self._holdings.take, keys)
-        self._queue(type_, 0, [each for each in taken if each is not None])
-
-    def _queue_acks(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
-        self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
-
-    def _send(self, client: AttachedClient) -> None:
-        with self._lock:
-            outgoing, self._outgoing = self._outgoing, {}
-        for (type_, delay_ms), acks in outgoing.items():
-            if acks:
-                self._submit(client, type_, delay_ms, acks)
-
-    def _submit(
-        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
-        command = Acknowledge(
-            group=self.group_id,
-            consumer=self._number,
-            type=type_,
-            acks=tuple(acks),
-            delay_ms=delay_ms,
-        )
-        self._sent.append((acks, client.submit(command)))
-
-    def _look_at_answers(self) -> None:
-        while self._sent and self._sent[0][1].done():
-            _, future = self._sent.popleft()
-            reply = future.result()
-            if not isinstance(reply, AckResults):
-                raise reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+            self._outbox.send(client)
+            return self._outbox.await_answers(timeout, self._why)
 
     def _why(self) -> str:
         return self._client.why if self._client is not None else "it is not subscribed"
@@ -665,6 +589,7 @@ class ShareConsumer:
             try:
                 if self._client is not None:
                     self._release_held(self._client)
+                    self._outbox.tell_answered()
             finally:
                 self._closed = True
                 self._dropped.detach()
@@ -681,13 +606,15 @@ class ShareConsumer:
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
             self._holdings.take_all()
-            self._holdings.take_unread()
-        self._send(client)
+            unread = self._holdings.take_unread()
+        self._outbox.say_of(AcknowledgeType.RELEASE, unread, unseen=True)
+        self._outbox.send(client, CLOSE_S)
         # What it does not name when it attaches is free at once. Its request that waits must not
         # get any of that: without topics it gets nothing.
         self._topics = ()
         deadline_s = time.monotonic() + CLOSE_S
-        for future in (*(future for _, future in self._sent), client.submit(self._attach())):
+        left = [*self._outbox.futures(), client.submit(self._attach())]
+        for future in left:
             try:
                 future.result(max(0.0, deadline_s - time.monotonic()))
             except TimeoutError:
@@ -716,26 +643,3 @@ def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
 
 def _deadline_s(timeout: float) -> float:
     return time.monotonic() + timeout if timeout >= 0 else float("inf")
-
-
-def _key(message: Message) -> RecordKey:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None, "it was polled"
-    assert partition is not None, "it was polled"
-    assert offset is not None, "it was polled"
-    return topic, partition, offset
-
-
-def _by_partition(given: Iterable[Given]) -> list[Acks]:
-    spans: dict[PartitionId, SpanMap[bool]] = {}
-    for each in given:
-        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
-    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
-
-
-def _not_held(message: Message) -> NotHeldError:
-    where = f"{message.topic()}[{message.partition()}] at {message.offset()}"
-    return NotHeldError(
-        f"the message of {where} is not held here: it was acknowledged, or not given to this"
-        " consumer"
-    )

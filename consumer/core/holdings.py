@@ -18,6 +18,7 @@ from ...coordinator.protocol.queues import Lease
 from ...journal.acks import Acks
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
+from .pending import Record
 
 RecordKey: TypeAlias = tuple[str, int, int]
 """(topic, partition, offset)."""
@@ -30,6 +31,21 @@ class Given:
     partition: PartitionId
     span: Span
     delivery_count: int
+    record: Record | None = None
+    """The message itself, as the application has it."""
+
+    @property
+    def acks(self) -> Acks:
+        """The message as a request names it."""
+        return Acks(self.partition, (self.span,))
+
+
+def by_partition(given: Iterable[Given]) -> list[Acks]:
+    """Returns messages as a request names them."""
+    spans: dict[PartitionId, SpanMap[bool]] = {}
+    for each in given:
+        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
+    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
 
 
 class Holdings:
@@ -59,13 +75,14 @@ class Holdings:
         """The lease that is being read."""
         return self._lease
 
-    def give(self, key: RecordKey, message: MessageId) -> None:
+    def give(self, key: RecordKey, message: MessageId, record: Record | None = None) -> Given:
         """Notes that a message of the lease is given out."""
         lease = self._lease
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
-        self._given[key] = Given(lease.partition, span, lease.delivery_count)
-        self._at = message.behind
+        given = Given(lease.partition, span, lease.delivery_count, record)
+        self._given[key], self._at = given, message.behind
+        return given
 
     def end(self) -> Acks | None:
         """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
@@ -105,9 +122,14 @@ class Holdings:
             if each.partition == last.partition and each.span.lo <= last.span.lo
         }
 
-    def take_all(self) -> list[Given]:
+    def take_some(self, keys: Iterable[RecordKey]) -> dict[RecordKey, Given]:
+        """Returns those of some messages that are held, and holds them no more."""
+        taken = ((key, self._given.pop(key, None)) for key in keys)
+        return {key: given for key, given in taken if given is not None}
+
+    def take_all(self) -> dict[RecordKey, Given]:
         """Returns all messages that were given out, and holds them no more."""
-        found, self._given = list(self._given.values()), {}
+        found, self._given = self._given, {}
         return found
 
     def take_unread(self) -> list[Acks]:
