@@ -78,6 +78,21 @@ class Acknowledger:
             raise _not_held(key_of(message))
         return given.delivery_count
 
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the application says of each message what became of it."""
+        return self._config.is_explicit
+
+    @property
+    def delivery_limit(self) -> int:
+        """How often a message is given to applications; 0: without end."""
+        return self._config.delivery_limit
+
+    @property
+    def ack_timeout(self) -> float:
+        """How long a message is a consumer's, in seconds."""
+        return self._config.ack_timeout_ms / 1000
+
     def stats(self) -> dict[str, int]:
         """Returns what this consumer did, by name: see `ShareCounters`."""
         return self._counters.as_dict()
@@ -182,16 +197,15 @@ class Acknowledger:
             if given is None:
                 raise _not_held(key)
             if type_ is AcknowledgeType.REJECT:
-                letter = Letter(key, given, given.delivery_count, reason or REJECTED)
-                self._counters.rejected_records += 1
                 if txn is None:
-                    self._outbox.give_up(letter)
+                    self._counters.rejected_records += 1
+                    self._outbox.give_up(_rejected(key, given, reason))
             elif txn is None:
                 delay_ms = round((delay or 0) * 1000)
                 self._outbox.say(type_, {key: given}, delay_ms=delay_ms)
         if txn is not None:
             if type_ is AcknowledgeType.REJECT:
-                self.write_dead_letter(txn, letter)
+                self.reject_within(txn, key, given, reason)
             self._send_acks(txn, {key: given}, delay)
 
     def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
@@ -216,8 +230,13 @@ class Acknowledger:
         if txn is not None:
             self._send_acks(txn, found, None)
 
-    def acknowledge_all(self, messages: Iterable[Message], *, txn: Acknowledging) -> None:
+    def acknowledge_all(
+        self, messages: Iterable[Message], *, txn: Acknowledging
+    ) -> Mapping[RecordKey, Given]:
         """Accepts messages in a transaction, all of them or none. See `acknowledge`.
+
+        Returns:
+            How they were given out.
 
         Raises:
             NotHeldError: one of them is not this consumer's, or acknowledged.
@@ -232,16 +251,36 @@ class Acknowledger:
             if key not in found:
                 raise _not_held(key)
         self._send_acks(txn, found, None)
+        return found
 
-    def write_dead_letter(self, txn: Acknowledging, letter: Letter) -> None:
-        """Writes a dead letter in a transaction that acknowledges its message.
+    def reject_within(
+        self, txn: Acknowledging, key: RecordKey, given: Given, reason: str | None
+    ) -> None:
+        """Writes a dead letter in a transaction that acknowledges its message; without a topic for
+        them, logs that the message is given up.
 
-        Without a dead-letter topic, tells that the message is given up.
+        Raises:
+            TransactionStateError, …: as `Transaction.produce`.
         """
+        self._counters.rejected_records += 1
+        letter = _rejected(key, given, reason)
         if self._dead_letters is None:
             self._outbox.log_given_up(letter)
         else:
             self._dead_letters.put(txn, letter)
+
+    def delay_within(self, txn: Acknowledging, given: Iterable[Given], delay: float) -> None:
+        """Says how long nobody gets messages that a transaction has acknowledged, if it aborts.
+
+        Args:
+            txn: the transaction.
+            given: the messages.
+            delay: seconds.
+
+        Raises:
+            TransactionStateError, …: as `Transaction.send_acks`.
+        """
+        txn.send_acks(self.group_id, by_partition(given), delay=delay)
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
@@ -314,6 +353,10 @@ def _type_of(ack_type: AcknowledgeType | Enum | int) -> AcknowledgeType:
     if name not in AcknowledgeType.__members__:
         raise ValueError(f"no type of acknowledgements is {ack_type!r}: take an AcknowledgeType")
     return AcknowledgeType[name]
+
+
+def _rejected(key: RecordKey, given: Given, reason: str | None) -> Letter:
+    return Letter(key, given, given.delivery_count, reason or REJECTED)
 
 
 def _not_held(key: RecordKey) -> NotHeldError:

@@ -167,7 +167,7 @@ class Outbox:
             answer.set_result(AckResults(()) if error is None else error)
             self._sent.append(_Sent(_Said([letter.given.acks], [letter.key]), answer))
             if error is not None:
-                # If its transaction had it already, this changes nothing, and its abort waits as long.
+                # If its transaction had it already, that waits as long, and this changes nothing.
                 self.say_of(AcknowledgeType.RELEASE, [letter.given.acks], delay_ms=PAUSE_MS)
 
     def look_at_answers(self) -> None:

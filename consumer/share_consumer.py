@@ -354,7 +354,7 @@ class ShareConsumer(Acknowledger):
                         break
                     self._outbox.send(client)
                     self._outbox.look_at_answers()
-                    self._acquire(client, min(left_s, WAIT_S))
+                    self._acquire(client, min(left_s, WAIT_S), most)
             except BaseException:
                 self.give_back(found)
                 raise
@@ -387,19 +387,18 @@ class ShareConsumer(Acknowledger):
             last, self._last_poll = self._last_poll, []
             self._outbox.say(AcknowledgeType.ACCEPT, self._holdings.take_some(last))
 
-    def _acquire(self, client: AttachedClient, wait_s: float) -> None:
+    def _acquire(self, client: AttachedClient, wait_s: float, most: int) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
             if time.monotonic() >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
                 self._attach_s = time.monotonic() + ATTACH_AGAIN_S
                 client.submit(self._attach())
-            most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
             command = Acquire(
                 group=self.group_id,
                 consumer=self._number,
-                max_offsets=most,
+                max_offsets=min(most, self._config.poll_records),
                 at_ends=self._reader.may_be_placed(self._topics),
                 delivery_limit=self._config.delivery_limit,
             )
