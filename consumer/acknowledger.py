@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from confluent_kafka import Message
 
@@ -15,8 +15,10 @@ from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
 from ..journal.errors import ConfigError, NotHeldError
 from .core.counters import ShareCounters
-from .core.holdings import Given, Holdings, RecordKey, by_partition
+from .core.holdings import Given, RecordKey, by_partition
 from .core.letters import REJECTED, Letter, pause_ms
+from .core.pending import Record
+from .core.share_work import ShareWork
 from .dead_letters import Acknowledging, Beginning, DeadLetters
 from .lifetime import weakly
 from .outbox import Outbox
@@ -59,11 +61,11 @@ class Acknowledger:
                 )
             self._dead_letters = DeadLetters(topic, self.group_id, producer, self._counters)
         self._lock = threading.Lock()
-        """Guards what is held, and what `ShareConsumer` adds. Nothing that holds it waits."""
-        self._holdings = Holdings()
-        self._outbox = Outbox(self.group_id, self._number, self._counters, self._dead_letters)
-        self._last_poll: list[RecordKey] = []
-        """In implicit mode: what the next poll accepts."""
+        """Guards the work, and what `ShareConsumer` adds. Nothing that holds it waits."""
+        self._work = ShareWork(delivery_limit=config.delivery_limit)
+        self._outbox = Outbox(
+            self.group_id, self._number, self._work, self._lock, self._dead_letters
+        )
 
     def delivery_count(self, message: Message) -> int:
         """Returns how often a message was given out, this time included, as far as the coordinator
@@ -73,7 +75,7 @@ class Acknowledger:
             NotHeldError: the message is not this consumer's, or acknowledged.
         """
         with self._lock:
-            given = self._holdings.look(key_of(message))
+            given = self._work.holdings.look(self._key_of(message))
         if given is None:
             raise _not_held(key_of(message))
         return given.delivery_count
@@ -129,7 +131,9 @@ class Acknowledger:
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         type_ = self._check_type(ack_type, txn, delay, reason)
-        self._acknowledge(key_of(message), type_, txn, delay, reason)
+        with self._lock:
+            key = self._key_of(message)
+        self._acknowledge(key, type_, txn, delay, reason)
 
     def acknowledge_offset(
         self,
@@ -191,22 +195,18 @@ class Acknowledger:
         reason: str | None,
     ) -> None:
         with self._lock:
-            # What a transaction refuses is held as before: so it is taken behind.
-            stays = txn is not None or type_ is AcknowledgeType.RENEW
-            given = self._holdings.look(key) if stays else self._holdings.take(key)
-            if given is None:
-                raise _not_held(key)
-            if type_ is AcknowledgeType.REJECT:
-                if txn is None:
-                    self._counters.rejected_records += 1
-                    self._outbox.give_up(_rejected(key, given, reason))
-            elif txn is None:
-                delay_ms = round((delay or 0) * 1000)
-                self._outbox.say(type_, {key: given}, delay_ms=delay_ms)
-        if txn is not None:
-            if type_ is AcknowledgeType.REJECT:
-                self.reject_within(txn, key, given, reason)
-            self._send_acks(txn, {key: given}, delay)
+            given = self._work.holdings.look(key)
+            # What a transaction refuses is held as before.
+            if txn is None:
+                self._work.acknowledge(key, type_, round((delay or 0) * 1000), reason)
+        if given is None:
+            raise _not_held(key)
+        if txn is None:
+            self._counters.rejected_records += type_ is AcknowledgeType.REJECT
+            return
+        if type_ is AcknowledgeType.REJECT:
+            self.reject_within(txn, key, given, reason)
+        self._send_acks(txn, {key: given}, delay)
 
     def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
         """Accepts a message, and all of its partition that this consumer was given before it.
@@ -220,11 +220,10 @@ class Acknowledger:
         if txn is not None:
             self._check_explicit()
         with self._lock:
-            key = key_of(message)
-            found = self._holdings.up_to(key)
+            key = self._key_of(message)
+            found = self._work.holdings.up_to(key)
             if txn is None:
-                self._holdings.take_some(found)
-                self._outbox.say(AcknowledgeType.ACCEPT, found)
+                self._work.accept_up_to(key)
         if not found:
             raise _not_held(key)
         if txn is not None:
@@ -245,8 +244,9 @@ class Acknowledger:
         """
         self._check_explicit()
         with self._lock:
-            keys = list(map(key_of, messages))
-            found = {key: given for key in keys if (given := self._holdings.look(key)) is not None}
+            keys = list(map(self._key_of, messages))
+            looked = ((key, self._work.holdings.look(key)) for key in keys)
+            found = {key: given for key, given in looked if given is not None}
         for key in keys:
             if key not in found:
                 raise _not_held(key)
@@ -282,6 +282,17 @@ class Acknowledger:
         """
         txn.send_acks(self.group_id, by_partition(given), delay=delay)
 
+    def _key_of(self, message: Message) -> RecordKey:
+        """Returns the name of a message that the application has. Call it with the lock.
+
+        Raises:
+            NotHeldError: it is of a topic that was created anew since.
+        """
+        key = key_of(message)
+        if self._work.holdings.is_another(key, cast("Record", message)):
+            raise _not_held(key)
+        return key
+
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
         if not self._config.is_explicit:
@@ -302,16 +313,16 @@ class Acknowledger:
             conflict = partial(weakly(self._conflicted), acks)
             txn.send_acks(self.group_id, acks, delay=each_delay, on_conflict=conflict)
         with self._lock:
-            self._holdings.take_some(given)
+            self._work.accepted_elsewhere(given)
 
     def _pause_s(self, given: Given) -> float:
         count, delay_ms = given.delivery_count, self._config.redelivery_delay_ms
         return pause_ms(count, delay_ms, REDELIVERY_MAX_MS) / 1000
 
     def _conflicted(self, acks: list[Acks]) -> None:
-        # Those of them that nobody else has would wait until their time is over.
         self._counters.conflicts += 1
-        self._outbox.say_of(AcknowledgeType.RELEASE, acks)
+        with self._lock:
+            self._work.conflicted(acks)
 
     def release_all(self, delay: float = 0.0) -> None:
         """Gives back all that it was given and has not acknowledged.
@@ -320,15 +331,12 @@ class Acknowledger:
             delay: how long nobody gets it, in seconds.
         """
         with self._lock:
-            self._last_poll.clear()
-            taken, delay_ms = self._holdings.take_all(), round(delay * 1000)
-            self._outbox.say(AcknowledgeType.RELEASE, taken, delay_ms=delay_ms)
+            self._work.release_all(round(delay * 1000))
 
     def give_back(self, messages: Iterable[Message]) -> None:
         """Releases messages that nobody has looked at: this delivery of them does not count."""
         with self._lock:
-            taken = self._holdings.take_some(map(key_of, messages))
-            self._outbox.say(AcknowledgeType.RELEASE, taken, unseen=True)
+            self._work.take_back(map(key_of, messages))
 
 
 def key_of(message: Message) -> RecordKey:

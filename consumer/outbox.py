@@ -1,6 +1,7 @@
-"""What a queue's consumer says of its messages, until it is sent, and until it is answered.
+"""Sends what a queue's consumer says of its messages, and looks at the answers.
 
-Any thread may say something. The one that polls sends it, and looks at the answers.
+What is to be said comes from `ShareWork`, which any thread may change under its lock. The thread
+that polls sends it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,9 +21,8 @@ from ..coordinator.protocol.commands import Acknowledge, AckResults, Reply
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
 from ..journal.errors import LogtxError, RequestTimedOutError
-from .core.counters import ShareCounters
-from .core.holdings import Given, RecordKey, by_partition
 from .core.letters import Letter
+from .core.share_work import How, Said, ShareWork
 from .dead_letters import PAUSE_MS, DeadLetters
 
 _LOG = logging.getLogger(__name__)
@@ -32,20 +32,8 @@ AckCallback: TypeAlias = Callable[[dict[KafkaPartition, set[int]], LogtxError | 
 """(partition → offsets that were acknowledged, what went wrong)."""
 
 
-class _How(NamedTuple):
-    type: AcknowledgeType
-    delay_ms: int
-    unseen: bool
-
-
-class _Said(NamedTuple):
-    acks: list[Acks]
-    keys: list[RecordKey]
-    """The messages that `acks` name. Gaps have none."""
-
-
 class _Sent(NamedTuple):
-    said: _Said
+    said: Said
     answer: Future[Reply]
 
 
@@ -53,64 +41,44 @@ class Outbox:
     """Acknowledgements of one consumer outside of the application's transactions."""
 
     def __init__(
-        self, group: str, consumer: int, counters: ShareCounters, letters: DeadLetters | None
+        self,
+        group: str,
+        consumer: int,
+        work: ShareWork,
+        lock: threading.Lock,
+        letters: DeadLetters | None,
     ) -> None:
         """Begins empty.
 
         Args:
             group: the subscription.
             consumer: number of the consumer.
-            counters: counts what is given up.
-            letters: writes what is given up; None: it is deleted.
+            work: says what is to be sent.
+            lock: guards `work`. Nothing that holds it waits.
+            letters: writes what is given up; None: it is rejected, and logged.
         """
-        self._group, self._consumer, self._counters = group, consumer, counters
-        self._dead_letters = letters
-        self._lock = threading.Lock()
-        """Guards what was said. Nothing that holds it waits."""
-        self._said: dict[_How, _Said] = {}
-        self._letters: list[Letter] = []
+        self._group, self._consumer = group, consumer
+        self._work, self._lock, self._dead_letters = work, lock, letters
         self._sent: deque[_Sent] = deque()
         """What was sent, oldest first, and whose answers were not looked at."""
         self.callback: AckCallback | None = None
         """Called with each answer."""
 
-    # ---- said by any thread ---------------------------------------------------------------------
-
-    def say(
-        self,
-        type_: AcknowledgeType,
-        given: Mapping[RecordKey, Given],
-        *,
-        delay_ms: int = 0,
-        unseen: bool = False,
-    ) -> None:
-        """Keeps what is to be said of messages."""
+    def send(self, client: AttachedClient, timeout: float | None = None) -> None:
+        """Sends what is to be said. Waits for dead letters alone, up to `timeout` seconds each."""
         with self._lock:
-            said = self._said.setdefault(_How(type_, delay_ms, unseen), _Said([], []))
-            said.acks.extend(by_partition(given.values()))
-            said.keys.extend(given)
-
-    def say_of(
-        self,
-        type_: AcknowledgeType,
-        acks: Iterable[Acks],
-        *,
-        delay_ms: int = 0,
-        unseen: bool = False,
-    ) -> None:
-        """Keeps what is to be said of spans that hold no message, or none that was given out."""
-        with self._lock:
-            said = self._said.setdefault(_How(type_, delay_ms, unseen), _Said([], []))
-            said.acks.extend(acks)
-
-    def give_up(self, letter: Letter) -> None:
-        """Gives a message up: it becomes a dead letter, or is rejected if there is no topic."""
-        if self._dead_letters is not None:
-            with self._lock:
-                self._letters.append(letter)
-            return
-        self.log_given_up(letter)
-        self.say(AcknowledgeType.REJECT, {letter.key: letter.given})
+            outgoing, letters = self._work.outgoing(), self._work.letters()
+        if self._dead_letters is None:
+            for letter in letters:
+                self.log_given_up(letter)
+                rejected = outgoing.setdefault(How(AcknowledgeType.REJECT), Said())
+                rejected.acks.append(letter.given.acks)
+                rejected.keys.append(letter.key)
+        for how, said in outgoing.items():
+            if said.acks:
+                self._submit(client, how, said)
+        if self._dead_letters is not None and letters:
+            self._write(self._dead_letters, letters, timeout)
 
     def log_given_up(self, letter: Letter) -> None:
         """Tells that a message is deleted, and kept nowhere."""
@@ -120,29 +88,11 @@ class Outbox:
             *(self._group, topic, partition, offset, letter.delivery_count),
         )
 
-    @property
-    def has_letters(self) -> bool:
-        """Whether dead letters are to be written."""
-        return bool(self._letters)
-
-    # ---- by the thread that polls ---------------------------------------------------------------
-
-    def send(self, client: AttachedClient, timeout: float | None = None) -> None:
-        """Sends what was said. Waits for dead letters alone, up to `timeout` seconds each."""
-        with self._lock:
-            outgoing, self._said = self._said, {}
-            letters, self._letters = self._letters, []
-        for how, said in outgoing.items():
-            if said.acks:
-                self._submit(client, how, said)
-        if letters:
-            self._write(letters, timeout)
-
     def renew(self, client: AttachedClient, acks: Acks) -> None:
         """Begins the time of a lease anew."""
-        self._submit(client, _How(AcknowledgeType.RENEW, 0, False), _Said([acks], []))
+        self._submit(client, How(AcknowledgeType.RENEW), Said([acks]))
 
-    def _submit(self, client: AttachedClient, how: _How, said: _Said) -> None:
+    def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
         command = Acknowledge(
             group=self._group,
             consumer=self._consumer,
@@ -153,22 +103,23 @@ class Outbox:
         )
         self._sent.append(_Sent(said, client.submit(command)))
 
-    def _write(self, letters: list[Letter], timeout: float | None) -> None:
-        assert self._dead_letters is not None, "they are kept for it"
+    def _write(
+        self, dead_letters: DeadLetters, letters: list[Letter], timeout: float | None
+    ) -> None:
         try:
-            results = self._dead_letters.write(letters, timeout)
+            results = dead_letters.write(letters, timeout)
         except BaseException:
             # Of a signal handler. One that is written has no second acknowledgement.
             with self._lock:
-                self._letters += letters
+                self._work.keep_letters(letters)
             raise
         for letter, error in zip(letters, results, strict=True):
             answer: Future[Reply] = Future()
             answer.set_result(AckResults(()) if error is None else error)
-            self._sent.append(_Sent(_Said([letter.given.acks], [letter.key]), answer))
+            self._sent.append(_Sent(Said([letter.given.acks], [letter.key]), answer))
             if error is not None:
-                # If its transaction had it already, that waits as long, and this changes nothing.
-                self.say_of(AcknowledgeType.RELEASE, [letter.given.acks], delay_ms=PAUSE_MS)
+                with self._lock:
+                    self._work.not_written(letter, PAUSE_MS)
 
     def look_at_answers(self) -> None:
         """Tells what was answered to the callback, or raises it if it is an error and there is
@@ -224,7 +175,7 @@ class Outbox:
                 results[where] = error or results.get(where)
         return results
 
-    def _tell(self, said: _Said, error: LogtxError | None) -> bool:
+    def _tell(self, said: Said, error: LogtxError | None) -> bool:
         """Calls the callback, if there is one and it is about messages. Returns whether."""
         if self.callback is None or not said.keys:
             return False

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.protocol.commands import Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..coordinator.protocol.queues import Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -45,8 +45,6 @@ from ..journal.settings import merged
 from ..journal.spans import MessageId
 from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
-from .core.holdings import Given
-from .core.letters import over_limit
 from .core.pending import Record
 from .dead_letters import Beginning
 from .leased import LeaseReader
@@ -60,18 +58,16 @@ _LOG = logging.getLogger(__name__)
 ATTACH_AGAIN_S: Final = 60.0
 """How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
 longer pause delays their first messages, a shorter one asks the coordinator more."""
+ATTACH_SOON_S: Final = 1.0
+"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+ANEW_S: Final = 15.0
+"""How long that while is: coordinators believe what they know of a topic for ten seconds."""
 RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
 WAIT_S: Final = 60.0
 """Longest single wait for an answer; a poll without an end waits again."""
-UNREADABLE_PAUSE_MS: Final = 1_000
-"""Pause before messages that could not be read are given out again. A longer one delays them after
-a broker's trouble, a shorter one holds up others more if they can never be read."""
-END_PAUSE_MS: Final = 200
-"""Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
-transactions that are placed there, a shorter one reads for nothing more often."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -152,8 +148,6 @@ class ShareConsumer(Acknowledger):
         self._starts: Mapping[TopicPartition, int] = {}
         self._changing: Future[Reply] | None = None
         """The answer to the Attach that named other topics last."""
-        self._has_lost = False
-        """Whether the lease that is read is not this consumer's any more."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
@@ -162,6 +156,8 @@ class ShareConsumer(Acknowledger):
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._anew_s = 0.0
+        """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -240,7 +236,7 @@ class ShareConsumer(Acknowledger):
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -261,11 +257,9 @@ class ShareConsumer(Acknowledger):
     def _change(self, client: AttachedClient, topics: tuple[str, ...]) -> None:
         """Attaches for other topics. What was not given out yet goes back."""
         starts = self._first_starts(topics)
-        self._end(AcknowledgeType.RELEASE)
+        self._end(self._work.put_back)
         with self._lock:
-            unread = self._holdings.take_unread()
             self._topics, self._starts = topics, starts
-        self._outbox.say_of(AcknowledgeType.RELEASE, unread, unseen=True)
         self._outbox.send(client)
         self._changing = client.submit(self._attach())
         self._changing.add_done_callback(partial(weakly(self._changed), starts))
@@ -289,7 +283,7 @@ class ShareConsumer(Acknowledger):
 
     def _attach(self) -> Attach:
         with self._lock:
-            held = self._holdings.held()
+            held = self._work.held()
         return Attach(
             group=self.group_id,
             consumer=self._number,
@@ -305,11 +299,11 @@ class ShareConsumer(Acknowledger):
             # They are of the topics that were there: one that is made anew begins at its start.
             if self._changing is None or self._changing.done():
                 self._starts = {}
-            self._has_lost = not self._holdings.attached(leases) or self._has_lost
+            self._work.attached(leases)
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._holdings.leased(leases)
+            self._work.leased(leases)
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -330,6 +324,8 @@ class ShareConsumer(Acknowledger):
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
                 was given can't be read. What came before it was returned by the poll before. It is
                 given out again after a second; that of a topic that is no more is rejected.
+            CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
+                known where its transactions end.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
@@ -359,7 +355,8 @@ class ShareConsumer(Acknowledger):
                 self.give_back(found)
                 raise
             if not self._config.is_explicit:
-                self._last_poll = list(map(key_of, found))
+                with self._lock:
+                    self._work.return_all(map(key_of, found))
             self._counters.delivered_records += len(found)
             return found
 
@@ -381,18 +378,17 @@ class ShareConsumer(Acknowledger):
         return self._client
 
     def _accept_last(self) -> None:
-        if self._config.is_explicit:
-            return
         with self._lock:
-            last, self._last_poll = self._last_poll, []
-            self._outbox.say(AcknowledgeType.ACCEPT, self._holdings.take_some(last))
+            self._work.accept_returned()
 
     def _acquire(self, client: AttachedClient, wait_s: float, most: int) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
-            if time.monotonic() >= self._attach_s:
+            now_s = time.monotonic()
+            if now_s >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
-                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
+                self._attach_s = now_s + again_s
                 client.submit(self._attach())
             assert self._reader is not None, "it is subscribed"
             command = Acquire(
@@ -420,18 +416,17 @@ class ShareConsumer(Acknowledger):
             assert self._reading is not None, "it has begun"
             try:
                 self._take(client, found, most)
-                if self._outbox.has_letters:
+                if self._work.has_letters:
                     self._outbox.send(client)
             except TopicRecreatedError as error:
-                # Nobody can read it any more, and ids do not come back.
-                self._end(AcknowledgeType.REJECT)
+                self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
+                self._end(self._work.gone)
                 self._fail(error, found)
             except Exception as error:  # noqa: BLE001 - the application gets it
-                # At once, it would come again before all others.
-                self._end(AcknowledgeType.RELEASE, UNREADABLE_PAUSE_MS)
+                self._end(self._work.unreadable)
                 self._fail(error, found)
             except BaseException:
-                self._end(AcknowledgeType.RELEASE)
+                self._end(self._work.give_up)
                 raise
 
     def _fail(self, error: Exception, found: list[Message]) -> None:
@@ -442,8 +437,7 @@ class ShareConsumer(Acknowledger):
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._holdings.begin()
-            self._has_lost = False
+            lease = self._work.begin()
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
@@ -456,16 +450,10 @@ class ShareConsumer(Acknowledger):
         for count, (message, name) in enumerate(self._reading, 1):
             key = key_of(message)
             with self._lock:
-                has_lost = self._has_lost
-                given = (
-                    None if has_lost else self._holdings.give(key, name, cast("Record", message))
-                )
-                exhausted = given is not None and self._is_exhausted(given)
-                if given is not None and exhausted:
-                    self._holdings.take(key)
-                    self._outbox.give_up(over_limit(key, given, self._config.delivery_limit))
+                given = self._work.give(key, name, cast("Record", message))
+                exhausted = self._work.exhaust(key)
             if given is None:
-                self._end(AcknowledgeType.RELEASE)
+                self._end(self._work.give_up)
                 return
             if exhausted:
                 self._counters.exhausted_records += 1
@@ -475,34 +463,16 @@ class ShareConsumer(Acknowledger):
             if count >= most:
                 self._renew(client)
                 return
-        self._end_read()
-
-    def _is_exhausted(self, given: Given) -> bool:
-        return 0 < self._config.delivery_limit < given.delivery_count
-
-    def _end_read(self) -> None:
-        """Ends a lease that was read: behind its last message is a gap, which no message has.
-
-        At the end of a partition a home may still place messages: that part is looked at later.
-        """
         assert self._reader is not None, "it is subscribed"
-        with self._lock:
-            gap = self._holdings.pass_gap(self._reader.bound)
-            if gap is not None and not self._has_lost:
-                self._outbox.say_of(AcknowledgeType.ACCEPT, [gap])
-        self._end(AcknowledgeType.RELEASE, END_PAUSE_MS)
+        self._end(partial(self._work.finish, self._reader.bound))
 
-    def _end(self, type_: AcknowledgeType, delay_ms: int = 0) -> None:
-        """Ends reading a lease; says what becomes of the rest of it, which the application did not
-        get. To release what is another's by now changes nothing."""
+    def _end(self, end: Callable[[], None]) -> None:
+        """Ends reading a lease; `end` says what becomes of the rest of it."""
         if self._reading is not None:
             self._reading.close()  # type: ignore[attr-defined]  # it is a generator
         self._reading = None
         with self._lock:
-            rest = self._holdings.end()
-            if rest is not None:
-                unseen = type_ is AcknowledgeType.RELEASE
-                self._outbox.say_of(type_, [rest], delay_ms=delay_ms, unseen=unseen)
+            end()
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
@@ -510,7 +480,7 @@ class ShareConsumer(Acknowledger):
             return
         self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
         with self._lock:
-            lease = self._holdings.lease
+            lease = self._work.holdings.lease
         if lease is not None:
             self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
 
@@ -604,9 +574,7 @@ class ShareConsumer(Acknowledger):
 
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
-            self._holdings.take_all()
-            unread = self._holdings.take_unread()
-        self._outbox.say_of(AcknowledgeType.RELEASE, unread, unseen=True)
+            self._work.let_go()
         self._outbox.send(client, CLOSE_S)
         # What it does not name when it attaches is free at once. Its request that waits must not
         # get any of that: without topics it gets nothing.

@@ -41,7 +41,7 @@ class Given:
 
 
 def by_partition(given: Iterable[Given]) -> list[Acks]:
-    """Returns messages as a request names them."""
+    """Returns the spans of messages, by partition."""
     spans: dict[PartitionId, SpanMap[bool]] = {}
     for each in given:
         spans.setdefault(each.partition, SpanMap()).put(each.span, True)
@@ -57,6 +57,8 @@ class Holdings:
         self._lease: Lease | None = None
         self._at = MessageId(0)
         self._given: dict[RecordKey, Given] = {}
+        self._ids: dict[str, set[str]] = {}
+        """Topic → the ids of the topics of this name of which messages were given out."""
 
     def leased(self, leases: Iterable[Lease]) -> None:
         """Takes leases."""
@@ -82,6 +84,7 @@ class Holdings:
         span = Span(self._at, message.behind)
         given = Given(lease.partition, span, lease.delivery_count, record)
         self._given[key], self._at = given, message.behind
+        self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
         return given
 
     def end(self) -> Acks | None:
@@ -102,6 +105,16 @@ class Holdings:
         return Acks(lease.partition, (Span(start, self._at),)) if start < self._at else None
 
     # ---- acknowledgements -----------------------------------------------------------------------
+
+    def is_another(self, key: RecordKey, record: Record) -> bool:
+        """Returns whether the message that has this name is another one than the application's: the
+        topic was created anew, and that may be a message of the former one (trap 111).
+
+        While nothing is created anew, a copy of a message is as good.
+        """
+        given = self._given.get(key)
+        is_ambiguous = len(self._ids.get(key[0], ())) > 1
+        return given is not None and is_ambiguous and given.record is not record
 
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""

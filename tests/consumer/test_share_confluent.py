@@ -253,7 +253,7 @@ def test_a_callback_is_told_errors_in_place_of_poll(
     (message,) = take(queue, 1)
     told: list[Exception | None] = []
     queue.set_acknowledgement_commit_callback(lambda _, error: told.append(error))
-    given = queue._holdings.look(("orders", 0, 0))
+    given = queue._work.holdings.look(("orders", 0, 0))
     assert given is not None
     object.__setattr__(given, "span", Span(given.span.lo, MessageId(1_000)))
     queue.acknowledge(message)

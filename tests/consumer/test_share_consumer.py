@@ -468,7 +468,7 @@ def test_a_lease_that_another_has_meanwhile_is_given_up(queues: Queues, producer
     queue._config = replace(queue._config, poll_records=1)
     assert len(take(queue, 1)) == 1
     with queue._lock:
-        queue._has_lost = True
+        queue._work._has_lost = True
     rest = take(queue, 2)
     assert sorted(values(rest)) == [b"1", b"2"], "released, and given out again"
 

@@ -392,7 +392,7 @@ def test_after_a_conflict_the_other_messages_come_again_at_once(
     found = take(queue, 3)
     with Producer({"transactional.id": "other"}, log=memory_log) as second:
         first = second.begin_transaction()
-        given = queue._holdings.look(("orders", 0, 1))
+        given = queue._work.holdings.look(("orders", 0, 1))
         assert given is not None
         first.send_acks("q", [given.acks])
         first.commit()

@@ -1,0 +1,198 @@
+"""What a queue's consumer says of its leases: each part once, and nothing of what it has lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
+from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
+from logtx.journal.acks import Acks
+from logtx.journal.places import PartitionId
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
+
+P0 = PartitionId("a", 0, "id-a")
+FIRST, SECOND = ("a", 0, 1), ("a", 0, 4)
+ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
+RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
+
+
+def span(first: int, end: int) -> Span:
+    """Offsets from behind the message at `first - 1` on, up to the one at `end - 1`."""
+    lo = MessageId(first - 1, AT_OFFSET).behind if first else MessageId(0)
+    return Span(lo, MessageId(end - 1, AT_OFFSET).behind)
+
+
+def lease(first: int, end: int) -> Lease:
+    whole = Span(MessageId(first), MessageId(end))
+    return Lease(number=1, partition=P0, span=whole, delivery_count=1, left_ms=9)
+
+
+@pytest.fixture
+def work() -> ShareWork:
+    """A lease of offsets 0 to 9, of which messages at 1 and 4 are given out."""
+    work = ShareWork()
+    work.leased([lease(0, 10)])
+    work.begin()
+    assert work.give(FIRST, MessageId(1, AT_OFFSET))
+    assert work.give(SECOND, MessageId(4, AT_OFFSET))
+    return work
+
+
+def said(work: ShareWork) -> dict[Any, list[Span]]:
+    """Returns what is to be sent, all of the one partition; and takes it. By type and delay, and
+    whether it is of what no application got."""
+    return {
+        (how.type, how.delay_ms, *(["unseen"] if how.unseen else [])): [
+            span for each in what.acks for span in each.spans
+        ]
+        for how, what in work.outgoing().items()
+        if what.acks
+    }
+
+
+def test_what_lies_behind_the_last_message_is_accepted_up_to_the_bound(work: ShareWork) -> None:
+    work.finish(MessageId(8))
+    behind = MessageId(4, AT_OFFSET).behind
+    assert said(work) == {
+        (ACCEPT, 0): [Span(behind, MessageId(8))],
+        (RELEASE, END_PAUSE_MS, "unseen"): [Span(MessageId(8), MessageId(10))],
+    }
+    assert said(work) == {}, "once"
+
+
+def test_of_a_lease_that_is_anothers_no_gap_is_accepted(work: ShareWork) -> None:
+    work.attached([])
+    assert not work.give(("a", 0, 6), MessageId(6, AT_OFFSET))
+    work.finish(MessageId(10))
+    assert said(work) == {}, "it went on to the bound, and says nothing of that"
+    work.leased([lease(10, 20)])
+    work.begin()
+    assert work.give(("a", 0, 12), MessageId(12, AT_OFFSET)), "the next one is its own"
+    assert work.holdings.look(("a", 0, 6)) is None
+
+
+REST = Span(MessageId(4, AT_OFFSET).behind, MessageId(10))
+
+
+def test_what_can_not_be_read_is_released_for_a_while(work: ShareWork) -> None:
+    work.unreadable()
+    assert said(work) == {(RELEASE, UNREADABLE_PAUSE_MS, "unseen"): [REST]}
+    assert work.holdings.look(FIRST) is not None, "what was given out stays"
+
+
+def test_what_is_gone_is_rejected_and_so_are_other_leases_of_it(work: ShareWork) -> None:
+    work.leased([lease(10, 20)])
+    work.gone()
+    assert said(work) == {(REJECT, 0): [REST]}
+    assert work.begin() is None
+    assert said(work) == {(REJECT, 0): [Span(MessageId(10), MessageId(20))]}
+
+
+def test_each_message_is_said_of_once(work: ShareWork) -> None:
+    work.acknowledge(FIRST, RENEW, 0)
+    work.acknowledge(FIRST, RELEASE, 30)
+    work.acknowledge(FIRST, ACCEPT, 0)
+    work.accept_up_to(FIRST)
+    work.accept_up_to(SECOND)
+    work.accept_up_to(SECOND)
+    assert said(work) == {
+        (RENEW, 0): [span(0, 2)],
+        (RELEASE, 30): [span(0, 2)],
+        (ACCEPT, 0): [span(2, 5)],
+    }
+
+
+def test_what_a_poll_returned_is_accepted_but_for_what_was_said_of(work: ShareWork) -> None:
+    work.return_all([FIRST, SECOND])
+    work.acknowledge(FIRST, RELEASE, 0)
+    work.accept_returned()
+    work.accept_returned()
+    assert said(work) == {(RELEASE, 0): [span(0, 2)], (ACCEPT, 0): [span(2, 5)]}
+
+
+def test_what_is_taken_back_or_released_is_accepted_by_nobody(work: ShareWork) -> None:
+    work.take_back([FIRST])
+    work.return_all([SECOND])
+    work.release_all(7)
+    work.accept_returned()
+    assert said(work) == {(RELEASE, 0, "unseen"): [span(0, 2)], (RELEASE, 7): [span(2, 5)]}
+
+
+def test_what_a_transaction_took_is_not_said_of_again(work: ShareWork) -> None:
+    work.accepted_elsewhere([FIRST])
+    work.release_all(0)
+    assert said(work) == {(RELEASE, 0): [span(2, 5)]}
+
+
+def test_one_that_lets_go_holds_nothing_and_says_what_nobody_got(work: ShareWork) -> None:
+    work.leased([lease(10, 20)])
+    assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(20)),)),)
+    work.let_go()
+    assert work.held() == ()
+    unread = [REST, Span(MessageId(10), MessageId(20))]
+    assert said(work) == {(RELEASE, 0, "unseen"): unread}
+    assert work.begin() is None
+
+
+def test_what_is_put_back_was_not_delivered_and_the_rest_stays(work: ShareWork) -> None:
+    work.put_back()
+    assert said(work) == {(RELEASE, 0, "unseen"): [REST]}
+    assert work.held() == (Acks(P0, (span(0, 5),)),)
+
+
+def test_what_is_told_names_the_messages_that_the_application_spoke_of(work: ShareWork) -> None:
+    work.acknowledge(FIRST, ACCEPT, 0)
+    work.finish(MessageId(10))
+    work.accept_up_to(SECOND)
+    (accepted,) = work.outgoing().values()
+    assert accepted.keys == [FIRST, SECOND], "the gap behind them has none"
+
+
+def test_a_rejected_message_becomes_a_letter(work: ShareWork) -> None:
+    work.acknowledge(FIRST, REJECT, 0, "no such customer")
+    work.acknowledge(FIRST, ACCEPT, 0)
+    assert work.has_letters
+    (letter,) = work.letters()
+    assert (letter.key, letter.reason, letter.delivery_count) == (FIRST, "no such customer", 1)
+    assert letter.given.acks == Acks(P0, (span(0, 2),))
+    assert not work.has_letters
+    assert said(work) == {}
+    work.keep_letters([letter])
+    assert work.letters() == [letter]
+    work.not_written(letter, 90)
+    assert said(work) == {(RELEASE, 90): [span(0, 2)]}
+
+
+def test_what_comes_once_more_than_it_may_is_not_given_out() -> None:
+    """Its limit is 2: the third delivery makes a letter of it."""
+    work = ShareWork(delivery_limit=2)
+    for count in (1, 2, 3):
+        work.leased([replace(lease(0, 10), delivery_count=count)])
+        work.begin()
+        assert work.give(FIRST, MessageId(1, AT_OFFSET))
+        assert work.exhaust(FIRST) is (count == 3)
+        assert (work.holdings.look(FIRST) is None) is (count == 3)
+        work.release_all(0)
+        work.give_up()
+    (letter,) = work.letters()
+    assert (letter.key, letter.delivery_count) == (FIRST, 2)
+    assert letter.reason == "not worked off in 2 deliveries"
+
+
+def test_without_a_limit_nothing_is_exhausted(work: ShareWork) -> None:
+    assert not work.exhaust(FIRST)
+    work.leased([replace(lease(10, 20), delivery_count=1_000)])
+    work.finish(MessageId(10))
+    work.begin()
+    assert work.give(("a", 0, 12), MessageId(12, AT_OFFSET))
+    assert not work.exhaust(("a", 0, 12))
+
+
+def test_after_a_conflict_all_that_was_named_is_released(work: ShareWork) -> None:
+    acks = [Acks(P0, (span(0, 2), span(2, 5)))]
+    work.accepted_elsewhere([FIRST, SECOND])
+    work.conflicted(acks)
+    assert said(work) == {(RELEASE, 0): [span(0, 2), span(2, 5)]}
