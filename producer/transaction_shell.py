@@ -28,6 +28,7 @@ from ..coordinator.protocol.commands import Action, Began, Decided, Done, Outcom
 from ..journal.acks import Acks
 from ..journal.control import OWN_BRANCH, TopicPartition
 from ..journal.errors import (
+    AckConflictError,
     BrokerError,
     DoubleStartError,
     ForkedError,
@@ -184,9 +185,18 @@ class TransactionShell(EarlyWriter, Transaction):
                 return
         self._request_offsets(group, frozen)
 
-    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        /,
+        *,
+        delay: float = 0.0,
+        on_conflict: Callable[[], None] | None = None,
+    ) -> None:
         self._check()
-        request = partial(self._request_acks, group, tuple(acks))
+        delay_ms = round(delay * 1000)
+        request = partial(self._request_acks, group, tuple(acks), delay_ms, on_conflict)
         with self._lock:
             self._check_locked()
             self._book.requests += 1
@@ -646,9 +656,21 @@ class TransactionShell(EarlyWriter, Transaction):
         assert self._txid is not None
         self._engine.session.add_offsets(self._txid, group, steps, self._on_input)
 
-    def _request_acks(self, group: str, acks: Sequence[Acks]) -> None:
+    def _request_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        delay_ms: int,
+        on_conflict: Callable[[], None] | None,
+    ) -> None:
         assert self._txid is not None
-        self._engine.session.add_acks(self._txid, group, acks, self._on_input)
+        on_reply = partial(self._on_acks, on_conflict)
+        self._engine.session.add_acks(self._txid, group, acks, on_reply, delay_ms=delay_ms)
+
+    def _on_acks(self, on_conflict: Callable[[], None] | None, reply: Done | LogtxError) -> None:
+        if on_conflict is not None and isinstance(reply, AckConflictError):
+            on_conflict()
+        self._on_input(reply)
 
     def _on_input(self, reply: Done | LogtxError) -> None:
         with self._lock:

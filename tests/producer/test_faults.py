@@ -546,8 +546,9 @@ def test_acknowledgements_are_of_the_transaction(
 ) -> None:
     with producer.begin_transaction() as txn:
         txn.send_acks("q", ACKS)
+        txn.send_acks("q", ACKS, delay=1.5)
         txid = txn.txid
-    assert coordinators.transactions[txid].acks == [("q", ACKS)]
+    assert coordinators.transactions[txid].acks == [("q", ACKS, 0), ("q", ACKS, 1_500)]
     assert coordinators.count("bind_group") == 0, "the subscription was bound when it was made"
 
 
@@ -563,11 +564,13 @@ def test_acknowledgements_that_are_refused_or_unanswered_never_commit(
 ) -> None:
     coordinators.lose_request("add_acks", 1, *([] if answer is None else [answer]))
     txn = begun(producer, b"x")
-    txn.send_acks("q", ACKS)
+    conflicts: list[str] = []
+    txn.send_acks("q", ACKS, on_conflict=lambda: conflicts.append("told"))
     with pytest.raises(error):
         txn.commit()
     assert coordinators.count("commit") == 0
     assert txn.abort().state.aborts
+    assert conflicts == ([] if answer is None else ["told"])
 
 
 def test_another_transaction_groups_consumer_group_is_refused_by_name(
