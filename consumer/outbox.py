@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Final, NamedTuple, TypeAlias
 
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -20,8 +20,10 @@ from ..coordinator.client.attached import AttachedClient
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Reply
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
+from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError, RequestTimedOutError
 from .core.letters import Letter
+from .core.said import errors, shares
 from .core.share_work import How, Said, ShareWork
 from .dead_letters import PAUSE_MS, DeadLetters
 
@@ -34,7 +36,26 @@ AckCallback: TypeAlias = Callable[[dict[KafkaPartition, set[int]], LogtxError | 
 
 class _Sent(NamedTuple):
     said: Said
-    answer: Future[Reply]
+    type: AcknowledgeType
+    shares: Sequence[tuple[Sequence[Acks], Future[Reply]]]
+    """(what one request says, its answer)."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all answers are there."""
+        return all(answer.done() for _, answer in self.shares)
+
+    def errors(self) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
+        """Returns why a request failed, and partition → what of its messages did not count."""
+        failure: LogtxError | None = None
+        refused: dict[TopicPartition, LogtxError] = {}
+        for acks, answer in self.shares:
+            reply = answer.result()
+            if isinstance(reply, AckResults):
+                refused = errors(self.type, acks, reply.results) | refused
+            elif failure is None:
+                failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+        return failure, refused
 
 
 class Outbox:
@@ -66,17 +87,17 @@ class Outbox:
 
     def send(self, client: AttachedClient, timeout: float | None = None) -> None:
         """Sends what is to be said. Waits for dead letters alone, up to `timeout` seconds each."""
-        with self._lock:
+        with self._lock:  # An attachment in between would not name them.
             outgoing, letters = self._work.outgoing(), self._work.letters()
-        if self._dead_letters is None:
-            for letter in letters:
-                self.log_given_up(letter)
+            for letter in letters if self._dead_letters is None else ():
                 rejected = outgoing.setdefault(How(AcknowledgeType.REJECT), Said())
                 rejected.acks.append(letter.given.acks)
                 rejected.keys.append(letter.key)
-        for how, said in outgoing.items():
-            if said.acks:
-                self._submit(client, how, said)
+            for how, said in outgoing.items():
+                if said.acks:
+                    self._submit(client, how, said)
+        for letter in letters if self._dead_letters is None else ():
+            self.log_given_up(letter)
         if self._dead_letters is not None and letters:
             self._write(self._dead_letters, letters, timeout)
 
@@ -88,20 +109,23 @@ class Outbox:
             *(self._group, topic, partition, offset, letter.delivery_count),
         )
 
-    def renew(self, client: AttachedClient, acks: Acks) -> None:
-        """Begins the time of a lease anew."""
-        self._submit(client, How(AcknowledgeType.RENEW), Said([acks]))
+    def renew(self, client: AttachedClient, acks: Acks) -> Future[Reply]:
+        """Begins the time of a lease anew. Nobody is told of the answer but the caller."""
+        return client.submit(self._command(How(AcknowledgeType.RENEW), (acks,)))
 
     def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
-        command = Acknowledge(
+        parts = [(part, client.submit(self._command(how, part))) for part in shares(said.acks)]
+        self._sent.append(_Sent(said, how.type, parts))
+
+    def _command(self, how: How, acks: tuple[Acks, ...]) -> Acknowledge:
+        return Acknowledge(
             group=self._group,
             consumer=self._consumer,
             type=how.type,
-            acks=tuple(said.acks),
+            acks=acks,
             delay_ms=how.delay_ms,
             unseen=how.unseen,
         )
-        self._sent.append(_Sent(said, client.submit(command)))
 
     def _write(
         self, dead_letters: DeadLetters, letters: list[Letter], timeout: float | None
@@ -116,28 +140,27 @@ class Outbox:
         for letter, error in zip(letters, results, strict=True):
             answer: Future[Reply] = Future()
             answer.set_result(AckResults(()) if error is None else error)
-            self._sent.append(_Sent(Said([letter.given.acks], [letter.key]), answer))
+            said = Said([letter.given.acks], [letter.key])
+            self._sent.append(_Sent(said, AcknowledgeType.REJECT, [(said.acks, answer)]))
             if error is not None:
                 with self._lock:
                     self._work.not_written(letter, PAUSE_MS)
 
     def look_at_answers(self) -> None:
-        """Tells what was answered to the callback, or raises it if it is an error and there is
+        """Tells what was answered to the callback, or raises it if a request failed and there is
         none."""
-        while self._sent and self._sent[0].answer.done():
-            sent = self._sent.popleft()
-            error = _error_of(sent.answer.result())
-            if not self._tell(sent.said, error) and error is not None:
-                raise error
+        while self._sent and self._sent[0].is_answered:
+            failure, refused = (sent := self._sent.popleft()).errors()
+            if not self._tell(sent.said, failure, refused) and failure is not None:
+                raise failure
 
     def tell_answered(self) -> None:
         """Tells what was answered, when nobody asks any more: to the callback, or an error to the
         log."""
-        while self._sent and self._sent[0].answer.done():
-            sent = self._sent.popleft()
-            error = _error_of(sent.answer.result())
-            if not self._tell(sent.said, error) and error is not None:
-                _LOG.warning("acknowledgement_failed group=%s error=%r", self._group, error)
+        while self._sent and self._sent[0].is_answered:
+            failure, refused = (sent := self._sent.popleft()).errors()
+            if not self._tell(sent.said, failure, refused) and failure is not None:
+                _LOG.warning("acknowledgement_failed group=%s error=%r", self._group, failure)
 
     def await_answers(
         self, timeout: float, why: Callable[[], str]
@@ -149,7 +172,7 @@ class Outbox:
             why: returns why there may be no answer.
 
         Returns:
-            Partition → what went wrong there, or None.
+            Partition → what went wrong there, or None. NotHeldError: a message did not count.
 
         Raises:
             RequestTimedOutError: an answer did not come in time.
@@ -157,26 +180,32 @@ class Outbox:
         deadline_s = time.monotonic() + timeout if timeout >= 0 else float("inf")
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
-            said, answer = self._sent[0]
+            sent = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
-            try:
-                reply = answer.result(min(left_s, WAIT_S))
-            except TimeoutError:
+            _, late = wait([answer for _, answer in sent.shares], min(left_s, WAIT_S))
+            if late:
                 if left_s > WAIT_S:
                     continue
                 raise RequestTimedOutError(
                     f"acknowledgements had no answer within {timeout:g} s ({why()})"
-                ) from None
+                )
             self._sent.popleft()
-            error = _error_of(reply)
-            self._tell(said, error)
-            for each in said.acks:
+            failure, refused = sent.errors()
+            self._tell(sent.said, failure, refused)
+            for each in sent.said.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
+                error = failure or refused.get(each.partition.key)
+                results[where] = results.get(where) or error
         return results
 
-    def _tell(self, said: Said, error: LogtxError | None) -> bool:
+    def _tell(
+        self,
+        said: Said,
+        failure: LogtxError | None,
+        refused: Mapping[TopicPartition, LogtxError],
+    ) -> bool:
         """Calls the callback, if there is one and it is about messages. Returns whether."""
+        error = failure or next(iter(refused.values()), None)
         if self.callback is None or not said.keys:
             return False
         offsets: dict[KafkaPartition, set[int]] = {}
@@ -187,10 +216,4 @@ class Outbox:
 
     def futures(self) -> list[Future[Reply]]:
         """Returns the answers that were not looked at."""
-        return [sent.answer for sent in self._sent]
-
-
-def _error_of(reply: Reply) -> LogtxError | None:
-    if isinstance(reply, AckResults):
-        return None
-    return reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+        return [answer for sent in self._sent for _, answer in sent.shares]

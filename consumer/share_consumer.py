@@ -23,8 +23,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
-from ..coordinator.protocol.commands import Acquire, Attach, Reply
-from ..coordinator.protocol.queues import Lease
+from ..coordinator.protocol.commands import AckResults, Acquire, Attach, Reply
+from ..coordinator.protocol.queues import AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -299,11 +299,11 @@ class ShareConsumer(Acknowledger):
             # They are of the topics that were there: one that is made anew begins at its start.
             if self._changing is None or self._changing.done():
                 self._starts = {}
-            self._work.attached(leases)
+            self._work.attached(leases, time.monotonic())
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._work.leased(leases)
+            self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -318,7 +318,8 @@ class ShareConsumer(Acknowledger):
         answer fail it after a minute.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
+                the next poll goes on; so too after other errors.
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
@@ -364,8 +365,9 @@ class ShareConsumer(Acknowledger):
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
             raise ConcurrentUseError(
-                "another thread polls, commits or closes, or this one within a callback: one at a"
-                " time may"
+                "another thread polls, commits or closes, or this one within a callback or a"
+                " signal handler: one at a time may. To end it, set a flag, and close it where it"
+                " polls"
             )
         try:
             yield
@@ -437,12 +439,11 @@ class ShareConsumer(Acknowledger):
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._work.begin()
+            lease = self._work.begin(time.monotonic())
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
-        self._reading = self._reader.messages(lease)
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        self._reading, self._renew_s = self._reader.messages(lease), 0.0
         return True
 
     def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:
@@ -450,7 +451,8 @@ class ShareConsumer(Acknowledger):
         for count, (message, name) in enumerate(self._reading, 1):
             key = key_of(message)
             with self._lock:
-                given = self._work.give(key, name, cast("Record", message))
+                now_s = time.monotonic()
+                given = self._work.give(key, name, cast("Record", message), now_s)
                 exhausted = self._work.exhaust(key)
             if given is None:
                 self._end(self._work.give_up)
@@ -476,13 +478,21 @@ class ShareConsumer(Acknowledger):
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        if time.monotonic() < self._renew_s:
-            return
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        now_s, timeout_s = time.monotonic(), self.ack_timeout
         with self._lock:
-            lease = self._work.holdings.lease
-        if lease is not None:
-            self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
+            lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
+        soon_s = timeout_s / RENEW_SHARE
+        if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
+            return
+        self._renew_s = now_s + soon_s
+        answer = self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
+        answer.add_done_callback(partial(weakly(self._renewed), lease, now_s + timeout_s))
+
+    def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
+        reply = answer.result()
+        if isinstance(reply, AckResults):
+            with self._lock:
+                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
@@ -525,6 +535,8 @@ class ShareConsumer(Acknowledger):
 
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
+            NotHeldError: a message was acknowledged before, a transaction acknowledges it, or it
+            was renewed too late. Others of the partition were taken.
 
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
@@ -550,7 +562,7 @@ class ShareConsumer(Acknowledger):
         worked off.
 
         Raises:
-            ConcurrentUseError: another thread polls.
+            ConcurrentUseError: another thread polls: let that one close it. Nothing was done.
         """
         if self._closed:
             return

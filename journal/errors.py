@@ -360,7 +360,8 @@ class AckOutOfRangeError(LogtxError):
 
 
 class NotHeldError(LogtxError):
-    """The consumer does not hold this message: it acknowledged it, or was never given it."""
+    """The consumer does not hold this message: it acknowledged it, was never given it, or another
+    one has it by now."""
 
     kafka_code = KafkaError._INVALID_ARG
 

@@ -12,8 +12,11 @@ A message that is rejected, or comes once more than it may, becomes a letter: th
 to the dead-letter topic, or rejects it.
 
 So a message is accepted only if the application said so, and what nobody says is given out again by
-its lease's end. A lease that is not this consumer's any more is read no further, and accepts no
-gap: whoever has it now says of that.
+its lease's end. A lease that is not this consumer's any more, as its time is over or its owner says
+so, is read no further, and accepts no gap: whoever has it now says of that.
+
+What is said and not answered is leased to it still. So it is named when the consumer attaches, up
+to the answer: by this core until it is sent, and by `AttachedClient` from then on (trap 114).
 
 Pure.
 """
@@ -25,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from ...coordinator.protocol.queues import AcknowledgeType, Lease
-from ...journal.acks import Acks
+from ...journal.acks import Acks, joined
 from ...journal.spans import MessageId
 from .holdings import Given, Holdings, RecordKey, by_partition
 from .letters import REJECTED, Letter, over_limit
@@ -84,16 +87,30 @@ class ShareWork:
     # ---- what the coordinator says --------------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
-        """Returns all that it works on, as it attaches with it."""
-        return self.holdings.held()
+        """Returns all that it works on, and what it said of that and was not sent yet."""
+        unsent = [acks for said in self._outgoing.values() for acks in said.acks]
+        letters = [letter.given.acks for letter in self._letters]
+        return joined([*self.holdings.held(), *unsent, *letters])
 
-    def attached(self, leases: Iterable[Lease]) -> None:
+    def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes what it still has, after it attached."""
-        self._has_lost = not self.holdings.attached(leases) or self._has_lost
+        self._has_lost = not self.holdings.attached(leases, now_s) or self._has_lost
 
-    def leased(self, leases: Iterable[Lease]) -> None:
-        """Takes leases."""
-        self.holdings.leased(leases)
+    def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
+        """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
+        self.holdings.leased(leases, now_s)
+
+    def renewed(self, lease: Lease, until_s: float, *, is_lost: bool) -> None:
+        """Takes the answer to the renewal of a lease, which may have ended since.
+
+        Args:
+            lease: as `begin` returned it.
+            until_s: until when it is this consumer's by it.
+            is_lost: whether none of it was this consumer's any more.
+        """
+        if self.holdings.lease is lease:
+            self._has_lost = self._has_lost or is_lost
+            self.holdings.until_s = max(self.holdings.until_s, until_s)
 
     def outgoing(self) -> Outgoing:
         """Returns what is to be sent; from now on that is the caller's."""
@@ -116,24 +133,29 @@ class ShareWork:
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def begin(self) -> Lease | None:
+    def begin(self, now_s: float = 0.0) -> Lease | None:
         """Returns the next lease to read; None if there is none. The one before must be ended."""
         self._has_lost = False
-        lease = self.holdings.begin()
+        lease = self.holdings.begin(now_s)
         while lease is not None and _topic(lease) in self._gone:
             # Its owner has not heard of it yet.
             self._end(How(AcknowledgeType.REJECT))
-            lease = self.holdings.begin()
+            lease = self.holdings.begin(now_s)
         return lease
 
     def give(
-        self, key: RecordKey, message: MessageId, record: Record | None = None
+        self,
+        key: RecordKey,
+        message: MessageId,
+        record: Record | None = None,
+        now_s: float = 0.0,
     ) -> Given | None:
         """Notes that the next message of the lease is given out.
 
         Returns:
             How it is given; None if the lease is another's by now: then `give_up` it.
         """
+        self._has_lost = self._has_lost or now_s >= self.holdings.until_s
         return None if self._has_lost else self.holdings.give(key, message, record)
 
     def exhaust(self, key: RecordKey) -> bool:

@@ -120,7 +120,7 @@ def test_who_may_not_read_of_switches_is_told_so(
         with producer.begin_transaction() as txn:
             txn.produce("orders", b"placed", partition=0)
         fill(producer, 1)
-        with pytest.raises(BrokerError, match="READ.*__transaction_topics"):
+        with pytest.raises(BrokerError, match=r"READ.*__transaction_topics"):
             take(late, 1)
     assert sorted(values(take(told, 2))) == [b"0", b"placed"], "given out again"
 
@@ -139,8 +139,9 @@ def create_anew(log: MemoryLog) -> None:
     log.create_topic("orders", partitions=2)
 
 
+@pytest.mark.usefixtures("attaches_often")
 def test_messages_of_a_topic_that_was_created_anew_have_the_same_names(
-    queues: Queues, producer: Producer, memory_log: MemoryLog, attaches_often: None
+    queues: Queues, producer: Producer, memory_log: MemoryLog
 ) -> None:
     """To acknowledge a former one must not acknowledge the new one (trap 111)."""
     fill(producer, 2)

@@ -131,9 +131,9 @@ def test_one_that_lets_go_holds_nothing_and_says_what_nobody_got(work: ShareWork
     work.leased([lease(10, 20)])
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(20)),)),)
     work.let_go()
-    assert work.held() == ()
     unread = [REST, Span(MessageId(10), MessageId(20))]
     assert said(work) == {(RELEASE, 0, "unseen"): unread}
+    assert work.held() == ()
     assert work.begin() is None
 
 
@@ -196,3 +196,38 @@ def test_after_a_conflict_all_that_was_named_is_released(work: ShareWork) -> Non
     work.accepted_elsewhere([FIRST, SECOND])
     work.conflicted(acks)
     assert said(work) == {(RELEASE, 0): [span(0, 2), span(2, 5)]}
+
+
+def test_a_lease_whose_time_is_over_is_read_no_further() -> None:
+    work = ShareWork()
+    long = replace(lease(0, 10), left_ms=2_000)
+    work.leased([long], 100.0)
+    found = work.begin(100.0)
+    assert found is not None
+    assert work.give(FIRST, MessageId(1, AT_OFFSET), None, 101.9)
+    work.renewed(found, 103.0, is_lost=False)
+    assert work.give(SECOND, MessageId(4, AT_OFFSET), None, 102.9)
+    assert not work.give(("a", 0, 6), MessageId(6, AT_OFFSET), None, 103.0)
+    work.give_up()
+    assert said(work) == {(RELEASE, 0, "unseen"): [REST]}
+    work.leased([long], 103.0)
+    assert work.begin(105.0) is None, "it waited for too long"
+
+
+def test_a_lease_that_is_lost_when_it_is_renewed_is_read_no_further(work: ShareWork) -> None:
+    found = work.holdings.lease
+    assert found is not None
+    work.renewed(lease(0, 10), 9.0, is_lost=True)
+    assert work.give(("a", 0, 6), MessageId(6, AT_OFFSET)), "it was of an earlier lease"
+    work.renewed(found, 9.0, is_lost=True)
+    assert not work.give(("a", 0, 7), MessageId(7, AT_OFFSET))
+
+
+def test_what_is_said_is_named_until_it_is_sent(work: ShareWork) -> None:
+    """Others would be given it, before it comes to the owner (trap 114)."""
+    work.acknowledge(FIRST, REJECT, 0)
+    work.acknowledge(SECOND, RELEASE, 30)
+    assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),)
+    assert work.outgoing()
+    assert work.letters()
+    assert work.held() == (Acks(P0, (REST,)),)
