@@ -320,8 +320,8 @@ class Acknowledger:
         return pause_ms(count, delay_ms, REDELIVERY_MAX_MS) / 1000
 
     def _conflicted(self, acks: list[Acks]) -> None:
-        self._counters.conflicts += 1
         with self._lock:
+            self._counters.conflicts += 1
             self._work.conflicted(acks)
 
     def release_all(self, delay: float = 0.0) -> None:
@@ -340,6 +340,7 @@ class Acknowledger:
 
 
 def key_of(message: Message) -> RecordKey:
+    """Returns the name of a message that was polled."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None, "it was polled"
     assert partition is not None, "it was polled"

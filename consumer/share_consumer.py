@@ -327,9 +327,15 @@ class ShareConsumer(Acknowledger):
                 given out again after a second; that of a topic that is no more is rejected.
             CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
                 known where its transactions end.
+            DeadLetterError: a dead letter can't be written. Its message is given out again after a
+                second.
+            ValueError: `max_records` is below 1.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
+        most = self._config.poll_records if max_records is None else max_records
+        if most < 1:
+            raise ValueError("max_records is 1 at least")
         client = self._open_client()
         if not self._topics:
             raise SessionClosedError("the consumer is not subscribed: call subscribe")
@@ -342,7 +348,6 @@ class ShareConsumer(Acknowledger):
                 failure, self._failure = self._failure, None
                 raise failure
             found: list[Message] = []
-            most = self._config.poll_records if max_records is None else max_records
             try:
                 while True:
                     self._read(client, found, most)

@@ -43,7 +43,6 @@ from ..journal.errors import (
 )
 from ..producer.transaction import Transaction
 from .block import LEAVE_WAIT_S, REDONE, SLICE_S, Block, RefusedError, abort, passes, pause_s
-from .queue_blocks import QueueBlock, QueuePipeline
 
 if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from ..coordinator.protocol.commands import Outcome
     from ..journal.records.types import OffsetStep
     from ..producer.producer import Producer
+    from .queue_blocks import QueueBlock
 
 _LOG = logging.getLogger(__name__)
 REVOCATION_WAIT_S: Final = 5.0
@@ -132,6 +132,8 @@ def process(
         raise ConfigError("max_records and in_flight must be at least 1, retries at least 0")
     stop = stop or threading.Event()
     if _is_queue(consumer):
+        from .queue_blocks import QueuePipeline  # Who has no queue does not pay for it.
+
         if not consumer.is_explicit:
             raise ConfigError("process() needs a queue with share.acknowledgement.mode=explicit")
         queue = QueuePipeline(consumer, producer, max_records, in_flight, linger, retries)
@@ -144,7 +146,7 @@ def process(
 
 
 def _is_queue(consumer: Consumer | ShareConsumer) -> TypeGuard[ShareConsumer]:
-    # Not by the class: who has a Consumer need not load the queue's.
+    # Not by the class, which would have to be loaded.
     return not hasattr(consumer, "offset_steps")
 
 

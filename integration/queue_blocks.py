@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaException, Message
 
+from ..consumer.acknowledger import key_of
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.errors import (
     AckConflictError,
@@ -95,7 +96,7 @@ class QueueBlock(Block):
             NotHeldError: it is no message of the block, or rejected already.
             TransactionStateError, ConfigError, …: as `produce`.
         """
-        key = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+        key = key_of(message)
         given = self._given.pop(key, None)
         if given is None:
             raise NotHeldError(

@@ -195,6 +195,8 @@ def test_a_topic_that_joins_later_begins_at_its_end(
 
 def test_what_is_no_list_of_topics_is_refused(queues: Queues) -> None:
     queue = queues()
+    with pytest.raises(ValueError, match="max_records"):
+        queue.poll(0, max_records=0)
     for bad in (["orders", "orders"], [""]):
         with pytest.raises(ValueError, match="there once"):
             queue.subscribe(bad)
