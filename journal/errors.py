@@ -502,6 +502,12 @@ class TornTransactionError(ConsumerError):
     kafka_code = KafkaError.OFFSET_OUT_OF_RANGE
 
 
+class NotAuthorizedError(ConsumerError):
+    """A right to read is missing; the message names it, and what gives it. Then start again."""
+
+    kafka_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
 class SpillError(ConsumerError):
     """The consumer can't spill pending transactions to disk; nothing was lost or committed.
 
