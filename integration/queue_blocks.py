@@ -222,13 +222,13 @@ class QueuePipeline:
 
     def _cut(self, *, at_once: bool) -> list[Message]:
         """Takes the next block; nothing if there is none yet, or it may still become larger."""
+        self._keep()
         waiting = self._waiting
         if waiting and self._comes_alone(waiting[0]):
             return [waiting.popleft()]
         together = list(takewhile(lambda each: not self._comes_alone(each), waiting))
         is_full = len(together) >= self._max_records or len(together) < len(waiting)
         if not (is_full or at_once):
-            self._keep()
             return []
         return [waiting.popleft() for _ in together[: self._max_records]]
 
@@ -242,6 +242,7 @@ class QueuePipeline:
             self._renew_s = now_s + self._queue.ack_timeout / 2
             for message in self._waiting:
                 self._queue.acknowledge(message, AcknowledgeType.RENEW)
+            self._queue.commit_async()
 
     def _poll(self, wait_s: float) -> list[Message]:
         if not self._waiting:
