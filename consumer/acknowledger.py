@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
@@ -13,7 +14,7 @@ from confluent_kafka import Message
 
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
-from ..journal.errors import ConfigError, NotHeldError
+from ..journal.errors import AckConflictError, ConfigError, LogtxError, NotHeldError
 from .core.counters import ShareCounters
 from .core.holdings import Given, RecordKey, by_partition
 from .core.letters import REJECTED, Letter, pause_ms
@@ -309,20 +310,31 @@ class Acknowledger:
             own = self._pause_s(each) if delay is None else delay
             by_delay.setdefault(own, []).append(each)
         for each_delay, some in by_delay.items():
-            acks = by_partition(some)
-            conflict = partial(weakly(self._conflicted), acks)
-            txn.send_acks(self.group_id, acks, delay=each_delay, on_conflict=conflict)
+            self._ask(txn, by_partition(some), each_delay)
         with self._lock:
             self._work.accepted_elsewhere(given)
+
+    def _ask(self, txn: Acknowledging, acks: list[Acks], delay: float) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            number = self._work.ask(acks, now_s, now_s + self.ack_timeout)
+        answered = partial(weakly(self._answered), number)
+        try:
+            txn.send_acks(self.group_id, acks, delay=delay, on_reply=answered)
+        except BaseException:
+            # It was not asked. The messages are held as before.
+            with self._lock:
+                self._work.answered(number, is_refused=False)
+            raise
+
+    def _answered(self, number: int, error: LogtxError | None) -> None:
+        with self._lock:
+            self._counters.conflicts += isinstance(error, AckConflictError)
+            self._work.answered(number, is_refused=error is not None)
 
     def _pause_s(self, given: Given) -> float:
         count, delay_ms = given.delivery_count, self._config.redelivery_delay_ms
         return pause_ms(count, delay_ms, REDELIVERY_MAX_MS) / 1000
-
-    def _conflicted(self, acks: list[Acks]) -> None:
-        with self._lock:
-            self._counters.conflicts += 1
-            self._work.conflicted(acks)
 
     def release_all(self, delay: float = 0.0) -> None:
         """Gives back all that it was given and has not acknowledged.

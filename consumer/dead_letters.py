@@ -49,7 +49,7 @@ class Acknowledging(Protocol):
         /,
         *,
         delay: float = 0.0,
-        on_conflict: Callable[[], None] | None = None,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
     ) -> None:
         """Makes acknowledgements part of the transaction."""
 

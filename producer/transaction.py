@@ -120,7 +120,7 @@ class Transaction(ABC):
         /,
         *,
         delay: float = 0.0,
-        on_conflict: Callable[[], None] | None = None,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
     ) -> None:
         """Makes acknowledgements part of the transaction: they count if and when it commits.
 
@@ -131,9 +131,8 @@ class Transaction(ABC):
             group: the subscription.
             acks: messages of partitions.
             delay: how long nobody gets them if the transaction aborts, in seconds.
-            on_conflict: called, on the producer's own thread, if the request is refused because one
-                of the messages was acknowledged elsewhere. None of them is pending then. It must
-                not wait.
+            on_reply: called on the producer's own thread, when the request is answered: with None,
+                or with why it is refused. None of the messages is pending then. It must not wait.
 
         Raises:
             AckConflictError, UnknownSubscriptionError, TransactionStateError, …: as `produce`. A

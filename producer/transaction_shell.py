@@ -28,7 +28,6 @@ from ..coordinator.protocol.commands import Action, Began, Decided, Done, Outcom
 from ..journal.acks import Acks
 from ..journal.control import OWN_BRANCH, TopicPartition
 from ..journal.errors import (
-    AckConflictError,
     BrokerError,
     DoubleStartError,
     ForkedError,
@@ -192,11 +191,11 @@ class TransactionShell(EarlyWriter, Transaction):
         /,
         *,
         delay: float = 0.0,
-        on_conflict: Callable[[], None] | None = None,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
     ) -> None:
         self._check()
         delay_ms = round(delay * 1000)
-        request = partial(self._request_acks, group, tuple(acks), delay_ms, on_conflict)
+        request = partial(self._request_acks, group, tuple(acks), delay_ms, on_reply)
         with self._lock:
             self._check_locked()
             self._book.requests += 1
@@ -661,15 +660,17 @@ class TransactionShell(EarlyWriter, Transaction):
         group: str,
         acks: Sequence[Acks],
         delay_ms: int,
-        on_conflict: Callable[[], None] | None,
+        on_reply: Callable[[LogtxError | None], None] | None,
     ) -> None:
         assert self._txid is not None
-        on_reply = partial(self._on_acks, on_conflict)
-        self._engine.session.add_acks(self._txid, group, acks, on_reply, delay_ms=delay_ms)
+        replied = partial(self._on_acks, on_reply)
+        self._engine.session.add_acks(self._txid, group, acks, replied, delay_ms=delay_ms)
 
-    def _on_acks(self, on_conflict: Callable[[], None] | None, reply: Done | LogtxError) -> None:
-        if on_conflict is not None and isinstance(reply, AckConflictError):
-            on_conflict()
+    def _on_acks(
+        self, on_reply: Callable[[LogtxError | None], None] | None, reply: Done | LogtxError
+    ) -> None:
+        if on_reply is not None:
+            on_reply(reply if isinstance(reply, LogtxError) else None)
         self._on_input(reply)
 
     def _on_input(self, reply: Done | LogtxError) -> None:

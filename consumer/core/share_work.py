@@ -16,14 +16,16 @@ its lease's end. A lease that is not this consumer's any more, as its time is ov
 so, is read no further, and accepts no gap: whoever has it now says of that.
 
 What is said and not answered is leased to it still. So it is named when the consumer attaches, up
-to the answer: by this core until it is sent, and by `AttachedClient` from then on (trap 114).
+to the answer (trap 114): what transactions are asked to acknowledge by this core, and the rest by
+this core until it is sent, and by `AttachedClient` from then on. What a transaction is refused is
+released: nobody else could have it, up to the end of its time.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -77,6 +79,10 @@ class ShareWork:
         self._delivery_limit = delivery_limit
         self._outgoing: Outgoing = {}
         self._letters: list[Letter] = []
+        self._asked: dict[int, tuple[float, Sequence[Acks]]] = {}
+        """Number → what a transaction was asked to acknowledge, and the time up to which that can
+        be this consumer's. Some are never answered."""
+        self._asks = 0
         self._returned: list[RecordKey] = []
         """What the last poll returned, where the next one accepts it."""
         self._has_lost = False
@@ -87,10 +93,11 @@ class ShareWork:
     # ---- what the coordinator says --------------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
-        """Returns all that it works on, and what it said of that and was not sent yet."""
+        """Returns all that it works on, and what it said of that and is to be named by it."""
         unsent = [acks for said in self._outgoing.values() for acks in said.acks]
         letters = [letter.given.acks for letter in self._letters]
-        return joined([*self.holdings.held(), *unsent, *letters])
+        asked = [acks for _, some in self._asked.values() for acks in some]
+        return joined([*self.holdings.held(), *unsent, *letters, *asked])
 
     def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes what it still has, after it attached."""
@@ -248,10 +255,25 @@ class ShareWork:
         held as before, so this is called behind it."""
         self.holdings.take_some(keys)
 
-    def conflicted(self, acks: Iterable[Acks]) -> None:
-        """Releases what a transaction was refused, as one of the messages is somebody else's. Of
-        that one, it changes nothing; the others would wait until their time is over."""
-        self._say(How(AcknowledgeType.RELEASE), acks)
+    def ask(self, acks: Sequence[Acks], now_s: float, until_s: float) -> int:
+        """Notes that a transaction is asked to acknowledge messages. `answered` takes its answer.
+
+        Args:
+            acks: the messages.
+            now_s: the time.
+            until_s: when the leases of these messages are over, whatever becomes of them.
+        """
+        self._asked = {n: each for n, each in self._asked.items() if each[0] > now_s}
+        self._asks += 1
+        self._asked[self._asks] = until_s, acks
+        return self._asks
+
+    def answered(self, number: int, *, is_refused: bool) -> None:
+        """Takes the answer of a transaction. If it refuses, as one of the messages is somebody
+        else's, or as it has ended, they are released. Of what is another's that changes nothing."""
+        _, acks = self._asked.pop(number, (0.0, ()))
+        if is_refused:
+            self._say(How(AcknowledgeType.RELEASE), acks)
 
     def not_written(self, letter: Letter, delay_ms: int) -> None:
         """Releases a message whose letter could not be written. If the letter's transaction had

@@ -191,11 +191,22 @@ def test_without_a_limit_nothing_is_exhausted(work: ShareWork) -> None:
     assert not work.exhaust(("a", 0, 12))
 
 
-def test_after_a_conflict_all_that_was_named_is_released(work: ShareWork) -> None:
-    acks = [Acks(P0, (span(0, 2), span(2, 5)))]
+def test_what_a_transaction_is_refused_is_released_and_else_nothing_is_said(
+    work: ShareWork,
+) -> None:
+    first, second = [Acks(P0, (span(0, 2),))], [Acks(P0, (span(2, 5),))]
+    taken, refused = work.ask(first, 0.0, 9.0), work.ask(second, 0.0, 9.0)
     work.accepted_elsewhere([FIRST, SECOND])
-    work.conflicted(acks)
-    assert said(work) == {(RELEASE, 0): [span(0, 2), span(2, 5)]}
+    assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),), "up to the answers"
+    work.answered(taken, is_refused=False)
+    work.answered(refused, is_refused=True)
+    assert said(work) == {(RELEASE, 0): [span(2, 5)]}
+    assert work.held() == (Acks(P0, (REST,)),)
+    work.ask(first, 0.0, 9.0)
+    work.ask(second, 9.0, 18.0)
+    assert work.held() == (Acks(P0, (Span(MessageId(1, AT_OFFSET).behind, MessageId(10)),)),), (
+        "one that is never answered is forgotten with its time"
+    )
 
 
 def test_a_lease_whose_time_is_over_is_read_no_further() -> None:
