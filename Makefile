@@ -11,7 +11,7 @@ export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -71,6 +71,9 @@ bench-spill: $(READY) ## Measure memory and time of a 5 GB transaction (ARGS="--
 
 bench-metadata: $(READY) ## Measure topics in metadata mode beside markers (ARGS="--part many --rounds 1")
 	$(BIN)/python -m benchmarks.metadata $(ARGS)
+
+bench-sidecar: $(READY) ## Measure transactions in sidecars beside markers (ARGS="--gigabytes 5")
+	$(BIN)/python -m benchmarks.sidecar $(ARGS)
 
 bench-spark: $(READY) ## Measure Spark's sink, sources and audit (ARGS="--only sink --rounds 1")
 	$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,18 +92,25 @@ def cluster(existing: str | None = None) -> Iterator[tuple[str, ProfiledCoordina
 
 
 @contextmanager
-def started(existing: str | None = None) -> Iterator[Cluster]:
+def started(
+    existing: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
     """Yields a broker and a coordinator on it; stops in the end what it started.
 
     Args:
         existing: a broker to use instead of starting one.
+        settings: of the broker that is started, beyond `BROKER_SETTINGS`.
     """
     with TemporaryDirectory(prefix="logtx-bench-") as name:
         directory = Path(name)
         pids = {}
         kafka = None
         if existing is None:
-            kafka = LocalKafka(directory / "kafka", heap_max_mib=HEAP_MIB, settings=BROKER_SETTINGS)
+            kafka = LocalKafka(
+                directory / "kafka",
+                heap_max_mib=HEAP_MIB,
+                settings={**BROKER_SETTINGS, **(settings or {})},
+            )
             kafka.start()
             existing, pids["broker"] = kafka.bootstrap_servers, kafka.pid
         try:

@@ -26,6 +26,11 @@ class Disk:
                 found[path] = path.stat().st_size
         return found
 
+    def of(self, topic: str) -> int:
+        """Returns the bytes of all log files of a topic."""
+        sizes = self.sizes().items()
+        return sum(size for path, size in sizes if path.parent.name.rpartition("-")[0] == topic)
+
     def overhead(self, before: Mapping[Path, int], topic: str, value: bytes) -> int:
         """Returns the bytes that came since `before` beside the batches of records.
 

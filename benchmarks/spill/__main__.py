@@ -143,7 +143,7 @@ def _pairs(bench: Bench, megabytes: int) -> list[Pair]:
 def _large(bench: Bench, progress: Progress, gigabytes: float) -> Large:
     task = progress.add_task(f"one transaction of {gigabytes:g} GB", total=1.0)
     payload = Payload(RECORD_BYTES, int(gigabytes * GB) // RECORD_BYTES)
-    return bench.large(payload, lambda share: progress.update(task, completed=share))
+    return bench.large("spill-large", payload, lambda share: progress.update(task, completed=share))
 
 
 def _ratios(bench: Bench, progress: Progress, megabytes: int, rounds: int) -> list[Pair]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import logtx
+from logtx.producer.transaction import Transaction
 
 from ..clients import PRODUCER, make_topic
 from .payload import Payload
@@ -31,6 +32,8 @@ COMMIT_TIMEOUT_S: Final = 120.0
 """Bounds the flush and the commit of a transaction."""
 QUIET_TIMEOUT_S: Final = 120.0
 """Bounds the wait for a reader's next report, and a run of the buffer alone."""
+_IDLE_REPORTS: Final = 2
+"""Reports of a reader that gets nothing, by which it is known to stand at its partition's end."""
 _TELL_EVERY: Final = 20_000
 """Records between two steps of the progress bar."""
 _FREE_BYTES: Final = GB
@@ -86,16 +89,20 @@ class Large:
 class Bench:
     """Measures on a broker with a coordinator; readers spill into a directory of its own."""
 
-    def __init__(self, servers: str, directory: Path) -> None:
-        """Keeps the parameters; `written` and `write` write."""
-        self._servers, self._directory = servers, directory
+    def __init__(self, servers: str, directory: Path, *, sidecar: bool = False) -> None:
+        """Keeps the parameters; `written` and `write` write.
+
+        Args:
+            servers: the broker.
+            directory: for what readers spill, and log.
+            sidecar: whether transactions keep their records in sidecars.
+        """
+        self._servers, self._directory, self._sidecar = servers, directory, sidecar
         self._spill = directory / "spill"
 
     @contextmanager
-    def written(
-        self, topic: str, payload: Payload, progress: Progress
-    ) -> Iterator[Callable[[], None]]:
-        """Writes a payload to one partition in an open transaction; yields its `commit`."""
+    def written(self, topic: str, payload: Payload, progress: Progress) -> Iterator[Transaction]:
+        """Writes a payload to one partition in a transaction, and yields that while it is open."""
         make_topic(self._servers, topic, 1)
         producer = logtx.Producer(
             {
@@ -107,7 +114,7 @@ class Bench:
         )
         with producer:
             producer.init_transactions()
-            transaction = producer.begin_transaction()
+            transaction = producer.begin_transaction(sidecar=self._sidecar)
             for number in range(payload.count):
                 transaction.produce(topic, payload.value(number), partition=0)
                 if not number % _TELL_EVERY:
@@ -115,23 +122,23 @@ class Bench:
             if left := producer.flush(COMMIT_TIMEOUT_S):
                 raise ReaderFailedError(f"{left} records were not acknowledged")
             progress(1.0)
-            yield lambda: transaction.commit(COMMIT_TIMEOUT_S)
+            yield transaction
 
     def _reader(self, topic: str, payload: Payload, **more: Any) -> ReaderProcess:
         reading = Reading(servers=self._servers, topic=topic, count=payload.count, **more)
         return ReaderProcess(reading, self._spill, self._directory / "reader.log")
 
-    def large(self, payload: Payload, progress: Progress) -> Large:
+    def large(self, topic: str, payload: Payload, progress: Progress) -> Large:
         """Writes a transaction; a reader reads it while it is open, and delivers it when committed.
 
         Raises:
             ReaderFailedError: the reader failed.
         """
-        with self.written("spill-large", payload, lambda share: progress(share / 3)) as commit:
-            with self._reader("spill-large", payload, check=True) as reader:
+        with self.written(topic, payload, lambda share: progress(share / 3)) as transaction:
+            with self._reader(topic, payload, check=True) as reader:
                 self._await_pending(reader, payload.count, progress)
                 committed_s = reader.age_s
-                commit()
+                transaction.commit(COMMIT_TIMEOUT_S)
                 reader.until("first", QUIET_TIMEOUT_S)
                 first_s = reader.age_s
                 done = self._await_done(reader, progress)
@@ -152,6 +159,10 @@ class Bench:
         )
 
     def _await_pending(self, reader: ReaderProcess, count: int, progress: Progress) -> None:
+        if self._sidecar:
+            for _ in range(_IDLE_REPORTS):
+                reader.until("pending", QUIET_TIMEOUT_S)
+            return
         deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_MS / 1000
         pending = 0
         while pending < count:
@@ -167,8 +178,8 @@ class Bench:
 
     def write(self, topic: str, payload: Payload) -> None:
         """Writes a committed transaction, alone in its topic."""
-        with self.written(topic, payload, lambda _: None) as commit:
-            commit()
+        with self.written(topic, payload, lambda _: None) as transaction:
+            transaction.commit(COMMIT_TIMEOUT_S)
 
     def seconds(self, topic: str, payload: Payload, memory_max_bytes: int) -> float:
         """Returns how long a new process takes to read a committed transaction.
@@ -181,7 +192,8 @@ class Bench:
             done = reader.until("done", QUIET_TIMEOUT_S)
             reader.wait()
         spilled = done["spilled_bytes"] > 0
-        if spilled is not (memory_max_bytes < payload.size * payload.count):
+        is_larger = memory_max_bytes < payload.size * payload.count
+        if spilled is not (is_larger and not self._sidecar):
             raise ReaderFailedError(f"spilled {done['spilled_bytes']} bytes")
         seconds: float = done["seconds"]
         return seconds

@@ -86,7 +86,8 @@ def read(reading: Reading, tell: Callable[..., None]) -> None:
                 tell(delivered=1 - left / reading.count)
             if now_s - began_s > reading.timeout_s:
                 raise TimeoutError(f"{left} of {reading.count} records did not come")
-            batch = consumer.consume(min(BATCH, left), IDLE_S)
+            # The first one alone: `consume` would wait for a full batch.
+            batch = consumer.consume(1 if left == reading.count else min(BATCH, left), IDLE_S)
             if not batch:
                 tell(pending=consumer.stats()["pending_records"])
                 continue

@@ -1,0 +1,1 @@
+"""Measures transactions in sidecars beside transactions with markers; see `__main__`."""
