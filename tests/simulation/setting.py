@@ -58,6 +58,8 @@ class Setting:
     """What histories draw from in which topics are switched; None: all topics keep to markers."""
     sidecars: Random | None = None
     """What histories draw from in which transactions use sidecars; None: none does."""
+    retains_sidecars: bool = False
+    """Whether retention takes the start of topics with sidecars, and these are trimmed."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

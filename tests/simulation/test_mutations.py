@@ -89,13 +89,15 @@ SEEN_WITH_SIDECARS_AT: Final = {
     "copies_of_what_is_delivered_are_collected": 27,
     "goes_on_at_the_last_record": 0,
     "marker_overtakes_its_pointer": 0,
+    "pointers_are_not_told": 5,
     "short_sidecar_is_lost_at_once": 1,
+    "sidecars_are_trimmed_at_once": 26,
     "since_is_above_the_decision": 0,
     "since_of_each_copy": 0,
     "snapshot_forgets_since": 11,
     "whoever_meets_a_pointer_takes_it": 2,
 }
-"""The same for mutations of sidecars, in histories with sidecars (traps 91 and 107)."""
+"""The same for mutations of sidecars, in histories with sidecars (traps 91, 107 and 128)."""
 
 
 def _is_of_places(mutation: Mutation) -> bool:
