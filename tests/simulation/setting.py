@@ -58,6 +58,12 @@ class Setting:
     """What histories draw from in which topics are switched; None: all topics keep to markers."""
     sidecars: Random | None = None
     """What histories draw from in which transactions use sidecars; None: none does."""
+    queues: Random | None = None
+    """What histories draw from in which a topic is worked off as a queue; None: none is."""
+    queue_is_failover: bool = False
+    """Whether each partition of the queue is one worker's at a time."""
+    queue_begins_late: bool = False
+    """Whether the queue begins at the ends of its topic's partitions."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

@@ -1,0 +1,415 @@
+"""Workers of a queue: messages, what they make of them, and acknowledgements in one transaction.
+
+Each is a producer with a consumer of the queue, as an application has both. What the consumer
+holds, reads and says is decided by `ShareWork` and `LeaseReader` as they are; played are
+`consumer/share_consumer.py` (its polls) and the application.
+
+An application takes messages and does with each as it likes: it works it off in a transaction,
+alone or with others, and commits, aborts or forgets that; it accepts or rejects it plainly;
+releases it, or has its time begun anew; or does nothing for longer than it may. It closes its
+consumer and makes another one. It dies, is paused and wakes up, and is fenced, as all producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import Message as KafkaMessage
+
+from logtx.consumer.core.holdings import Given, RecordKey
+from logtx.consumer.core.share_work import ShareWork, by_partition
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action
+from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
+from logtx.journal.acks import Acks, SubscriptionKind
+from logtx.journal.control import TopicPartition
+from logtx.journal.errors import (
+    LogtxError,
+    RequestTimedOutError,
+    SessionClosedError,
+    TopicRecreatedError,
+)
+from logtx.journal.spans import MessageId, Span
+from logtx.producer.core.bookkeeping import Phase
+
+from .attaching import Attachment
+from .history import Message, Said, Taken
+from .leases import Leases
+from .logs import NotYetError
+from .producers import Producer
+from .topology import OUTPUT, RESULTS
+from .transaction import Transaction
+
+QUEUE: Final = "jobs"
+"""The subscription."""
+STEP_MS: Final = (3, 30)
+"""Least and most virtual time between two steps."""
+ATTACH_AGAIN_MS: Final = 250
+"""How often a consumer attaches anew, so that partitions which its topic got join the queue."""
+AGAIN_MS: Final = (2, 20)
+"""Least and most time until it is tried again to read what was not there."""
+PATIENCE: Final = 40
+"""Number of those tries in a row after which a lease is given up as one that can't be read."""
+STANDS_MS: Final = (100, 900)
+"""Least and most time for which an application does nothing at all."""
+DELAYS_MS: Final = (0, 0, 20, 120)
+"""Delays of releases."""
+IN_TRANSACTION_SHARE: Final = 0.6
+"""Share of the messages that are worked off in transactions."""
+EXPLICIT_SHARE: Final = 0.85
+"""Share of the consumers whose application says what becomes of each message."""
+HELD_MS: Final = (50, 600)
+"""Least and most time for which a transaction stays open with messages that it acknowledges."""
+
+
+class QueueWorker(Producer):
+    """One instance of an application that works off a queue."""
+
+    feeds_output = False
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        """Connects; joins the queue as soon as that is bound to its transaction group."""
+        super().__init__(*args, **how)
+        setting = self.setting
+        assert setting.queues is not None
+        self._draw = setting.queues
+        self.topics = (OUTPUT,)
+        self._client: Attachment | None = None
+        self._plans: dict[Transaction, list[RecordKey]] = {}
+        """What a transaction is to acknowledge as soon as it has begun."""
+        self._stands_until_ms = 0
+        self._new_consumer()
+
+    def _new_consumer(self) -> None:
+        draw = self._draw
+        self._number = draw.getrandbits(62)
+        self._is_explicit = draw.random() < EXPLICIT_SHARE
+        self._poll_records = draw.choice((2, 3, 6))
+        self._ack_timeout_ms = draw.choice((120, 250, 600))
+        self._work = ShareWork()
+        self._hands: dict[RecordKey, Message] = {}
+        """What the application was given and has not dealt with."""
+        self._leases = Leases(self.setting, self.name)
+        self._reading: Iterator[tuple[KafkaMessage, MessageId]] | None = None
+        self._lease: Lease | None = None
+        """The lease that is read."""
+        self._tries = 0
+        self._read_from_ms = self._attach_from_ms = 0
+        self._starts: dict[TopicPartition, int] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing left to do or to learn. It always waits for messages."""
+        client = self._client
+        says = client is not None and client.waits_for(commands.Acknowledge)
+        return super().idle and not (self._hands or self._lease or says)
+
+    # ---- the consumer's shell -------------------------------------------------------------------
+
+    def _subscribe(self) -> None:
+        setting = self.setting
+        if setting.queue_begins_late:
+            partitions = range(setting.topology.truth[OUTPUT].partition_count)
+            self._starts = {(OUTPUT, p): setting.told_end(OUTPUT, p) for p in partitions}
+        self._attach_from_ms = setting.now_ms + ATTACH_AGAIN_MS
+        self._client = Attachment(
+            self.network,
+            self,
+            setting.home(self._group),
+            self._attach,
+            self._attached,
+            self._leased,
+        )
+
+    def _attach(self) -> commands.Attach:
+        failover = self.setting.queue_is_failover
+        return commands.Attach(
+            group=QUEUE,
+            consumer=self._number,
+            kind=SubscriptionKind.FAILOVER if failover else SubscriptionKind.SHARED,
+            topics=self.topics,
+            starts=self._starts,
+            held=self._work.held(),
+            ack_timeout_ms=self._ack_timeout_ms,
+        )
+
+    def _attached(self, leases: tuple[Lease, ...]) -> None:
+        self._starts = {}
+        self._work.attached(leases)
+
+    def _leased(self, leases: tuple[Lease, ...]) -> None:
+        self._work.leased(leases)
+
+    def _poll(self, client: Attachment) -> None:
+        """Does what one call of `poll` does, without waiting."""
+        self._accept_last()
+        self._send(client)
+        found: list[RecordKey] = []
+        if self.setting.now_ms >= self._read_from_ms:
+            self._read(client, found)
+        if not found and self._lease is None:
+            self._send(client)
+            self._acquire(client)
+        if not self._is_explicit:
+            self._work.return_all(found)
+
+    def _accept_last(self) -> None:
+        if not self._is_explicit:
+            for key in self._hands:
+                if self._work.holdings.look(key) is not None:
+                    self._note_said(key, rejected=False)
+            self._hands.clear()
+        self._work.accept_returned()
+
+    def _acquire(self, client: Attachment) -> None:
+        if client.waits_for(commands.Acquire):
+            return
+        if self.setting.now_ms >= self._attach_from_ms:
+            self._attach_from_ms = self.setting.now_ms + ATTACH_AGAIN_MS
+            client.submit(self._attach(), self._ignore)
+        command = commands.Acquire(
+            group=QUEUE,
+            consumer=self._number,
+            max_offsets=self._poll_records,
+            at_ends=self._leases.may_be_placed(self.topics),
+        )
+        client.submit(command, self._ignore)
+
+    def _ignore(self, reply: commands.Reply) -> None:
+        if isinstance(reply, LogtxError):
+            self.setting.note(self.name, "is told", repr(reply))
+
+    def _send(self, client: Attachment) -> None:
+        for (type_, delay_ms), acks in self._work.outgoing().items():
+            if acks:
+                self._submit(client, type_, delay_ms, acks)
+
+    def _submit(
+        self, client: Attachment, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
+    ) -> None:
+        command = commands.Acknowledge(
+            group=QUEUE,
+            consumer=self._number,
+            type=type_,
+            acks=tuple(acks),
+            delay_ms=delay_ms,
+        )
+        client.submit(command, self._ignore)
+
+    def _read(self, client: Attachment, found: list[RecordKey]) -> None:
+        while not found:
+            if self._lease is None:
+                self._lease = self._work.begin()
+                if self._lease is None:
+                    return
+                self._reading, self._tries = self._leases.messages(self._lease), 0
+            try:
+                self._take(client, found)
+            except (NotYetError, RequestTimedOutError) as error:
+                if self._wait_for(error):
+                    return
+            except LogtxError as error:
+                self._unreadable(error)
+
+    def _take(self, client: Attachment, found: list[RecordKey]) -> None:
+        lease = self._lease
+        assert lease is not None, "one is read"
+        if self._reading is None:
+            # Broken off: what was given out of it is not read again.
+            rest = Span(self._work.holdings._at, lease.span.hi)
+            self._reading = self._leases.messages(replace(lease, span=rest))
+        for message, name in self._reading:
+            offset = message.offset()
+            assert offset is not None, "it is of a partition"
+            key = lease.partition.topic, lease.partition.partition, offset
+            if not self._work.give(key, name):
+                self.setting.history.counts["leases that were lost while they were read"] += 1
+                self._end(self._work.give_up)
+                return
+            self._given(key, Message(lease.partition, name))
+            found.append(key)
+            self._tries = 0
+            if len(found) >= self._poll_records:
+                self._renew(client, lease)
+                return
+        self._end(partial(self._work.finish, self._leases.bound))
+
+    def _given(self, key: RecordKey, message: Message) -> None:
+        setting = self.setting
+        self._hands[key] = message
+        at = setting.history.tick()
+        setting.history.taken.append(Taken(self.name, message, key[2], at, setting.now_ms))
+        setting.note(self.name, "is given", message.partition.key, tuple(message.name))
+
+    def _renew(self, client: Attachment, lease: Lease) -> None:
+        if self._draw.random() < 0.3:
+            acks = [Acks(lease.partition, (lease.span,))]
+            self._submit(client, AcknowledgeType.RENEW, 0, acks)
+
+    def _end(self, end: Callable[[], None]) -> None:
+        self._reading, self._lease = None, None
+        end()
+
+    def _wait_for(self, error: Exception) -> bool:
+        """Waits for records that are not there, or places that are not known, and goes on then;
+        returns False if it has waited for too long."""
+        setting = self.setting
+        self._reading = None
+        self._tries += 1
+        if self._tries <= PATIENCE:
+            setting.history.counts["reads of leases that waited"] += 1
+            self._read_from_ms = setting.now_ms + self._draw.randint(*AGAIN_MS)
+            return True
+        self._unreadable(error)
+        return False
+
+    def _unreadable(self, error: Exception) -> None:
+        self.setting.history.counts["leases that could not be read"] += 1
+        self.setting.note(self.name, "can't read", self._lease, repr(error))
+        is_gone = isinstance(error, TopicRecreatedError)
+        self._end(partial(self._work.unreadable, is_gone=is_gone))
+
+    def _close_consumer(self) -> None:
+        """Closes the consumer as an application does; another one follows."""
+        client, self._client = self._client, None
+        assert client is not None, "it is there"
+        self._accept_nothing()
+        self._work.let_go()
+        self._send(client)
+        client.submit(replace(self._attach(), topics=()), lambda _: client.close(CLOSED))
+        self.later(200, lambda: client.close(CLOSED))
+        self.setting.history.counts["consumers of queues closed"] += 1
+
+    def _accept_nothing(self) -> None:
+        self._hands.clear()
+        self._reading, self._lease = None, None
+
+    # ---- the application ------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Polls, and does something with what it has."""
+        self.later(self._draw.randint(*STEP_MS), self.step)
+        self.transactions = [t for t in self.transactions if not t.over]
+        if self.session.failure is not None or self.session.connected is None:
+            return
+        if not self._binds:
+            self._bind()
+        if not self._bound or (self._stands_until_ms > self.setting.now_ms and not self.stopping):
+            return
+        if self._client is None:
+            self._new_consumer()
+            self._subscribe()
+            return
+        self._poll(self._client)
+        if self.stopping:
+            self._wind_up()
+        else:
+            self._end_some()
+        if self._hands and self._is_explicit:
+            self._deal_with_some()
+
+    def _ask_cursor(self) -> None:
+        """Does nothing: a queue has no input offsets."""
+
+    def _end_some(self) -> None:
+        for transaction in self.transactions:
+            hangs = transaction.hangs_until_ms > self.setting.now_ms
+            if transaction.book.phase is Phase.OPEN and not hangs:
+                commits = transaction.book.takes_records and self._draw.random() < 0.7
+                transaction.end(Action.COMMIT if commits else Action.ABORT)
+
+    def _deal_with_some(self) -> None:
+        draw, keys = self._draw, list(self._hands)
+        if draw.random() < IN_TRANSACTION_SHARE or self.stopping:
+            self._work_off(draw.sample(keys, draw.randint(1, min(3, len(keys)))))
+            return
+        key, drawn = draw.choice(keys), draw.random()
+        if drawn < 0.35:
+            self._say(key, AcknowledgeType.ACCEPT)
+        elif drawn < 0.45:
+            for each in self._work.holdings.up_to(key):
+                self._note_said(each, rejected=False)
+                self._hands.pop(each, None)
+            self._work.accept_up_to(key)
+        elif drawn < 0.6:
+            self._say(key, AcknowledgeType.RELEASE, draw.choice(DELAYS_MS))
+        elif drawn < 0.7:
+            self._say(key, AcknowledgeType.REJECT)
+        elif drawn < 0.8:
+            self._work.acknowledge(key, AcknowledgeType.RENEW, 0)
+        elif drawn < 0.83:
+            self._hands.clear()
+            self._work.release_all(draw.choice(DELAYS_MS))
+        elif drawn < 0.86:
+            self._close_consumer()
+        else:
+            self.setting.history.counts["workers that stand still"] += 1
+            self._stands_until_ms = self.setting.now_ms + draw.randint(*STANDS_MS)
+
+    def _say(self, key: RecordKey, type_: AcknowledgeType, delay_ms: int = 0) -> None:
+        if type_ is not AcknowledgeType.RELEASE and self._work.holdings.look(key) is not None:
+            self._note_said(key, rejected=type_ is AcknowledgeType.REJECT)
+        self._hands.pop(key)
+        self._work.acknowledge(key, type_, delay_ms)
+
+    def _note_said(self, key: RecordKey, *, rejected: bool) -> None:
+        history = self.setting.history
+        history.said.append(Said(self.name, self._hands[key], rejected, history.tick()))
+
+    def _work_off(self, keys: list[RecordKey]) -> None:
+        """Begins a transaction for messages; most are committed as soon as it has begun."""
+        transaction = self.begin(self._draw.choice((400, 900)))
+        self._plans[transaction] = keys
+        if self.stopping or self._draw.random() < 0.6:
+            transaction.is_step = True
+        else:
+            transaction.holds_input = True
+            transaction.hangs_until_ms = self.setting.now_ms + self._draw.randint(*HELD_MS)
+
+    def move_offsets(self, transaction: Transaction) -> None:
+        """Writes the results of messages, and acknowledges these, in a transaction that has begun.
+
+        What the application has dealt with otherwise since is left out.
+        """
+        keys = [k for k in self._plans.pop(transaction, ()) if k in self._hands]
+        if not transaction.book.takes_records or not keys:
+            return
+        if self._draw.random() < 0.15:
+            keys = [k for k in self._work.holdings.up_to(keys[0]) if k in self._hands]
+            self.setting.history.counts["cumulative acknowledgements in transactions"] += 1
+        given = {k: held for k in keys if (held := self._work.holdings.look(k)) is not None}
+        for key in given:
+            self._write_result(transaction, self._hands.pop(key))
+        at_once = self._draw.random() < 0.5
+        for share in [given] if at_once else [{key: each} for key, each in given.items()]:
+            self._acknowledge(transaction, share.values())
+        self._work.accepted_elsewhere(given)
+
+    def _write_result(self, transaction: Transaction, message: Message) -> None:
+        transaction.produce((RESULTS, self._draw.randrange(2)))
+        transaction.work.results[transaction.work.own[-1]] = message
+
+    def _acknowledge(self, transaction: Transaction, given: Iterable[Given]) -> None:
+        acks = by_partition(given)
+        if acks:
+            transaction.send_acks(QUEUE, acks)
+            self.setting.history.counts["acknowledgements in transactions"] += 1
+
+    def not_committed(self, transaction: Transaction) -> None:
+        """Does nothing: what it acknowledged is given out again, to anybody."""
+
+    def _closed(self, error: LogtxError) -> None:
+        """Ends like an application whose producer is fenced: without a word, or in good order."""
+        super()._closed(error)
+        client = self._client
+        if client is not None and self._draw.random() < 0.5:
+            self._close_consumer()
+        elif client is not None:
+            client.close(CLOSED)
+        self._accept_nothing()
+
+
+CLOSED: Final = SessionClosedError("the consumer was closed")
