@@ -150,14 +150,15 @@ def _is_ones(
     """Yields that a message was given to a second worker while it was the first one's."""
     if former is None or former.epoch != now.epoch or former.consumer == now.consumer:
         return
-    since, until = former.told.at, now.told.at
+    since, until = former.told.asked_at, now.told.at
     over_ms = former.told.asked_ms + former.lease.left_ms
-    if now.told.time_ms >= over_ms or fate.turned(former.told.asked_at, until):
+    if now.told.time_ms >= over_ms or fate.turned(since, until):
         return
     if any(who == former.consumer and since < at < until for _, who, at in history.gone):
         return
     for told in history.told:
-        if since < told.at < until and _lets_go(told, fate, former.consumer):
+        # It was decided at some time between the two.
+        if told.asked_at < until and since < told.at and _lets_go(told, fate, former.consumer):
             return
     yield f"{fate.message} was given to {former.consumer} and to {now.consumer} at a time"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe
 from logtx.journal.places import PartitionId
@@ -83,6 +83,8 @@ class Queue:
         """Messages of each partition of its, in the order of delivery."""
         self.wrong: list[str] = []
         self._reading = reading
+        self._pending: dict[int, list[Fate]] = {}
+        """BEGIN → messages that its transaction has pending."""
         decided = {
             found.decision.sequence: found
             for found in journal.transactions.values()
@@ -121,9 +123,11 @@ class Queue:
                 what = f"{offset}: {fate.message} becomes {turn}, and it is {fate.now}"
                 self.wrong.append(what)
             fate.turns.append(turn)
+            if turn.begin is not None:
+                self._pending.setdefault(turn.begin, []).append(fate)
 
     def _decide(self, begin: int, at: int, committed: bool) -> None:
-        for fate in self.all():
+        for fate in self._pending.pop(begin, ()):
             if (fate.now.state, fate.now.begin) == (State.PENDING, begin):
                 state = State.DELETED if committed else State.AVAILABLE
                 fate.turns.append(Turn(at, state, begin if committed else None))
@@ -174,6 +178,7 @@ def _fates(partition: PartitionId, found: Partition, start: int) -> Iterator[Fat
             yield Fate(Message(partition, name), offset, place, found.txids.get(offset))
 
 
+@lru_cache(maxsize=1)
 def queues_of(reading: Reading) -> list[Queue]:
     """Returns all subscriptions of a history."""
     return [

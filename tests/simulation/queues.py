@@ -87,7 +87,7 @@ class QueueWorker(Producer):
         draw = self._draw
         self._number = draw.getrandbits(62)
         self._is_explicit = draw.random() < EXPLICIT_SHARE
-        self._poll_records = draw.choice((2, 3, 6))
+        self._poll_records = draw.choice((2, 4, 8))
         self._ack_timeout_ms = draw.choice((120, 250, 600))
         self._work = ShareWork()
         self._hands: dict[RecordKey, Message] = {}

@@ -214,7 +214,7 @@ class World:
         workers = chance.choice((0, 2, 3)) if queue is None else 0
         names = [
             TransactionKey(DEFAULT_OWNER, f"k{n}").name if chance.random() < 0.25 else f"p{n}"
-            for n in range(chance.randint(1, 2) if workers else chance.randint(2, 4))
+            for n in range(chance.randint(1, 2) if workers or queues else chance.randint(2, 4))
         ]
         names += [f"w{n}" for n in range(workers)]
         self._group = Group(self.setting)
@@ -269,7 +269,7 @@ class World:
         scheduler, chance = setting.scheduler, setting.chance
         lasts_ms = chance.randint(*FAULTS_MS)
         if setting.queues is not None:
-            lasts_ms *= 2
+            lasts_ms += lasts_ms // 2
             scheduler.after(0, self._take_a_breath)
         operator = self._operator
         if setting.queues is not None:
