@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeVar, cast
 import uvloop
 
 from ..integration.local.ports import HOST, pick_ports
-from .sockets import local_ports
+from .sockets import socket_inode, socket_inodes
 
 _LOG = logging.getLogger(__name__)
 _CALL_TIMEOUT_S: Final = 10.0
@@ -65,7 +65,12 @@ class Proxies:
     """All links of one run: a context manager that ends its thread."""
 
     def __init__(self) -> None:
-        """Starts the event loop's thread; links listen from `add` on."""
+        """Starts the event loop's thread; links listen from `add` on.
+
+        Raises:
+            OSError: this machine's kernel does not tell which sockets there are.
+        """
+        socket_inode((HOST, 1), (HOST, 1))  # here, and not at a connection while the load runs
         self._links: dict[str, _Link] = {}
         self._rules: dict[str, Rule] = {}
         self._connections: set[_Connection] = set()
@@ -166,27 +171,27 @@ class Proxies:
         self._rules.pop(key, None)
         if rule is not None:
             self._rules[key] = rule
-        ports = self._ports()
+        inodes = self._inodes()
         for connection in list(self._connections):
-            self._apply(connection, ports)
+            self._apply(connection, inodes)
 
-    def _ports(self) -> dict[int, set[int]]:
-        """Returns the local ports of each client process that has a rule of its own."""
-        return {r.pid: local_ports(r.pid) for r in self._rules.values() if r.pid is not None}
+    def _inodes(self) -> dict[int, set[int]]:
+        """Returns the sockets of each client process that has a rule of its own."""
+        return {r.pid: socket_inodes(r.pid) for r in self._rules.values() if r.pid is not None}
 
     def _opened(self, connection: _Connection) -> None:
         self._connections.add(connection)
-        self._apply(connection, self._ports())
+        self._apply(connection, self._inodes())
 
     def _closed(self, connection: _Connection) -> None:
         self._connections.discard(connection)
 
-    def _apply(self, connection: _Connection, ports: dict[int, set[int]]) -> None:
+    def _apply(self, connection: _Connection, inodes: dict[int, set[int]]) -> None:
         rules = [
             rule
             for rule in self._rules.values()
             if rule.link in (None, connection.link.name)
-            and (rule.pid is None or connection.client_port in ports[rule.pid])
+            and (rule.pid is None or connection.client_inode in inodes[rule.pid])
         ]
         if any(rule.cut for rule in rules):
             connection.abort()
@@ -218,7 +223,8 @@ class _Connection:
         self.link: Final = link
         self.client: Final = _Side(self)
         self.upstream: Final = _Side(self)
-        self.client_port = 0
+        self.client_inode: int | None = None
+        """Of the client's socket, by which its process is found; None: it has closed."""
         self.stalled = False
         self.delay_s = 0.0
         self._opened = opened
@@ -236,7 +242,7 @@ class _Connection:
             transport = side.transport
             assert transport is not None
             peer = transport.get_extra_info("peername")  # None: it has closed already
-            self.client_port = peer[1] if peer else 0
+            self.client_inode = socket_inode(peer, (HOST, self.link.port)) if peer else None
             self._connecting = self.loop.create_task(self._connect())
             self._opened(self)
         elif self._over:

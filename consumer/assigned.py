@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.position import Position
+from ..journal.position import Place, Position
 from .core.buffer import PartitionBuffer
 from .homes import Followed
 
@@ -29,8 +29,8 @@ class Assigned:
 
     __slots__ = (
         *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "counted_from"),
-        *("cut_s", "eof", "failure_raised", "home", "key", "marked", "origin", "paused", "start"),
-        *("started_at", "stored", "throttled", "topic_id", "unsent", "urgent"),
+        *("cut_s", "eof", "failure_raised", "home", "key", "marked", "origin", "paused", "sides"),
+        *("start", "started_at", "stored", "throttled", "topic_id", "unsent", "urgent"),
     )
 
     def __init__(
@@ -64,6 +64,8 @@ class Assigned:
         """Position that `Consumer.store_offsets` chose."""
         self.paused = False
         """Whether the application paused it."""
+        self.sides: dict[Place, int] = {}
+        """End of a step that was handed out → `Position.side` there: no transaction commits it."""
         self.throttled = False
         """Whether we paused it, until what is read ahead is delivered."""
         self.active = False

@@ -5,6 +5,14 @@ it holds. Where a home places transactions, one that was decided before may be p
 later; so the reader asks for the end of the home's journal, after it got the lease, and waits until
 what is decided below is placed (decision 31).
 
+It must know that there is a home. Its mode record may be another consumer's, and what is published
+of it is told by brokers, of which one may not have heard of it yet. A transaction that is placed in
+the lease may have all its records below. Nothing in the lease would tell that it is missing, and
+the consumer would acknowledge its place as a gap (trap 110). So the reader asks coordinators, after
+it got the lease, whether the topic was ever switched: their answer is of the journal's end. What is
+placed in the lease was decided before the lease's end was told, and the switch before that. Then it
+waits until it is told of that switch.
+
 What a home places at the very end of a partition is delivered before any record stands there. A
 lease may have that, too. It is never read to its end for good, as long as the partition ends there:
 the next transaction may be placed at the same offset. So the reader says up to where it is
@@ -20,8 +28,9 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
+from ..coordinator.client.admin import AdminQueries
 from ..coordinator.protocol.queues import Lease
-from ..journal.errors import TopicRecreatedError
+from ..journal.errors import RequestTimedOutError, TopicRecreatedError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.spans import AT_OFFSET, MessageId
 from .range_reader.due import RangePlaces
@@ -39,16 +48,20 @@ more."""
 class LeaseReader:
     """Reads the leases of one consumer, one after the other. One thread at a time may use it."""
 
-    def __init__(self, log: Log, kafka: Mapping[str, Any], config: ReadConfig) -> None:
+    def __init__(
+        self, log: Log, kafka: Mapping[str, Any], config: ReadConfig, *, timeout_s: float
+    ) -> None:
         """Opens the consumer that reads records.
 
         Args:
             log: the log to read; the caller closes it.
             kafka: librdkafka's settings.
             config: how to read.
+            timeout_s: bound of each question to coordinators, in seconds.
         """
         self._log, self._config = log, config
         settings = {**CONSUMER, **kafka}
+        self._coordinators = AdminQueries(log, timeout_s=timeout_s)
         self._ahead = PlacesAhead(log, settings)
         self._topic_ids = TopicIds(log)
         self._consumer: LogConsumer = log.consumer(settings)
@@ -75,8 +88,11 @@ class LeaseReader:
             TopicRecreatedError: the topic was deleted and created anew: its messages are others.
             NotSupportedError: a transaction has its records in a sidecar.
             TornTransactionError, IntegrityError, MalformedHeaderError, BrokerError: as
-                `RangeReader.shares`.
-            RequestTimedOutError: what is committed is not placed in time.
+                `RangeReader.shares`. The last one also if this client may not read which topics
+                have homes.
+            RequestTimedOutError: what is committed is not placed in time, or a switch is not
+                published.
+            CoordinatorNotAvailableError: no coordinator tells whether the topic was switched.
         """
         topic, number, topic_id = lease.partition
         if self._topic_ids.is_another(topic, topic_id):
@@ -93,10 +109,12 @@ class LeaseReader:
         key = topic, number
         # Before the home is asked: what is decided later than that is placed at this end, or above.
         settled = not at_end or self._log.end_offset(topic, number) > hi.offset
-        start, asked = Spot(lo.offset), Spot(end)
-        reach = self._ahead.reach({key: start}, {key: asked}, {topic: topic_id}, wait_s=PLACE_S)
-        require_complete(reach)
-        places = reach[key].until(Spot(end + at_end)) if key in reach else None
+        start, places = Spot(lo.offset), None
+        if self._hears_of_switch(topic, topic_id):
+            asked, ids = Spot(end), {topic: topic_id}
+            reach = self._ahead.reach({key: start}, {key: asked}, ids, wait_s=PLACE_S)
+            require_complete(reach)
+            places = reach[key].until(Spot(end + at_end)) if key in reach else None
         part = Range(topic, number, start.position, end, places=places)
         with closing(RangeReader(self._config, part, self._log, self._consumer)) as reader:
             for share in reader.shares():
@@ -107,8 +125,24 @@ class LeaseReader:
             is_final = settled and not (at_end and reader.has_followed)
             self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
 
+    def _hears_of_switch(self, topic: str, topic_id: str) -> bool:
+        """Returns whether a topic was ever switched. If so, its latest switch is known from now on.
+
+        An older one would not do: the topic may have been switched back, and again since.
+        """
+        mode = self._coordinators.describe_topic(topic).info
+        if mode.mode_offset < 0 or mode.topic_id != topic_id:
+            return False
+        if not self._ahead.await_published(topic, topic_id, mode.mode_offset, wait_s=PLACE_S):
+            raise RequestTimedOutError(
+                f"{topic} was switched, and that is not published within {PLACE_S:g} s: is a"
+                " coordinator running?"
+            )
+        return True
+
     def close(self) -> None:
         """Closes everything that was opened."""
+        self._coordinators.close()
         self._consumer.close()
         self._ahead.close()
 

@@ -48,6 +48,7 @@ from ..journal.sidecar import is_delivered_from_sidecar
 from .assigned import Assigned, StartedAt
 from .config import ConsumerConfig, OffsetsStorage
 from .core.looks import OFFSET_TIMEOUT_S
+from .core.pointers import with_side
 from .position_store import Taken, open_positions
 from .reading import Reading
 
@@ -58,6 +59,9 @@ FENCED_PAUSE_MAX_S: Final = 5.0
 each fencing. The first is a little longer than the answer to a heartbeat takes, the last is longer
 than most heartbeat intervals. Shorter pauses may fence a live holder, longer ones delay a consumer
 that holds its partitions rightly."""
+SIDES_MAX: Final = 1_000
+"""Ends of steps within transactions in sidecars that are remembered of each partition. After a
+rewind behind more steps than these, a transaction is read from its beginning."""
 _RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
 _TAIL: Final = -2000
 """librdkafka's OFFSET_TAIL_BASE: n less names the last n offsets."""
@@ -404,7 +408,12 @@ class Positions:
                 steps.append(OffsetStep(*key, from_place, to, assigned.claim))
         # Nothing fails from here on: a refused call changes nothing.
         for step in steps:
-            self._reading.assigned[step.topic, step.partition].stored = step.to
+            assigned = self._reading.assigned[step.topic, step.partition]
+            assigned.stored = step.to
+            if step.to.side is not None:
+                assigned.sides[step.to.place] = step.to.side
+                if len(assigned.sides) > SIDES_MAX:
+                    del assigned.sides[next(iter(assigned.sides))]
         for key, end in ends.items():
             if end.place == present[key].place:
                 self._reading.assigned[key].unsent = False
@@ -524,6 +533,8 @@ class Positions:
                 assigned = self._reading.assigned[key]
                 stored = taken.positions.get(key)
                 start = stored if stored is not None else assigned.origin
+                if stored is not None and stored.topic_id == assigned.topic_id:
+                    start = with_side(stored, assigned.sides.get(stored.place))
                 again = self._reading.add(key, start, stored, assigned.started_at)
                 self._take(again, taken, ids)
             self._reading.reassign(keys)

@@ -174,7 +174,7 @@ class Reading:
             self._former.append(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
-            assigned.topic_id = former.topic_id
+            assigned.topic_id, assigned.sides = former.topic_id, former.sides
             assigned.checks_headers = former.checks_headers
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
@@ -435,9 +435,10 @@ class Reading:
         elif assigned.buffer.blocked:
             self._blocked.add(assigned.key)
 
-    def wake_all(self) -> None:
-        """Looks which partitions have something to deliver or to read again."""
-        for assigned in self.assigned.values():
+    def wake(self, key: TopicPartition) -> None:
+        """Looks whether a partition has something to read again, for its turn may have come."""
+        assigned = self.assigned.get(key)
+        if assigned is not None:
             self._wake(assigned)
 
     def _note_ends(self) -> None:
@@ -589,7 +590,8 @@ class Reading:
         if self._watches:
             waiting = self._poll_homes()
         if self._unseen.is_looking and self._unseen.step(self.assigned):
-            self.wake_all()
+            for assigned in self.assigned.values():
+                self._wake(assigned)
             waiting = True
         if self._blocked:
             waiting = self._side_read() or waiting
@@ -598,6 +600,7 @@ class Reading:
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
             self._look_up(now)
+            self._sidecar_reader.tidy()
             self._unseen.watch(self.assigned.values())
             if again := self._out.to_read_again(self.assigned, now):
                 self.reassign(again)
@@ -634,18 +637,30 @@ class Reading:
     def _read_sidecars(self) -> bool:
         """Reads one slice of the sidecars. Returns whether something may have come of it."""
         waiting = [self.assigned[key] for key in self._blocked]
-        # Those that have something to deliver are among them: their ranges are read on.
-        buffers = [a.buffer for a in self.assigned.values() if a.buffer.stream_wanted()]
+        # Of those that have something to deliver ranges are read on.
+        buffers = [*(a.buffer for a in waiting), *self._sidecar_reader.buffers()]
+        if not self._step_sidecars(buffers):
+            return False
+        for assigned in waiting:
+            self._unblock(assigned)
+        return True
+
+    def read_sidecar(self, buffer: PartitionBuffer) -> bool:
+        """Reads one slice for a buffer alone, which may be of a partition that was taken away.
+
+        Returns:
+            Whether something may have come of it.
+        """
+        return self._step_sidecars([buffer])
+
+    def _step_sidecars(self, buffers: Sequence[PartitionBuffer]) -> bool:
         try:
-            if not self._sidecar_reader.step(buffers, SIDE_READ_SLICE_S):
-                return False
+            return self._sidecar_reader.step(buffers, SIDE_READ_SLICE_S)
         except ConsumerError:
             raise
         except KafkaException as error:
             _LOG.warning("sidecar_read_failed error=%s", error)
-        for assigned in waiting:
-            self._unblock(assigned)
-        return True
+            return False
 
     def _unblock(self, assigned: Assigned) -> None:
         if not assigned.buffer.blocked:

@@ -19,6 +19,7 @@ from ..journal.logs.interface import Log
 from ..journal.mode_registry import Published, TopicModeRecord, latest
 from ..journal.modes import MODES_TOPIC
 from ..journal.reader import read_records
+from ..journal.rights import grant
 from .core.known_modes import KnownModes
 from .topic_ids import TopicIds
 
@@ -41,7 +42,7 @@ class Registry:
         """The end up to which `_all` was read."""
         self._all: Mapping[str, TopicModeRecord] = {}
         self._is_refused = False
-        """Whether it was said that the topic may not be read."""
+        """Whether it was said, when it was asked last, that the topic may not be read."""
 
     def modes(self, key: TopicPartition) -> KnownModes:
         """Returns what is known of a partition's modes."""
@@ -69,7 +70,8 @@ class Registry:
     def published(self) -> Mapping[str, TopicModeRecord]:
         """Returns what homes publish of topics, by name. Reads it only if there is more of it.
 
-        A name may belong to another topic by now: see `is_another`.
+        A name may belong to another topic by now: see `is_another`. What was read stays true, also
+        if a broker that is behind does not know the topic yet, or tells a lower end.
 
         Raises:
             BrokerError: no answer in time.
@@ -81,7 +83,7 @@ class Registry:
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
         except UnknownTopicError as error:
             _let_go(error)
-            return {}
+            return self._all
         except BrokerError as error:
             if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
@@ -89,14 +91,28 @@ class Registry:
             if not self._is_refused:
                 _LOG.warning("modes_of_topics_not_readable error=%s", error)
             self._is_refused = True
-            return {}
-        # A lower end is one of the past: what was read stays true.
+            return self._all
+        self._is_refused = False
         if end > self._read_to:
             records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
             with closing(records):
                 self._all = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
             self._read_to = end
         return self._all
+
+    def check_allowed(self) -> None:
+        """Checks that what homes publish could be read when it was asked for last.
+
+        Raises:
+            BrokerError: it may not be read; names the command that gives the right.
+        """
+        if self._is_refused:
+            log = self._log
+            command = grant(log.bootstrap_servers, log.principal, ["READ"], topic=MODES_TOPIC)
+            raise BrokerError(
+                f"this client may not READ topic {MODES_TOPIC}: give it the right with: {command}",
+                kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            )
 
     def topic_id(self, topic: str) -> str:
         """Returns the id of a topic as a broker tells it; "" if the log has none.

@@ -198,7 +198,8 @@ class SerialReader:
             # What was decided before can still be delivered; `raise_failure` raises this after it.
             self._journal_failure = error
         # Whose turn it is changes without anything read there: its sidecar may be wanted now.
-        self._reading.wake_all()
+        for key in (*(s.key for s in self._shares), *self._order.due_in(self._buffers)):
+            self._reading.wake(key)
         busy = self._reading.work() or busy
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers, time.monotonic())
@@ -311,8 +312,9 @@ class SerialReader:
         else:
             error = self._order.failure(self._buffers)
             # A decision before the damage may wait for its records, which are on their way, or for
-            # what the journal says behind the damage, which never comes.
-            if error is None and self._idle:
+            # what the journal says behind the damage, which never comes. What has ended here needs
+            # nothing more of the journal, and may wait for its sidecar for long.
+            if error is None and self._idle and not self._order.has_ended(self._buffers):
                 error = self._journal_failure
         if error is not None and (again or not self._failure_raised):
             self._failure_raised = True
@@ -401,7 +403,7 @@ class SerialReader:
                 raise entry.error.with_traceback(None)
             if not isinstance(entry, PointedTransaction) or entry.taken == entry.total:
                 return
-            if records or entry.next_side > reached:
+            if records or entry.next_side != reached:
                 # Records of other transactions count, too: there may be many in between.
                 progress_s, reached = time.monotonic(), entry.next_side
             elif time.monotonic() - progress_s > STALLED_S:
@@ -411,8 +413,11 @@ class SerialReader:
                     f" {TxId.from_bytes(entry.txid)}: ask for the next transaction again, which"
                     " will be this one"
                 )
-            self._reading.wake_all()
-            self._reading.work()
+            # By itself: it goes on if the group takes the partition away meanwhile, for then the
+            # position behind the transaction is committed, and nobody else delivers the rest.
+            busy = bool(records) or self._reading.read_sidecar(buffer)
+            if not busy or time.monotonic() - self._reading.fetched_s >= FETCH_EVERY_S:
+                self._reading.fetch(0 if busy else WAIT_S)
 
     def received(self) -> None:
         """Drops the transaction that `next` returned last: the application has got it."""

@@ -27,7 +27,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, Lease
+from ..coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
@@ -49,6 +49,7 @@ from ..journal.settings import merged
 from ..journal.spans import MessageId
 from .config import without_callbacks
 from .core.holdings import Given, RecordKey
+from .core.said import errors, shares
 from .core.share_work import ShareWork, by_partition
 from .leased import LeaseReader
 from .lifetime import weakly
@@ -60,6 +61,10 @@ _LOG = logging.getLogger(__name__)
 ATTACH_AGAIN_S: Final = 60.0
 """How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
 longer pause delays their first messages, a shorter one asks the coordinator more."""
+ATTACH_SOON_S: Final = 1.0
+"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+ANEW_S: Final = 15.0
+"""How long that while is: coordinators believe what they know of a topic for ten seconds."""
 RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
@@ -154,13 +159,15 @@ class ShareConsumer:
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[list[Acks], Future[Reply]]] = deque()
+        self._sent: deque[tuple[Acknowledge, Future[Reply]]] = deque()
         """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        """Monotonic times: when the lease may be renewed again, and when to attach anew."""
+        self._anew_s = 0.0
+        """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -202,7 +209,7 @@ class ShareConsumer:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read)
+        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -249,11 +256,11 @@ class ShareConsumer:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
             self._starts = {}
-            self._work.attached(leases)
+            self._work.attached(leases, time.monotonic())
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._work.leased(leases)
+            self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -268,12 +275,15 @@ class ShareConsumer:
         answer fail it after a minute.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: a topic can be no queue.
+            UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
+                the next poll goes on; so too after other errors.
             NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
                 operator's setting does not allow queues.
             TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
                 was given can't be read. What came before it was returned by the poll before. It is
                 given out again after a second; that of a topic that is no more is rejected.
+            CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
+                known where its transactions end.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
@@ -307,7 +317,10 @@ class ShareConsumer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
-            raise ConcurrentUseError("another thread polls, commits or closes: one at a time may")
+            raise ConcurrentUseError(
+                "another thread polls, commits or closes, or a signal handler interrupted the call"
+                " that does: one at a time may. To end it, set a flag, and close it where it polls"
+            )
         try:
             yield
         finally:
@@ -325,9 +338,11 @@ class ShareConsumer:
     def _acquire(self, client: AttachedClient, wait_s: float) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
-            if time.monotonic() >= self._attach_s:
+            now_s = time.monotonic()
+            if now_s >= self._attach_s:
                 # Not while a question for messages is under way: they would not be named.
-                self._attach_s = time.monotonic() + ATTACH_AGAIN_S
+                again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
+                self._attach_s = now_s + again_s
                 client.submit(self._attach())
             most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
@@ -355,10 +370,12 @@ class ShareConsumer:
             assert self._reading is not None, "it has begun"
             try:
                 self._take(client, found)
+            except TopicRecreatedError as error:
+                self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
+                self._end(self._work.gone)
+                self._fail(error, found)
             except Exception as error:  # noqa: BLE001 - the application gets it
-                # Of another topic of the name nobody can read it any more: ids do not come back.
-                is_gone = isinstance(error, TopicRecreatedError)
-                self._end(partial(self._work.unreadable, is_gone=is_gone))
+                self._end(self._work.unreadable)
                 self._fail(error, found)
             except BaseException:
                 self._end(self._work.give_up)
@@ -372,19 +389,19 @@ class ShareConsumer:
 
     def _begin(self) -> bool:
         with self._lock:
-            lease = self._work.begin()
+            lease = self._work.begin(time.monotonic())
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
-        self._reading = self._reader.messages(lease)
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        self._reading, self._renew_s = self._reader.messages(lease), 0.0
         return True
 
     def _take(self, client: AttachedClient, found: list[Message]) -> None:
         assert self._reading is not None, "a lease is read"
         for message, name in self._reading:
             with self._lock:
-                is_given = self._work.give(_key(message), name)
+                now_s = time.monotonic()
+                is_given = self._work.give(_key(message), name, id(message), now_s)
             if not is_given:
                 self._end(self._work.give_up)
                 return
@@ -405,13 +422,22 @@ class ShareConsumer:
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        if time.monotonic() < self._renew_s:
-            return
-        self._renew_s = time.monotonic() + self._config.ack_timeout_ms / 1000 / RENEW_SHARE
+        now_s, timeout_s = time.monotonic(), self._config.ack_timeout_ms / 1000
         with self._lock:
-            lease = self._work.holdings.lease
-        if lease is not None:
-            self._submit(client, AcknowledgeType.RENEW, 0, [Acks(lease.partition, (lease.span,))])
+            lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
+        soon_s = timeout_s / RENEW_SHARE
+        if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
+            return
+        self._renew_s = now_s + soon_s
+        acks = (Acks(lease.partition, (lease.span,)),)
+        renewed = partial(weakly(self._renewed), lease, now_s + timeout_s)
+        client.submit(self._command(AcknowledgeType.RENEW, 0, acks)).add_done_callback(renewed)
+
+    def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
+        reply = answer.result()
+        if isinstance(reply, AckResults):
+            with self._lock:
+                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
     def delivery_count(self, message: Message) -> int:
         """Returns how often a message was given out, this time included, as far as the coordinator
@@ -421,7 +447,7 @@ class ShareConsumer:
             NotHeldError: the message is not this consumer's, or acknowledged.
         """
         with self._lock:
-            given = self._work.holdings.look(_key(message))
+            given = self._work.holdings.look(self._key_of(message))
         if given is None:
             raise _not_held(message)
         return given.delivery_count
@@ -459,8 +485,8 @@ class ShareConsumer:
             raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
         if txn is not None or type_ is AcknowledgeType.RENEW:
             self._check_explicit()
-        key = _key(message)
         with self._lock:
+            key = self._key_of(message)
             given = self._work.holdings.look(key)
             if txn is None:
                 self._work.acknowledge(key, type_, round(delay * 1000))
@@ -481,13 +507,25 @@ class ShareConsumer:
         if txn is not None:
             self._check_explicit()
         with self._lock:
-            found = self._work.holdings.up_to(_key(message))
+            key = self._key_of(message)
+            found = self._work.holdings.up_to(key)
             if txn is None:
-                self._work.accept_up_to(_key(message))
+                self._work.accept_up_to(key)
         if not found:
             raise _not_held(message)
         if txn is not None:
             self._send_acks(txn, found)
+
+    def _key_of(self, message: Message) -> RecordKey:
+        """Returns the name of a message that the application has. Call it with the lock.
+
+        Raises:
+            NotHeldError: it is of a topic that was created anew since.
+        """
+        key = _key(message)
+        if self._work.holdings.is_another(key, id(message)):
+            raise _not_held(message)
+        return key
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
@@ -528,6 +566,8 @@ class ShareConsumer:
 
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
+            NotHeldError: a message was acknowledged before, a transaction acknowledges it, or it
+            was renewed too late. Others of the partition were taken.
 
         Raises:
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
@@ -545,7 +585,7 @@ class ShareConsumer:
         deadline_s = _deadline_s(timeout)
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
-            acks, future = self._sent[0]
+            command, future = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
             try:
                 reply = future.result(min(left_s, WAIT_S))
@@ -557,29 +597,30 @@ class ShareConsumer:
                 ) from None
             self._sent.popleft()
             error = reply if isinstance(reply, LogtxError) else None
-            for each in acks:
+            told = reply.results if isinstance(reply, AckResults) else ()
+            refused = errors(command.type, command.acks, told)
+            for each in command.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = error or results.get(where)
+                results[where] = results.get(where) or error or refused.get(each.partition.key)
         return results
 
     def _send(self, client: AttachedClient) -> None:
-        with self._lock:
-            outgoing = self._work.outgoing()
-        for (type_, delay_ms), acks in outgoing.items():
-            if acks:
-                self._submit(client, type_, delay_ms, acks)
+        with self._lock:  # An attachment in between would not name them.
+            for (type_, delay_ms), acks in self._work.outgoing().items():
+                for share in shares(acks):
+                    command = self._command(type_, delay_ms, share)
+                    self._sent.append((command, client.submit(command)))
 
-    def _submit(
-        self, client: AttachedClient, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
-        command = Acknowledge(
+    def _command(
+        self, type_: AcknowledgeType, delay_ms: int, acks: tuple[Acks, ...]
+    ) -> Acknowledge:
+        return Acknowledge(
             group=self.group_id,
             consumer=self._number,
             type=type_,
-            acks=tuple(acks),
+            acks=acks,
             delay_ms=delay_ms,
         )
-        self._sent.append((acks, client.submit(command)))
 
     def _look_at_answers(self) -> None:
         while self._sent and self._sent[0][1].done():
@@ -600,7 +641,7 @@ class ShareConsumer:
         worked off.
 
         Raises:
-            ConcurrentUseError: another thread polls.
+            ConcurrentUseError: another thread polls: let that one close it. Nothing was done.
         """
         if self._closed:
             return

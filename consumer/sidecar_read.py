@@ -1,8 +1,11 @@
 """Reads sidecars: the ranges that pointers name, while they are delivered.
 
 A consumer of its own, kept open, reads one range for each partition that stands at a pointer, side
-by side. It buffers nothing but what was fetched ahead of delivery. `consumer.core.pointers` says
-which records are delivered.
+by side. `consumer.core.pointers` says which records are delivered.
+
+Ranges follow one another, mostly without a gap, and those of transactions that were open together
+overlap. So when a range ends, its partition stays assigned for a while, and what was fetched last
+stays in its *window*: the next pointer finds its records there, or on their way.
 
 Source: PIP-31, "Sidecar Approach".
 """
@@ -11,34 +14,63 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import BrokerError, UnknownTopicError
+from ..journal.errors import LogtxError, UnknownTopicError
 from ..journal.logs.interface import Log, LogConsumer
+from ..journal.rights import grant
 from ..journal.sidecar import to_delivered
 from .core.buffer import PartitionBuffer
 from .core.pending import Record
 from .core.pointers import StreamRequest
+from .malformed import readable_runs
 
 _LOG = logging.getLogger(__name__)
+MIB: Final = 1024 * 1024
+FIRST_BYTES: Final = 16 * 1024
+"""What is taken for the size of a record before one was fetched: more makes the first slices of
+small records smaller, less the first one of large records larger."""
 SLICE_RECORDS: Final = 2_000
-"""Records of a slice after its first. More delay other partitions for longer, fewer cost more CPU
-per record."""
+"""Most records of a slice after its first. More delay other partitions for longer and cost memory,
+fewer cost more CPU per record. As many are kept for the next pointers of a partition: with fewer,
+some of a slice would be fetched again."""
+SLICE_BYTES: Final = 2 * MIB
+"""About how many bytes of values a slice has at most, as far as those before it tell. More cost
+memory where records are large, fewer cost more CPU."""
+STANDING_MAX: Final = 32
+"""Partitions that stay assigned while nobody stands at a pointer into them. More cost memory, with
+fewer a pointer into another one is a seek away."""
+STANDS_S: Final = 5.0
+"""How long such a partition stays assigned. A longer time fetches what no pointer names yet for
+longer, after a shorter one the next pointer opens a fetch of its own."""
+PASS_MAX: Final = 2_000
+"""Offsets up to the next range that are read and passed over. Reading more takes longer than to
+seek."""
 AHEAD_MAX_RECORDS: Final = 2_000
 """A range is paused that has more records than this read and not taken. More cost memory, fewer
 pause and resume more often."""
+AHEAD_MAX_BYTES: Final = 8 * MIB
+"""The same in bytes of values, about."""
 ANSWER_S: Final = 5.0
-"""Time-out of the requests for a sidecar's start and end. A longer one blocks all partitions for
-longer while a broker is away, a shorter one fails on a slow broker."""
+"""Time-out of each request for starts, ends and ids of sidecars. A longer one blocks all partitions
+for longer while a broker is away, a shorter one fails on a slow broker."""
+BELIEVED_S: Final = 1.0
+"""How long it is believed where a sidecar begins, and which topic it is. With a longer time it may
+be noticed only in the middle of a transaction that somebody deleted them; a shorter one asks the
+brokers more."""
 CONFIRM_S: Final = 5.0
-"""How long brokers must tell an end below what a pointer names, before its records count as lost. A
-former leader tells an end of the past; with a longer time a loss is told later."""
+"""How long brokers must tell an end below what a pointer names, before its records count as lost,
+and how long they must refuse to let it be read. A former leader tells an end of the past, and
+rights take a while to reach all brokers; with a longer time the application is told later."""
 AGAIN_S: Final = 0.25
 """Pause before a sidecar is asked for again. A shorter one asks the brokers more."""
 
@@ -58,19 +90,90 @@ def delivered(main: TopicPartition, record: Record) -> Record:
     return cast(Record, made)
 
 
-class _Range:
-    """A range that is being read for a buffer."""
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What brokers tell of a partition of a sidecar."""
 
-    def __init__(self, buffer: PartitionBuffer, request: StreamRequest, ask_s: float) -> None:
-        self.buffer = buffer
-        self.identity = request.txid, request.pointer_offset
-        self.key = request.sidecar
-        self.paused = False
+    start: int
+    end: int
+    topic_id: str
+    """"" if it is not known."""
+    at_s: float
+
+
+class _Sidecar:
+    """One partition of a sidecar: for whom it is read, and what of it is at hand."""
+
+    def __init__(self, key: TopicPartition) -> None:
+        self.key = key
+        self.buffer: PartitionBuffer | None = None
+        """Whom it is read for; None: nobody."""
+        self.identity: tuple[bytes, int] | None = None
+        """The pointer that it is read for."""
+        self.used_s = 0.0
+        """When it was last read for somebody."""
         self.is_assigned = False
+        self.paused = False
+        self.window: list[Message] = []
+        """The records that were fetched last, in order: all from `first` up to `next_offset`."""
+        self.first = self.next_offset = 0
+        self.record_bytes = FIRST_BYTES
+        """Bytes of a record's value, on average of those that came last."""
+        self.told: _Told | None = None
+        self.ask_s = 0.0
+        """When to ask what it holds, if it is to be asked."""
         self.short_s: float | None = None
-        """When the sidecar's end was first told to lie below what is to be read."""
-        self.ask_s = ask_s
-        """When to ask for the sidecar's start and end next."""
+        """When its end was first told to lie below what is to be read."""
+        self.denied_s: float | None = None
+        """When it was first refused to be read."""
+
+    def kafka(self) -> KafkaPartition:
+        return KafkaPartition(*self.key)
+
+    def request(self) -> StreamRequest | None:
+        """Returns what its buffer wants, if that is the same pointer as before."""
+        request = None if self.buffer is None else self.buffer.stream_wanted()
+        return request if request is not None and _identity(request) == self.identity else None
+
+    def begin(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
+        """Begins to serve another pointer."""
+        self.buffer, self.identity = buffer, _identity(request)
+        self.ask_s, self.short_s = 0.0, None
+
+    def clear(self, next_offset: int = 0) -> None:
+        """Drops the window: the next record to come has this offset, or a higher one."""
+        self.window = []
+        self.first = self.next_offset = next_offset
+
+    def take_in(self, records: Sequence[Message]) -> None:
+        """Adds what was fetched to the window."""
+        if _offset_of(records[0]) < self.next_offset:
+            records = [r for r in records if _offset_of(r) >= self.next_offset]
+        if records:
+            self.window += records
+            self.record_bytes = sum(map(len, records)) // len(records) + 1
+            self.next_offset = _offset_of(records[-1]) + 1
+
+    @property
+    def slice_records(self) -> int:
+        """How many records a slice may have after its first."""
+        return min(max(1, SLICE_BYTES // self.record_bytes), SLICE_RECORDS)
+
+    @property
+    def excess(self) -> int:
+        """How many records the window has beyond those that are kept; 0 if it is just full."""
+        return len(self.window) - self.slice_records - 1
+
+    def trim(self) -> None:
+        """Drops the oldest records of a window that has too many."""
+        if self.excess > 0:
+            del self.window[: self.excess]
+            self.first = _offset_of(self.window[0])
+
+    def between(self, first: int, stop: int) -> list[Message]:
+        """Returns the records of the window in this range of offsets."""
+        low = bisect_left(self.window, first, key=_offset_of)
+        return self.window[low : bisect_left(self.window, stop, lo=low, key=_offset_of)]
 
 
 class SidecarReader:
@@ -93,11 +196,16 @@ class SidecarReader:
         self._clock = clock
         self._settings = {**settings, "enable.partition.eof": False}
         self._consumer: LogConsumer | None = None
-        self._ranges: dict[TopicPartition, _Range] = {}
-        self._ask_s: dict[TopicPartition, float] = {}
-        """When to ask next for a sidecar whose reading was refused."""
+        self._sidecars: dict[TopicPartition, _Sidecar] = {}
+        """Those that are wanted, or stand."""
+        self._interrupted = False
+        """Whether the consumer may read otherwise than is noted here: an exception came."""
 
-    def step(self, buffers: Sequence[PartitionBuffer], timeout_s: float) -> bool:
+    def buffers(self) -> Iterator[PartitionBuffer]:
+        """Yields the buffers that it reads for."""
+        return (each.buffer for each in self._sidecars.values() if each.buffer is not None)
+
+    def step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
         """Reads one slice for these buffers, those that need nothing among them.
 
         Waits up to `timeout_s` for the slice's first record, if any is to be read.
@@ -106,83 +214,228 @@ class SidecarReader:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
         """
-        wanted = {
-            request.sidecar: (buffer, request)
-            for buffer in buffers
-            if (request := buffer.stream_wanted()) is not None
-        }
-        for key, each in list(self._ranges.items()):
-            found = wanted.get(key)
-            if found is None or found[0] is not each.buffer or _identity(found[1]) != each.identity:
-                self._drop(each)
-        asked = False
-        for key, (buffer, request) in wanted.items():
-            if key not in self._ranges:
-                self._ranges[key] = _Range(buffer, request, self._ask_s.pop(key, 0.0))
-            asked = self._prepare(self._ranges[key], request) or asked
-        reads = any(each.is_assigned and not each.paused for each in self._ranges.values())
-        if reads:
-            self._slice(timeout_s)
-        return reads or asked
+        with self._moving():
+            return self._step(buffers, timeout_s)
 
-    def _prepare(self, each: _Range, request: StreamRequest) -> bool:
-        # Returns whether brokers were asked.
-        if not request.is_open:
-            return self._open(each, request)
-        if not each.is_assigned:
-            self._assign(each, request)
-        paused = request.ahead > AHEAD_MAX_RECORDS
-        if each.is_assigned and paused != each.paused:
-            assert self._consumer is not None
-            (self._consumer.pause if paused else self._consumer.resume)([KafkaPartition(*each.key)])
-            each.paused = paused
-        return False
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Surrounds what moves the consumer. If an exception leaves the block, whichever it is,
+        another consumer is opened before the next one."""
+        if self._interrupted:
+            self._begin_anew()
+        self._interrupted = True
+        yield
+        self._interrupted = False
 
-    def _open(self, each: _Range, request: StreamRequest) -> bool:
+    def _begin_anew(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        for each in self._sidecars.values():
+            each.is_assigned = each.paused = False
+            each.clear()
+        if consumer is not None:
+            consumer.close()
+
+    def _step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
+        wanted = self._wanted(buffers)
+        asked = self._ask([each for each in wanted if self._must_ask(each)])
+        served = False
+        for each in wanted:
+            served = self._serve(each) or served
+        reading = [each for each in wanted if self._reads(each)]
+        if reading:
+            limit = min(each.slice_records for each in reading)
+            self._slice(0 if served else timeout_s, limit)
+        return bool(reading) or asked or served
+
+    def _wanted(self, buffers: Collection[PartitionBuffer]) -> list[_Sidecar]:
+        wanted: dict[TopicPartition, _Sidecar] = {}
         now_s = self._clock()
-        if now_s < each.ask_s:
+        for buffer in buffers:
+            request = buffer.stream_wanted()
+            if request is None:
+                continue
+            key = request.sidecar
+            if key not in self._sidecars:
+                self._sidecars[key] = _Sidecar(key)
+            each = wanted[key] = self._sidecars[key]
+            if each.buffer is not buffer or each.identity != _identity(request):
+                each.begin(buffer, request)
+            each.used_s = now_s
+        standing = [each for key, each in self._sidecars.items() if key not in wanted]
+        for each in standing:
+            each.buffer = each.identity = None
+        if len(standing) > STANDING_MAX:
+            standing.sort(key=lambda each: each.used_s)
+            for each in standing[:-STANDING_MAX]:
+                self._leave(each)
+        return list(wanted.values())
+
+    def _reads(self, each: _Sidecar) -> bool:
+        request = each.request()
+        return each.is_assigned and not each.paused and request is not None and request.is_open
+
+    # ---- what a sidecar holds -------------------------------------------------------------------
+
+    def _must_ask(self, each: _Sidecar) -> bool:
+        request, now_s = each.request(), self._clock()
+        if request is None or request.is_open or now_s < each.ask_s:
             return False
-        topic, partition = request.sidecar
+        told = each.told
+        is_believed = told is not None and now_s - told.at_s <= BELIEVED_S
+        return not is_believed or self._end_of(each) <= request.last_offset
+
+    def _end_of(self, each: _Sidecar) -> int:
+        told = 0 if each.told is None else each.told.end
+        if not each.is_assigned or self._consumer is None:
+            return told
+        # Who fetches is told the end with the records: mostly nobody has to ask for it.
+        with suppress(KafkaException):
+            return max(told, self._consumer.get_watermark_offsets(each.kafka(), cached=True)[1])
+        return told
+
+    def _ask(self, due: Sequence[_Sidecar]) -> bool:
+        # Returns whether brokers were asked.
+        if not due:
+            return False
+        began_s = self._clock()
+        for each in due:
+            each.ask_s = began_s + AGAIN_S  # Whatever is raised below.
+        keys = {each.key for each in due}
+        starts = self._log.each_start_offset(keys, timeout_s=ANSWER_S)
+        led = {key for key in keys if isinstance(starts[key], int)}
+        ends = self._log.each_end_offset(led, timeout_s=ANSWER_S) if led else {}
+        ids: Mapping[str, str] = {}
         try:
-            start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
-            end = self._log.end_offset(topic, partition, timeout_s=ANSWER_S)
-        except UnknownTopicError:
-            # To brokers that have not heard of it yet, or it was deleted.
-            start, end = 0, 0
-        except BrokerError as error:
+            if led:
+                ids = self._log.topic_ids(sorted({t for t, _ in led}), timeout_s=ANSWER_S)
+        except LogtxError as unanswered:
+            ends = dict.fromkeys(led, unanswered)
+        now_s = self._clock()
+        for each in due:
+            start, end = starts[each.key], ends.get(each.key, 0)
+            each.ask_s = now_s + AGAIN_S
+            if isinstance(start, int) and isinstance(end, int):
+                self._tell(each, _Told(start, end, ids.get(each.key[0], ""), now_s))
+                continue
+            error = start if isinstance(start, LogtxError) else end
+            assert isinstance(error, LogtxError)
+            if isinstance(error, UnknownTopicError):
+                # To brokers that have not heard of it yet, or it was deleted.
+                self._stop(each)
+                self._tell(each, _Told(0, 0, "", now_s))
+                continue
             # It may have no leader: as long as that took, the others are served.
-            asked_s = self._clock()
-            each.ask_s = asked_s + max(AGAIN_S, asked_s - now_s)
-            _LOG.warning("sidecar_not_told topic=%s partition=%d error=%s", topic, partition, error)
-            return True
-        each.ask_s = self._clock() + AGAIN_S
-        if start <= request.next_offset and end <= request.last_offset:
-            each.short_s = each.short_s or now_s
-            if now_s - each.short_s < CONFIRM_S:
-                return True  # A former leader may tell an end of the past.
-            _LOG.warning("sidecar_short topic=%s partition=%d end=%d", topic, partition, end)
-        each.buffer.open_stream(request, start, end)
-        opened = each.buffer.stream_wanted()
-        if opened is not None and opened.is_open and _identity(opened) == each.identity:
-            self._assign(each, opened)
+            each.ask_s = now_s + max(AGAIN_S, now_s - began_s)
+            self._refused(each, error.args[0], now_s)
         return True
 
-    def _assign(self, each: _Range, request: StreamRequest) -> None:
+    def _tell(self, each: _Sidecar, told: _Told) -> None:
+        before = "" if each.told is None else each.told.topic_id
+        if "" not in (before, told.topic_id) and before != told.topic_id:
+            self._stop(each)  # What it fetched was of another topic.
+        each.told = told
+
+    def _refused(self, each: _Sidecar, error: KafkaError, now_s: float) -> None:
+        topic, partition = each.key
+        _LOG.warning("sidecar_refused topic=%s partition=%d error=%s", topic, partition, error)
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            each.denied_s = each.denied_s or now_s
+
+    # ---- serving a pointer ----------------------------------------------------------------------
+
+    def _serve(self, each: _Sidecar) -> bool:
+        # Returns whether its buffer was given something.
+        request = each.request()
+        served = request is not None and not request.is_open and self._open(each, request)
+        while self._push(each):
+            served = True
+        request = each.request()
+        if request is not None and request.is_open:
+            self._place(each, request)
+        return served
+
+    def _open(self, each: _Sidecar, request: StreamRequest) -> bool:
+        now_s, told, buffer = self._clock(), each.told, each.buffer
+        assert buffer is not None
+        if each.denied_s is not None and now_s - each.denied_s >= CONFIRM_S:
+            buffer.refuse_stream(request, self._denied(each))
+            return True
+        if told is None or now_s - told.at_s > BELIEVED_S:
+            return False
+        end = self._end_of(each)
+        if told.start <= request.next_offset and end <= request.last_offset:
+            each.short_s = each.short_s or now_s
+            if now_s - each.short_s < CONFIRM_S:
+                return False  # A former leader may tell an end of the past.
+            _LOG.warning("sidecar_short topic=%s partition=%d end=%d", *each.key, end)
+        buffer.open_stream(request, told.start, end, told.topic_id)
+        return True
+
+    def _denied(self, each: _Sidecar) -> str:
+        topic, log = each.key[0], self._log
+        mend = grant(log.bootstrap_servers, log.principal, ["READ"], topic=topic)
+        return f"this consumer may not READ topic {topic}: give it the right with: {mend}"
+
+    def _push(self, each: _Sidecar) -> bool:
+        # Returns whether its buffer took something from the window.
+        request = each.request()
+        if request is None or not request.is_open:
+            return False
+        if not each.first <= request.next_offset < each.next_offset:
+            return False
+        stop = min(each.next_offset, request.last_offset + 1)
+        records = each.between(request.next_offset, stop)
+        assert each.buffer is not None
+        try:
+            each.buffer.push_stream(request, cast(Sequence[Record], records), stop)
+        except SystemError:
+            # confluent-kafka raises it for the name of a header that is not UTF-8.
+            for run in readable_runs(records):
+                each.buffer.push_stream(request, run, run[-1].offset() + 1)
+        return True
+
+    def _place(self, each: _Sidecar, request: StreamRequest) -> None:
+        # Makes the consumer read on for what the window does not have.
+        consumer, at = self._open_consumer(), request.next_offset
+        place = KafkaPartition(*each.key, at)
+        if not each.is_assigned:
+            consumer.incremental_assign([place])
+            each.is_assigned, each.paused = True, False
+            each.clear(at)
+        elif not each.next_offset <= at <= each.next_offset + PASS_MAX:
+            try:
+                consumer.seek(place)
+            except KafkaException:
+                # librdkafka can't seek right behind an assignment.
+                consumer.incremental_unassign([place])
+                consumer.incremental_assign([place])
+            each.clear(at)
+        ahead_bytes = request.ahead * each.record_bytes
+        self._pause(each, request.ahead > AHEAD_MAX_RECORDS or ahead_bytes > AHEAD_MAX_BYTES)
+
+    def _pause(self, each: _Sidecar, paused: bool) -> None:
+        if each.is_assigned and paused != each.paused:
+            consumer = self._open_consumer()
+            (consumer.pause if paused else consumer.resume)([each.kafka()])
+            each.paused = paused
+
+    def _open_consumer(self) -> LogConsumer:
         if self._consumer is None:
             self._consumer = self._log.consumer(self._settings)
-        self._consumer.incremental_assign([KafkaPartition(*each.key, request.next_offset)])
-        each.is_assigned, each.paused = True, False
+        return self._consumer
 
-    def _slice(self, timeout_s: float) -> None:
-        assert self._consumer is not None
-        first = self._consumer.poll(timeout_s)
+    # ---- fetching -------------------------------------------------------------------------------
+
+    def _slice(self, timeout_s: float, limit: int) -> None:
+        consumer = self._open_consumer()
+        first = consumer.poll(timeout_s)
         if first is None:
             return
-        batch = [first, *self._consumer.consume(SLICE_RECORDS, 0)]
+        batch = [first, *consumer.consume(limit, 0)]
         for key, run in groupby(batch, lambda m: (m.topic(), m.partition())):
-            each = self._ranges.get(cast(TopicPartition, key))
+            each = self._sidecars.get(cast(TopicPartition, key))
             if each is None or not each.is_assigned:
-                continue  # Of a range that is read no more.
+                continue  # Of one that is read no more.
             records = []
             for message in run:
                 error = message.error()
@@ -191,45 +444,64 @@ class SidecarReader:
                 else:
                     self._event(each, error)
             if records and each.is_assigned:
-                self._push(each, records)
+                each.denied_s = None
+                each.take_in(records)
+                while self._push(each):
+                    pass
+                if each.buffer is None and each.excess >= 0:
+                    self._pause(each, True)  # Nobody needs more for now.
+                each.trim()
 
-    def _push(self, each: _Range, records: Sequence[Message]) -> None:
-        request = each.buffer.stream_wanted()
-        if request is None or _identity(request) != each.identity:
-            return
-        upto = cast(int, records[-1].offset()) + 1
-        each.buffer.push_stream(request, cast(Sequence[Record], records), upto)
-        if each.buffer.stream_wanted() is None:
-            self._drop(each)
-
-    def _event(self, each: _Range, error: KafkaError) -> None:
-        topic, partition = each.key
-        _LOG.warning("sidecar_read_error topic=%s partition=%d error=%s", topic, partition, error)
+    def _event(self, each: _Sidecar, error: KafkaError) -> None:
         # Deleted while we read, or a passing error: the next step looks again where it begins.
-        self._drop(each)
-        self._ask_s[each.key] = each.ask_s
-        each.buffer.reopen_stream()
+        now_s = self._clock()
+        self._refused(each, error, now_s)
+        self._stop(each)
+        each.told, each.ask_s = None, now_s + AGAIN_S
+        if each.buffer is not None:
+            each.buffer.reopen_stream()
 
-    def _drop(self, each: _Range) -> None:
-        if self._ranges.get(each.key) is each:
-            del self._ranges[each.key]
+    # ---- the end of it --------------------------------------------------------------------------
+
+    def _stop(self, each: _Sidecar) -> None:
+        """Stops reading a partition, and forgets what was fetched."""
+        each.clear()
         if each.is_assigned and self._consumer is not None:
+            # A pause outlives the assignment: whatever is read next here would never be fetched.
+            self._pause(each, False)
             each.is_assigned = False
-            place = [KafkaPartition(*each.key)]
-            if each.paused:
-                # A pause outlives the assignment: the next range here would never be fetched.
-                self._consumer.resume(place)
-                each.paused = False
-            self._consumer.incremental_unassign(place)
+            self._consumer.incremental_unassign([each.kafka()])
+
+    def _leave(self, each: _Sidecar) -> None:
+        self._stop(each)
+        del self._sidecars[each.key]
+
+    def tidy(self) -> None:
+        """Stops reading partitions that nobody has wanted for a while. Call it now and then."""
+        last_s = self._clock() - STANDS_S
+        idle = [each for each in self._sidecars.values() if each.used_s <= last_s]
+        self._leave_all([each for each in idle if each.request() is None])
 
     def forget(self, buffer: PartitionBuffer) -> None:
         """Stops reading for a buffer whose partition is no longer read."""
-        for each in [e for e in self._ranges.values() if e.buffer is buffer]:
-            self._drop(each)
+        self._leave_all([e for e in self._sidecars.values() if e.buffer is buffer])
+
+    def _leave_all(self, sidecars: Sequence[_Sidecar]) -> None:
+        if not sidecars:
+            return
+        try:
+            with self._moving():
+                for each in sidecars:
+                    self._leave(each)
+        except KafkaException as error:
+            # Another consumer will be opened, without them.
+            _LOG.warning("sidecars_not_left error=%s", error)
+            for each in sidecars:
+                self._sidecars.pop(each.key, None)
 
     def close(self) -> None:
         """Closes the second consumer."""
-        self._ranges.clear()
+        self._sidecars.clear()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -237,3 +509,7 @@ class SidecarReader:
 
 def _identity(request: StreamRequest) -> tuple[bytes, int]:
     return request.txid, request.pointer_offset
+
+
+def _offset_of(message: Message) -> int:
+    return cast(int, message.offset())

@@ -10,12 +10,13 @@ state".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from .places import PartitionId
 from .record_type import RecordType
-from .spans import Span
+from .spans import Span, SpanMap
 from .value import value
 
 
@@ -34,6 +35,15 @@ class Acks:
 
     partition: PartitionId
     spans: tuple[Span, ...]
+
+
+def joined(acks: Iterable[Acks]) -> tuple[Acks, ...]:
+    """Returns the same messages, each partition once and in as few spans as possible."""
+    spans: dict[PartitionId, SpanMap[bool]] = {}
+    for each in acks:
+        for span in each.spans:
+            spans.setdefault(each.partition, SpanMap()).put(span, True)
+    return tuple(Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items())
 
 
 @value(frozen=True, slots=True, kw_only=True)

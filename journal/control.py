@@ -141,6 +141,9 @@ class Marker(Lazy):
     """On a pointer: an end of this partition that was told before the decision. So the first
     pointer of its TxId stands at or behind it. Part of the decision: all copies of a pointer say
     the same."""
+    sidecar_id: str = ""
+    """On a pointer: id of the sidecar's topic, as far as the coordinator knew; "" if it did not. As
+    with `topic_id`, the records may be in another one all the same."""
     pointer: int | None = None
     """On a sidecar's COMMITTED marker: offset of the pointer in the main partition; None if it is
     not known."""
@@ -232,6 +235,7 @@ def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> by
         topic_id=marker.topic_id,
         sidecar=[*map(_wire_range, marker.sidecar)],
         since=marker.since,
+        sidecar_id=marker.sidecar_id,
         pointer=marker.pointer,
     )
     return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
@@ -302,6 +306,7 @@ def decode_control(raw: bytes | None) -> Marker | DataControl | ModeRecord:
     marker.topic_id = wire.topic_id  # type: ignore[misc]
     marker.sidecar = sidecar  # type: ignore[misc]
     marker.since = wire.since  # type: ignore[misc]
+    marker.sidecar_id = wire.sidecar_id  # type: ignore[misc]
     marker.pointer = wire.pointer if wire.HasField("pointer") else None  # type: ignore[misc]
     marker.unread = (_partitions, raw, 1)  # type: ignore[misc]
     return marker

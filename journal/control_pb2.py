@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogtx/journal/control.proto\x12\rlogtx.journal\"\xdd\x03\n\x05TxCtl\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.logtx.journal.TxCtl.Kind\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\x06\x12\x15\n\x08sequence\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0f\x63ommit_sequence\x18\x04 \x01(\x04\x12\n\n\x02hw\x18\x05 \x01(\x04\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x32\n\npartitions\x18\x07 \x03(\x0b\x32\x1e.logtx.journal.TopicPartitions\x12,\n\x08\x62ranches\x18\x08 \x03(\x0b\x32\x1a.logtx.journal.BranchRange\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x10\n\x08topic_id\x18\n \x01(\t\x12+\n\x07sidecar\x18\x10 \x03(\x0b\x32\x1a.logtx.journal.BranchRange\x12\r\n\x05since\x18\x11 \x01(\x04\x12\x14\n\x07pointer\x18\x12 \x01(\x04H\x01\x88\x01\x01\"R\n\x04Kind\x12\x08\n\x04\x44\x41TA\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x12\n\n\x06PLACES\x10\x03\x12\x0b\n\x07MARKERS\x10\x04\x12\x0b\n\x07POINTER\x10\x05\x42\x0b\n\t_sequenceB\n\n\x08_pointerJ\x04\x08\x0b\x10\x10\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\"W\n\x0b\x42ranchRange\x12\x0e\n\x06\x62ranch\x18\x01 \x01(\x06\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogtx/journal/control.proto\x12\rlogtx.journal\"\xf1\x03\n\x05TxCtl\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.logtx.journal.TxCtl.Kind\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\x06\x12\x15\n\x08sequence\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0f\x63ommit_sequence\x18\x04 \x01(\x04\x12\n\n\x02hw\x18\x05 \x01(\x04\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x32\n\npartitions\x18\x07 \x03(\x0b\x32\x1e.logtx.journal.TopicPartitions\x12,\n\x08\x62ranches\x18\x08 \x03(\x0b\x32\x1a.logtx.journal.BranchRange\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x10\n\x08topic_id\x18\n \x01(\t\x12+\n\x07sidecar\x18\x10 \x03(\x0b\x32\x1a.logtx.journal.BranchRange\x12\r\n\x05since\x18\x11 \x01(\x04\x12\x12\n\nsidecar_id\x18\x13 \x01(\t\x12\x14\n\x07pointer\x18\x12 \x01(\x04H\x01\x88\x01\x01\"R\n\x04Kind\x12\x08\n\x04\x44\x41TA\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x12\n\n\x06PLACES\x10\x03\x12\x0b\n\x07MARKERS\x10\x04\x12\x0b\n\x07POINTER\x10\x05\x42\x0b\n\t_sequenceB\n\n\x08_pointerJ\x04\x08\x0b\x10\x10\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\r\"W\n\x0b\x42ranchRange\x12\x0e\n\x06\x62ranch\x18\x01 \x01(\x06\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,11 +32,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logtx.journal.control_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TXCTL']._serialized_start=47
-  _globals['_TXCTL']._serialized_end=524
-  _globals['_TXCTL_KIND']._serialized_start=411
-  _globals['_TXCTL_KIND']._serialized_end=493
-  _globals['_TOPICPARTITIONS']._serialized_start=526
-  _globals['_TOPICPARTITIONS']._serialized_end=578
-  _globals['_BRANCHRANGE']._serialized_start=580
-  _globals['_BRANCHRANGE']._serialized_end=667
+  _globals['_TXCTL']._serialized_end=544
+  _globals['_TXCTL_KIND']._serialized_start=431
+  _globals['_TXCTL_KIND']._serialized_end=513
+  _globals['_TOPICPARTITIONS']._serialized_start=546
+  _globals['_TOPICPARTITIONS']._serialized_end=598
+  _globals['_BRANCHRANGE']._serialized_start=600
+  _globals['_BRANCHRANGE']._serialized_end=687
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TxCtl(_message.Message):
-    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch", "topic_id", "sidecar", "since", "pointer")
+    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch", "topic_id", "sidecar", "since", "sidecar_id", "pointer")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DATA: _ClassVar[TxCtl.Kind]
@@ -35,6 +35,7 @@ class TxCtl(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     SIDECAR_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    SIDECAR_ID_FIELD_NUMBER: _ClassVar[int]
     POINTER_FIELD_NUMBER: _ClassVar[int]
     kind: TxCtl.Kind
     branch: int
@@ -48,8 +49,9 @@ class TxCtl(_message.Message):
     topic_id: str
     sidecar: _containers.RepeatedCompositeFieldContainer[BranchRange]
     since: int
+    sidecar_id: str
     pointer: int
-    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., sidecar: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., since: _Optional[int] = ..., pointer: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., sidecar: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., since: _Optional[int] = ..., sidecar_id: _Optional[str] = ..., pointer: _Optional[int] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
     __slots__ = ("topic", "partitions")

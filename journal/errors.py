@@ -360,7 +360,8 @@ class AckOutOfRangeError(LogtxError):
 
 
 class NotHeldError(LogtxError):
-    """The consumer does not hold this message: it acknowledged it, or was never given it."""
+    """The consumer does not hold this message: it acknowledged it, was never given it, or another
+    one has it by now."""
 
     kafka_code = KafkaError._INVALID_ARG
 
@@ -492,6 +493,12 @@ class TornTransactionError(ConsumerError):
     """
 
     kafka_code = KafkaError.OFFSET_OUT_OF_RANGE
+
+
+class NotAuthorizedError(ConsumerError):
+    """A right to read is missing; the message names it, and what gives it. Then start again."""
+
+    kafka_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 class SpillError(ConsumerError):

@@ -132,6 +132,11 @@ class SpanMap(Generic[V]):
         first, last = self._overlapping(span)
         return first < last
 
+    def has(self, span: Span, value: V) -> bool:
+        """Returns whether a message of the span has this value."""
+        first, last = self._overlapping(span)
+        return any(self._values[index] == value for index in range(first, last))
+
     def free(self, span: Span) -> list[Span]:
         """Returns what of a span has no value, in order."""
         found, lo = [], span.lo

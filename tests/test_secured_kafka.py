@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
     AclBinding,
     AclBindingFilter,
@@ -37,10 +38,14 @@ from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.journal.errors import (
     BrokerError,
     LogtxError,
+    NotAuthorizedError,
     UnsupportedTopicError,
 )
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, OFFSETS_TOPIC
+from logtx.journal.sidecar import sidecar_of
+
+from .consumer.logs import Transactions
 
 pytestmark = pytest.mark.kafka
 
@@ -314,6 +319,41 @@ def test_a_right_that_a_client_lacks_is_named(kafka: LocalKafka, acls: Acls) -> 
     while "AUTHORIZATION" in look_up():
         assert time.monotonic() < deadline_s
     log.close()
+
+
+@pytest.mark.parametrize("operations", [(), ("DESCRIBE",)])
+def test_a_right_on_a_sidecar_that_a_consumer_lacks_is_named(
+    kafka: LocalKafka,
+    acls: Acls,
+    monkeypatch: pytest.MonkeyPatch,
+    operations: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("logtx.consumer.sidecar_read.CONFIRM_S", 1.0)
+    topic = f"aside-{len(operations)}"
+    direct = KafkaLog({"bootstrap.servers": kafka.direct_servers})
+    for each in (topic, sidecar_of(topic)):
+        direct.create_topic(each, partitions=1)
+    written = Transactions(direct)
+    txid = written.begin()
+    written.write(txid, sidecar_of(topic), [b"aside"])
+    written.mark(txid, topic)
+    acls.give("app", [Right("topic", topic, ("READ",)), Right("group", GROUP, ("READ",))])
+    acls.give("app", [Right("topic", sidecar_of(topic), operations)])
+    time.sleep(1)  # Else a right may come to be heeded in the middle.
+    settings = {**SECURITY.client_settings("app"), "bootstrap.servers": kafka.bootstrap_servers}
+    settings |= {"group.id": GROUP, "auto.offset.reset": "earliest"}
+    with logtx.Consumer(settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(NotAuthorizedError, match=f"--operation Read --topic {topic}[.]_txnlog"):
+            consumer.poll(20)
+    acls.give("app", [Right("topic", sidecar_of(topic), ("READ",))])
+    monkeypatch.setattr("logtx.consumer.sidecar_read.CONFIRM_S", 10.0)
+    with logtx.Consumer(settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.value() == b"aside"
+    direct.close()
 
 
 def test_a_right_that_spark_lacks_is_named_before_the_job(kafka: LocalKafka, acls: Acls) -> None:

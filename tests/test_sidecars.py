@@ -360,3 +360,53 @@ def test_a_sidecar_with_a_retention_is_refused_with_the_remedy(
     with pytest.raises(UnsupportedTopicError, match=r"--add-config retention.ms=-1"):
         txn.produce(topic, "x", partition=0)
     txn.abort()
+
+
+@pytest.mark.parametrize("mend", ["--alter", "--delete"])
+def test_a_sidecar_that_survived_a_topic_with_more_partitions_is_refused_with_the_remedy(
+    log: Log,
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    transport: str,
+    mend: str,
+) -> None:
+    """Its partitions would take records by key that no partition of the topic can point to."""
+    if transport == "mock":
+        pytest.skip("topics of librdkafka's mock cluster all have as many partitions")
+    monkeypatch.setattr("logtx.coordinator.server.sidecars.CONFIRM_S", 0.2)
+    topic = make_topic()
+    log.create_topic(sidecar_of(topic), partitions=3, settings={"retention.ms": "-1"})
+    txn = producer.begin_transaction(sidecar=True)
+    with pytest.raises(UnsupportedTopicError, match=f"{mend} --topic {topic}"):
+        txn.produce(topic, "x", "key")
+    txn.abort()
+    if mend == "--alter":
+        log.raise_partitions(topic, 3)
+    else:
+        log.delete_topic(sidecar_of(topic))
+    with producer.begin_transaction(sidecar=True) as txn:
+        txn.produce(topic, "x", "key")
+    partitions = range(log.partition_count(topic))
+    assert values(consumer(topic, *partitions), 1) == [b"x"]
+
+
+def test_a_rewind_goes_on_in_the_sidecar_where_the_committed_steps_ended(
+    producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
+    """The coordinator keeps no offset in a sidecar: without it, all is read again, and skipped."""
+    topic = make_topic()
+    committed(producer, topic, *(str(n) for n in range(50)))
+    reader = consumer(topic, offsets_storage="transactions")
+    found: list[bytes] = []
+    for share in (10, 20):
+        found += [m.value() for m in reader.consume(share, TIMEOUT_S)]
+        with producer.begin_transaction() as txn:
+            txn.send_offsets(reader)
+    assert len(reader.consume(5, TIMEOUT_S)) == 5
+    read = reader.stats()["sidecar_records"]
+    reader.rewind()
+    found += values(reader, 20)
+    assert found == [str(n).encode() for n in range(50)]
+    assert reader.stats()["sidecar_records"] == read + 20

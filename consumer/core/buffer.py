@@ -387,12 +387,14 @@ class PartitionBuffer(SettlingQueue):
 
     def _commit(self, entry: EndedTransaction, pending: PendingTransaction | None) -> None:
         ranges = entry.marker.branches
-        if not ranges:
+        pointed = entry if isinstance(entry, PointedTransaction) else None
+        if not ranges or (pointed and self._delivered_before(entry) >= entry.stated):
+            # Nothing that is due lies here; what was delivered of it may be gone (trap 117).
             if pending is not None:
-                self.counters.late_records += pending.count
+                self.counters.late_records += 0 if ranges else pending.count
                 self._pending_map.discard(pending)
-            if isinstance(entry, PointedTransaction):
-                self._commit_pointer(entry)
+            if pointed is not None:
+                self._commit_pointer(pointed)
         elif pending is None and entry.is_foreign:
             # Were any of its records here, it would be no marker of another topic: a log that was
             # copied with other offsets, or is damaged, must not pass for an empty one.

@@ -30,6 +30,8 @@ class Given:
     partition: PartitionId
     span: Span
     delivery_count: int
+    identity: int = 0
+    """Tells the application's object from that of another message: see `Holdings.is_another`."""
 
 
 class Holdings:
@@ -37,21 +39,30 @@ class Holdings:
 
     def __init__(self) -> None:
         """Holds nothing."""
-        self._unread: deque[Lease] = deque()
+        self._unread: deque[tuple[Lease, float]] = deque()
+        """(lease, until when it is this consumer's), the caller's time in seconds."""
         self._lease: Lease | None = None
+        self.until_s = 0.0
+        """Until when the lease that is read is this consumer's."""
         self._at = MessageId(0)
         self._given: dict[RecordKey, Given] = {}
+        self._ids: dict[str, set[str]] = {}
+        """Topic → the ids of the topics of this name of which messages were given out."""
 
-    def leased(self, leases: Iterable[Lease]) -> None:
-        """Takes leases."""
-        self._unread.extend(leases)
+    def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
+        """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
+        self._unread.extend((lease, now_s + lease.left_ms / 1000) for lease in leases)
 
-    def begin(self) -> Lease | None:
-        """Returns the next lease to read; None if there is none. The one before must be ended."""
+    def begin(self, now_s: float = 0.0) -> Lease | None:
+        """Returns the next lease to read; None if there is none. The one before must be ended.
+
+        Passes over those that are over: others have their messages, or are asked for them.
+        """
         assert self._lease is None, "one lease at a time is read"
-        if self._unread:
-            self._lease = self._unread.popleft()
-            self._at = self._lease.span.lo
+        while self._lease is None and self._unread:
+            lease, until_s = self._unread.popleft()
+            if until_s > now_s:
+                self._lease, self._at, self.until_s = lease, lease.span.lo, until_s
         return self._lease
 
     @property
@@ -59,12 +70,13 @@ class Holdings:
         """The lease that is being read."""
         return self._lease
 
-    def give(self, key: RecordKey, message: MessageId) -> None:
-        """Notes that a message of the lease is given out."""
+    def give(self, key: RecordKey, message: MessageId, identity: int = 0) -> None:
+        """Notes that a message of the lease is given out, as the object of this `id`."""
         lease = self._lease
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
-        self._given[key] = Given(lease.partition, span, lease.delivery_count)
+        self._given[key] = Given(lease.partition, span, lease.delivery_count, identity)
+        self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
         self._at = message.behind
 
     def end(self) -> Acks | None:
@@ -85,6 +97,16 @@ class Holdings:
         return Acks(lease.partition, (Span(start, self._at),)) if start < self._at else None
 
     # ---- acknowledgements -----------------------------------------------------------------------
+
+    def is_another(self, key: RecordKey, identity: int) -> bool:
+        """Returns whether the message that has this name is another one than the object of an `id`:
+        the topic was created anew, and the object may be a message of the former one (trap 111).
+
+        While nothing is created anew, a copy of a message is as good.
+        """
+        given = self._given.get(key)
+        is_ambiguous = len(self._ids.get(key[0], ())) > 1
+        return given is not None and is_ambiguous and given.identity != identity
 
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""
@@ -113,7 +135,7 @@ class Holdings:
     def take_unread(self) -> list[Acks]:
         """Returns what was not given out, and holds it no more. Ends the lease that is read."""
         rest = self.end()
-        found = [Acks(lease.partition, (lease.span,)) for lease in self._unread]
+        found = [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         self._unread.clear()
         return ([] if rest is None else [rest]) + found
 
@@ -123,7 +145,7 @@ class Holdings:
         """Returns all that it works on, given out or not, by partition."""
         spans: dict[PartitionId, SpanMap[bool]] = {}
         named = [(each.partition, each.span) for each in self._given.values()]
-        named += [(lease.partition, lease.span) for lease in self._unread]
+        named += [(lease.partition, lease.span) for lease, _ in self._unread]
         if self._lease is not None and self._at < self._lease.span.hi:
             named.append((self._lease.partition, Span(self._at, self._lease.span.hi)))
         for partition, span in named:
@@ -133,7 +155,7 @@ class Holdings:
             for partition, found in spans.items()
         )
 
-    def attached(self, leases: Iterable[Lease]) -> bool:
+    def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> bool:
         """Takes what it still has, after it attached with what it held.
 
         Messages that it gave out stay as they are: whoever acknowledges one first has it. What it
@@ -142,16 +164,18 @@ class Holdings:
         Returns:
             Whether it may go on with the lease that it reads.
         """
-        granted: dict[PartitionId, SpanMap[int]] = {}
+        granted: dict[PartitionId, SpanMap[tuple[int, float]]] = {}
         for lease in leases:
-            granted.setdefault(lease.partition, SpanMap()).put(lease.span, lease.number)
+            own = lease.number, now_s + lease.left_ms / 1000
+            granted.setdefault(lease.partition, SpanMap()).put(lease.span, own)
         unread, self._unread = self._unread, deque()
-        for lease in unread:
+        for lease, _ in unread:
             here = granted.get(lease.partition, SpanMap())
-            for span, number in here.within(lease.span):
-                self._unread.append(replace(lease, number=number, span=span))
+            for span, (number, until_s) in here.within(lease.span):
+                self._unread.append((replace(lease, number=number, span=span), until_s))
         reading = self._lease
         if reading is None or self._at >= reading.span.hi:
             return True
-        here = granted.get(reading.partition, SpanMap())
-        return not here.free(Span(self._at, reading.span.hi))
+        here, rest = granted.get(reading.partition, SpanMap()), Span(self._at, reading.span.hi)
+        self.until_s = min((until_s for _, (_, until_s) in here.within(rest)), default=self.until_s)
+        return not here.free(rest)

@@ -25,12 +25,19 @@ no earlier marker was there. Instead:
 5. *A pointer below its own `since`*, in a log that lost its end, counts as if `since` were its
    offset.
 6. *All or nothing.* Before the first record is delivered the sidecar must hold first and last
-   offset; while they are read the accepted records are counted, and one too few or too many is an
-   IntegrityError at that place. It may come when a part is delivered, unlike with markers: only a
-   broker that lost acknowledged records in the middle can cause it.
+   offset, and have the id that the pointer names; while they are read the accepted records are
+   counted, and one too few or too many is an IntegrityError at that place. It may come when a part
+   is delivered, unlike with markers: only a broker that lost acknowledged records in the middle can
+   cause it. A sidecar of another id may be one that was deleted and created anew, and has grown
+   past those offsets. Or the records are in it all the same, as the coordinator learnt of it late.
+   So they are all counted before one is delivered (trap 118).
 7. *Positions.* o2 is the pointer's offset, o3 counts the records delivered, those of the main
-   partition first. Nothing of it holds o1 back. `Position.side` says where in the sidecar to go
-   on; without it a restarted reader reads from the first offset and skips, with the same result.
+   partition first. What lies in the sidecar does not hold o1 back, and what lies in the main
+   partition does until all is delivered. `Position.side` says where in the sidecar to go on;
+   without it a restarted reader reads from the first offset and skips, with the same result.
+8. *What is delivered in part* is delivered to its end, or stops the partition: it is neither passed
+   over as a copy nor skipped as torn (trap 116). Who has delivered what lies in the main partition
+   needs no more of that (trap 117).
 
 Source: PIP-31, "Sidecar Approach".
 """
@@ -39,12 +46,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
 from ...journal.control import OWN_BRANCH, TXID_HEADER, Marker, TopicPartition
-from ...journal.errors import MalformedHeaderError
+from ...journal.errors import MalformedHeaderError, SpillError
 from ...journal.position import Position
 from ...journal.sidecar import (
     in_sidecar,
@@ -111,7 +119,7 @@ class StreamRequest:
     last_offset: int
     """Last offset in the sidecar of a record that the pointer names."""
     is_open: bool
-    """Whether `PointedTransaction.open` has said that the sidecar holds the range."""
+    """Whether `open_stream` has said that the sidecar holds the range."""
     ahead: int
     """How many records of it are read and not taken."""
 
@@ -120,6 +128,7 @@ class PointedTransaction(EndedTransaction):
     """A committed transaction at its pointer. `stated` counts the records in the main partition."""
 
     __slots__ = (
+        "_before",
         "accepted",
         "fetched",
         "is_open",
@@ -142,6 +151,9 @@ class PointedTransaction(EndedTransaction):
         self.unsure = False
         """Whether an earlier pointer may have been below the main log's start."""
         self.is_open = False
+        """Whether the sidecar was said to hold the range."""
+        self._before: tuple[int, int, dict[int, Numbers]] | None = None
+        """While its records are counted: `next_side`, `accepted` and `numbers` of before that."""
         self.next_side = min(r.first_offset for r in marker.sidecar)
         """First offset in the sidecar that was not read."""
         self.fetched: deque[Record] = deque()
@@ -186,27 +198,56 @@ class PointedTransaction(EndedTransaction):
         self.available = self.stated + self.accepted
         self._settle()
 
-    def opened(self) -> None:
-        """Notes that the sidecar holds the range."""
+    def opened(self, *, counts_first: bool) -> None:
+        """Notes that the sidecar holds the range.
+
+        Args:
+            counts_first: whether it may be another sidecar. Then all that is due is read once
+                before any of it is delivered; `counted` follows.
+        """
         self.is_open = True
+        self._go_back()
+        if counts_first:
+            self._before = self.next_side, self.accepted, deepcopy(self.numbers)
         self._settle()
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether its records are read to be counted, and none is delivered yet."""
+        return self._before is not None
+
+    def counted(self) -> None:
+        """Notes that all that is due was read, and begins to read it again."""
+        self._go_back()
+        self._settle()
+
+    def _go_back(self) -> None:
+        if self._before is not None:
+            self.next_side, self.accepted, self.numbers = self._before
+            self._before = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the sidecar is known to hold what is due."""
+        return self.is_open and not self.is_counting
 
     def _settle(self) -> None:
         # What lies in the main partition waits, too, until the sidecar is known to hold the rest.
         done = self.taken == self.total
-        there = self.available > self.taken and self.is_open
+        there = self.available > self.taken and self.is_sure
         self.state = EntryState.READY if done or there else EntryState.STREAMING
 
     @property
     def may_begin(self) -> bool:
         # Without a record of it: those are read in its turn.
         is_settled = self.state in (EntryState.READY, EntryState.STREAMING)
-        return is_settled and (self.is_open or self.taken == self.total)
+        return is_settled and (self.is_sure or self.taken == self.total)
 
     @property
-    def is_read(self) -> bool:
-        """Whether nothing of it is left to be read in the sidecar."""
-        return self.taken == self.total or self.next_side > self.last_side
+    def is_wanted(self) -> bool:
+        """Whether it is known to be delivered, and something of it is to be read in the sidecar."""
+        is_settled = self.state in (EntryState.READY, EntryState.STREAMING)
+        return is_settled and self.taken < self.total and self.next_side <= self.last_side
 
     def request(self) -> StreamRequest:
         """Returns what is to be read next."""
@@ -237,6 +278,9 @@ class PointedTransaction(EndedTransaction):
 
         Returns:
             How many records were passed over.
+
+        Raises:
+            SystemError: confluent-kafka can't read a record's headers; nothing was taken in.
         """
         first, last = self.next_side, self.last_side
         if records and (records[0].offset() < first or records[-1].offset() > last):
@@ -244,12 +288,14 @@ class PointedTransaction(EndedTransaction):
         if not records:
             self.next_side = max(first, upto)
             return 0
+        # Consecutive records with equal headers go the same way, as in `PartitionBuffer._scan`. All
+        # are read before anything is changed: a header may be unreadable.
+        runs = [(h, [*alike]) for h, alike in groupby(records, type(records[0]).headers)]
         self.next_side = max(records[-1].offset() + 1, upto)
         found: list[Record] = []
         ranges = self.marker.sidecar
         own = ranges[0] if len(ranges) == 1 and ranges[0].branch == OWN_BRANCH else None
-        # Consecutive records with equal headers go the same way, as in `PartitionBuffer._scan`.
-        for headers, alike in groupby(records, type(records[0]).headers):
+        for headers, alike in runs:
             if own is not None and headers and len(headers) == 1:
                 if headers[0] == (TXID_HEADER, self.txid):
                     found.extend(alike)  # Of one branch, whose ends are those of the range.
@@ -274,6 +320,8 @@ class PointedTransaction(EndedTransaction):
     def _add(self, found: list[Record], deliver: Callable[[Record], Record]) -> None:
         left = self.skip - self.accepted
         self.accepted += len(found)
+        if self.is_counting:
+            return
         self.fetched.extend(map(deliver, found[left:] if left > 0 else found))
         self.available = self.stated + self.accepted
         self._settle()
@@ -285,10 +333,16 @@ class PointedTransaction(EndedTransaction):
         return bool(self.numbers)
 
     def advance(self, limit: int) -> Sequence[Record]:
-        """Returns up to `limit` of the records that are read, which count as taken from now on."""
+        """Returns up to `limit` of the records that are read, which count as taken from now on.
+
+        Raises:
+            SpillError: spilled records can't be read back.
+        """
         start = self.taken
         stop = min(start + limit, self.available)
         records = self.part(start, stop)
+        if len(records) != stop - start:
+            raise SpillError("spilled records are missing: start the consumer again")
         self.taken = start + len(records)
         self._settle()
         return records
@@ -299,8 +353,9 @@ class PointedTransaction(EndedTransaction):
         if start < self.stated:
             found = [*super().part(start, min(stop, self.stated))]
         fetched = self.fetched
-        found += [fetched.popleft() for _ in range(stop - max(start, self.stated))]
-        if stop > max(start, self.stated):
+        aside = [fetched.popleft() for _ in range(stop - max(start, self.stated))]
+        found += aside
+        if aside:
             self.side = None if self.is_numbered else side_behind(found[-1].offset())
         return found
 

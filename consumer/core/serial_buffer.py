@@ -34,9 +34,10 @@ from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
+from .held import HeldTransactions
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .placed_buffer import PlacedTransaction
-from .pointers import PointedTransaction, StreamRequest, with_side
+from .pointers import PointedTransaction, with_side
 from .shared import Shared
 
 PARTITION_BYTES: Final = 2
@@ -44,6 +45,9 @@ PARTITION_BYTES: Final = 2
 _READ_KEPT: Final = 1_000
 """Markers at or below the position that a buffer keeps in mind, about as many as it remembers
 delivered transactions. With fewer, an older position may not say which marker was read."""
+PIECE_RECORDS: Final = 2_000
+"""Most records of a transaction in a sidecar that `SerialBuffer.stream` returns at a time. What
+lies in the topic may be spilled: more of it take more memory, fewer cost more CPU."""
 
 
 class _Due(NamedTuple):
@@ -100,9 +104,8 @@ class SerialBuffer(PartitionBuffer):
         )
         self.journal_partition = journal_partition
         self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")
-        self._held: dict[RawTxId, EndedTransaction] = {}
-        """Committed transactions that are not let through yet, by marker, so by commit sequence."""
-        self._held_records = 0
+        self._held = HeldTransactions()
+        """Committed transactions that are not let through yet."""
         self._unsettled: dict[RawTxId, EndedTransaction] = {}
         """Transactions in `_held` that waited for a side read when last looked at."""
         self._parked = self._pending_map.view()
@@ -263,13 +266,7 @@ class SerialBuffer(PartitionBuffer):
                 self._parked.pop(raw, None)
                 self._pending_map.discard(entry.pending)
             return
-        last = next(reversed(self._held.values()), None)
-        self._held[raw] = entry
-        if last is not None and last.marker.commit_sequence > entry.marker.commit_sequence:
-            # Its place was told after the marker behind it was read.
-            by_sequence = sorted(self._held.items(), key=lambda i: i[1].marker.commit_sequence)
-            self._held = dict(by_sequence)
-        self._held_records += _weight(entry)
+        self._held.add(entry)
         if entry.state is EntryState.WAITING:
             self._unsettled[raw] = entry
 
@@ -288,23 +285,19 @@ class SerialBuffer(PartitionBuffer):
             self._pending_map.charge(list(still.values()))
 
     def _at_pointer(self) -> PointedTransaction | None:
+        """Returns the transaction of which something is to be read in the sidecar now, if any.
+
+        Without one whose turn it is, that is the first that waits for its turn: whether its sidecar
+        holds the range is told before any partition delivers of it. So it is delivered in all of
+        them, or in none.
+        """
         self._pass_finished()
         if self._queue:
             return super()._at_pointer()
         if self._handed is not None:
-            return self._handed
-        first = self.first()
-        return first if isinstance(first, PointedTransaction) else None
-
-    def stream_wanted(self) -> StreamRequest | None:
-        """Returns what is to be read in the sidecar, for a transaction whose turn it is.
-
-        For the first one that waits for its turn: whether its sidecar holds the range. That is told
-        before any partition delivers of it, so that it is delivered in all of them, or in none.
-        """
-        wanted = super().stream_wanted()
-        has_turn = bool(self._queue) or self._handed is not None
-        return wanted if wanted is None or has_turn or not wanted.is_open else None
+            return self._handed if self._handed.is_wanted else None
+        firsts = (e for e in self._held.firsts() if isinstance(e, PointedTransaction))
+        return next((e for e in firsts if e.is_wanted and not e.is_sure), None)
 
     def _waiting(self) -> Iterator[EndedTransaction]:
         unsettled = self._unsettled
@@ -313,7 +306,7 @@ class SerialBuffer(PartitionBuffer):
         return iter(list(unsettled.values()))
 
     def _undelivered(self) -> Iterator[EndedTransaction]:
-        return chain(super()._undelivered(), self._held.values())
+        return chain(super()._undelivered(), self._held)
 
     @property
     def ready(self) -> bool:
@@ -325,13 +318,13 @@ class SerialBuffer(PartitionBuffer):
         """Whether a collected transaction waits for a side read, or for its sidecar."""
         if next(self._waiting(), None) is not None:
             return True
-        entry = self._at_pointer() if self.stream_wanted() is not None else None
-        return entry is not None and not (entry.is_open and entry.available > entry.taken)
+        entry = self._at_pointer()
+        return entry is not None and not (entry.is_sure and entry.available > entry.taken)
 
     @property
     def queued_records(self) -> int:
         """Number of records of the collected transactions."""
-        return self._held_records
+        return self._held.records
 
     # ---- out ------------------------------------------------------------------------------------
 
@@ -339,20 +332,13 @@ class SerialBuffer(PartitionBuffer):
         """Returns the collected transaction of this TxId, if any."""
         return self._held.get(raw)
 
-    def first(self, journal: Journal | None = None) -> EndedTransaction | None:
-        """Returns the collected transaction of the lowest commit sequence, of a journal or any."""
-        held = self._held.values()
-        return next((e for e in held if journal in (None, e.journal)), None)
+    def first(self, journal: Journal) -> EndedTransaction | None:
+        """Returns a journal's collected transaction with the lowest commit sequence, if any."""
+        return self._held.first(journal)
 
     def release(self, journal: Journal, sequence: int) -> None:
         """Drops what is collected up to this commit sequence: none of it is due here any more."""
-        passed = []
-        for raw, entry in self._held.items():
-            if entry.journal == journal:
-                if entry.marker.commit_sequence > sequence:
-                    break
-                passed.append(raw)
-        for raw in passed:
+        for raw in self._held.upto(journal, sequence):
             self._finish(self._unhold(raw))
         while self._due and self._due[0].end.commit_sequence <= sequence:
             self._due.popleft()  # It went with a deleted topic.
@@ -362,7 +348,8 @@ class SerialBuffer(PartitionBuffer):
 
     def let_through(self, raw: RawTxId) -> None:
         """Lets a collected transaction through: from now on `take` returns its records."""
-        entry = self._held[raw]
+        entry = self._held.get(raw)
+        assert entry is not None, "it was collected"
         if entry.pending is not None:
             self._open_stream(entry)
         # It leaves `_held` last: if an exception came while it is in neither, `position` would lie
@@ -400,11 +387,14 @@ class SerialBuffer(PartitionBuffer):
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
         """Returns the records of a transaction that was handed over, from `taken` on.
 
-        Of one in a sidecar, only those that are read: call it again, and read on meanwhile, until
-        `taken` is `total`, or `error` says why there are no more.
+        Of one in a sidecar, only some of those that are read: call it again, and read on meanwhile,
+        until `taken` is `total`, or `error` says why there are no more.
+
+        Raises:
+            SpillError: spilled records can't be read back.
         """
         if isinstance(entry, PointedTransaction):
-            return entry.advance(entry.available) if entry.error is None else ()
+            return entry.advance(PIECE_RECORDS) if entry.error is None else ()
         if entry.pending is not None:
             self._open_stream(entry)
         stream = entry.stream
@@ -418,7 +408,6 @@ class SerialBuffer(PartitionBuffer):
 
     def _unhold(self, raw: RawTxId) -> EndedTransaction:
         entry = self._held.pop(raw)
-        self._held_records -= _weight(entry)
         self._unsettled.pop(raw, None)
         self._parked.pop(raw, None)
         return entry
@@ -430,7 +419,7 @@ class SerialBuffer(PartitionBuffer):
         if self._put_back is not None:
             return self._put_back
         self._pass_finished()
-        first = self.first()
+        first = self._first_held()
         if self._queue or first is None:
             return super().position()
         position = self._position(first.marker_offset, first.taken, self._met_taken, ())
@@ -444,14 +433,15 @@ class SerialBuffer(PartitionBuffer):
         met: Mapping[Journal, int],
         queue: Iterable[PlainRun | EndedTransaction],
     ) -> Position:
-        place = super()._position(o2, o3, met, [*queue, *self._held.values()])
+        place = super()._position(o2, o3, met, [*queue, *self._held])
         # Below the start's o2 nothing was let through, but decisions may have been passed over.
         read = {}
         for journal, sequences in self._read.items():
             if below := bisect_right(sequences, met.get(journal, -1)):
                 read[journal] = sequences[below - 1]
         place = replace(place, met=read, delivered=dict(met))
-        head = next((e for e in queue if isinstance(e, EndedTransaction)), None) or self.first()
+        ended = (e for e in queue if isinstance(e, EndedTransaction))
+        head = next(ended, None) or self._first_held()
         if not isinstance(head, PlacedTransaction) or not head.taken:
             return replace(place, passed=self._half_unseen)
         # It may end below the start's o2: an earlier life read on before it was told (trap 84).
@@ -465,6 +455,10 @@ class SerialBuffer(PartitionBuffer):
         passed = Passed(head.journal, met.get(head.journal, 0), head.taken)
         return replace(place, o3=0, passed=passed)
 
+    def _first_held(self) -> EndedTransaction | None:
+        # Below its first one, all that a journal decided is delivered: o2 is the lowest of these.
+        return min(self._held.firsts(), key=lambda e: e.marker_offset, default=None)
+
     @property
     def _half_unseen(self) -> Passed | None:
         # What the start says of a transaction that was delivered in part, until its place is known
@@ -476,16 +470,11 @@ class SerialBuffer(PartitionBuffer):
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
-        for entry in self._held.values():
+        for entry in self._held:
             self._finish(entry)
-        self._held.clear()
+        self._held = HeldTransactions()
         self._pending_map.drop(self._parked)
         super().close()
-
-
-def _weight(entry: EndedTransaction) -> int:
-    # What lies in a sidecar takes no memory; but pointers without number would.
-    return entry.stated + isinstance(entry, PointedTransaction)
 
 
 def _last_offset(end: Marker) -> int:

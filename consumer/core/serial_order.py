@@ -33,7 +33,7 @@ What would go wrong otherwise: traps 18, 23 and 63.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -206,6 +206,20 @@ class SerialOrder:
             self._decisions.appendleft(
                 CommitDecision(lowest, txid, NO_TIMESTAMP, tuple(sorted(entries)), max(unnamed, 0))
             )
+
+    def due_in(self, buffers: Buffers) -> Sequence[TopicPartition]:
+        """Returns those of our partitions in which the first decision is due."""
+        found = self._head(buffers)
+        return () if found is None else found[1]
+
+    def has_ended(self, buffers: Buffers) -> bool:
+        """Returns whether the first decision that is due has ended wherever it is due.
+
+        Then it waits neither for the journal nor for more of the data partitions. It may wait for a
+        side read, or for its sidecars.
+        """
+        found = self._head(buffers)
+        return found is not None and not self._missing(found, buffers)
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
         """Returns the partitions whose next marker the order waits for, which must be read on."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.errors import IntegrityError, TornTransactionError
+from ...journal.errors import IntegrityError, NotAuthorizedError, TornTransactionError
 from ...journal.position import Journal, Position
 from .counters import ConsumerCounters
 from .delivery_queue import DeliveryQueue
@@ -20,6 +21,9 @@ from .pending import PendingTransaction, PendingTransactionMap, Record
 from .pointers import PointedTransaction, StreamRequest
 from .ranges import Match, Verdict
 from .shared import Shared
+
+_ALL: Final = "the transaction"
+_ANEW: Final = "was deleted and created anew"
 
 
 class SettlingQueue(DeliveryQueue):
@@ -191,11 +195,8 @@ class SettlingQueue(DeliveryQueue):
             self._fail(entry, TornTransactionError(self._text(entry, text)))
 
     def _fail_lost(self, entry: EndedTransaction, what: str, without: str) -> None:
-        text = (
-            f"{what}; to go on without {without}, commit offset {entry.marker_offset + 1} for the"
-            " group and start again"
-        )
-        self._fail(entry, IntegrityError(self._text(entry, text)))
+        text = self._text(entry, f"{what}; {_go_on(entry, without)}")
+        self._fail(entry, IntegrityError(text))
 
     # ---- sidecars -------------------------------------------------------------------------------
 
@@ -213,31 +214,26 @@ class SettlingQueue(DeliveryQueue):
         entry.begin(self._delivered_before(entry), self._start.side if at_start else None)
 
     def _at_pointer(self) -> PointedTransaction | None:
-        """Returns the transaction whose records in the sidecar come next, if one's do."""
+        """Returns the transaction of which something is to be read in the sidecar now, if any."""
         self._pass_finished()
         head = self._queue[0] if self._queue else None
-        return head if isinstance(head, PointedTransaction) else None
+        return head if isinstance(head, PointedTransaction) and head.is_wanted else None
 
     def stream_wanted(self) -> StreamRequest | None:
         """Returns what is to be read in the sidecar for the transaction that comes next.
 
         None if nothing is to be read, also while it is not known whether it is delivered here.
         """
-        head = self._at_pointer()
-        if head is None or head.is_read or not head.total:
-            return None
-        return None if head.state is EntryState.FAILED else head.request()
+        entry = self._at_pointer()
+        return None if entry is None else entry.request()
 
     def _streaming(self, request: StreamRequest) -> PointedTransaction | None:
-        wanted = self.stream_wanted()
-        if wanted is None:
-            return None
         # What was asked before it was delivered, or passed over, counts no more.
-        asked = request.txid, request.pointer_offset
         entry = self._at_pointer()
-        return entry if asked == (wanted.txid, wanted.pointer_offset) else None
+        asked = request.txid, request.pointer_offset
+        return entry if entry is not None and asked == (entry.txid, entry.marker_offset) else None
 
-    def open_stream(self, request: StreamRequest, start: int, end: int) -> None:
+    def open_stream(self, request: StreamRequest, start: int, end: int, topic_id: str = "") -> None:
         """Answers a request: says what the sidecar holds. `push_stream` may follow.
 
         Args:
@@ -245,21 +241,37 @@ class SettlingQueue(DeliveryQueue):
             start: the sidecar's first offset.
             end: the sidecar's end, as a broker tells it who can't be behind: the records that a
                 pointer names were acknowledged before it was written.
+            topic_id: id of the sidecar's topic; "" if it is not known.
         """
         entry = self._streaming(request)
         if entry is None:
             return
-        if start > entry.next_side:
+        topic, partition = entry.sidecar
+        named = entry.marker.sidecar_id
+        is_another = bool(named and topic_id) and topic_id != named
+        if is_another and (start > entry.next_side or end <= entry.last_side):
+            self._fail_lost(entry, f"{topic} {_ANEW}", "the rest" if entry.taken else _ALL)
+        elif start > entry.next_side:
             self._settle_trimmed(entry, start)
         elif end <= entry.last_side:
-            topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] ends at {end}, and its records go up to {entry.last_side}:"
                 " the sidecar lost records"
             )
-            self._fail_lost(entry, text, "the transaction")
+            self._fail_lost(entry, text, _ALL)
         else:
-            entry.opened()
+            entry.opened(counts_first=is_another)
+
+    def refuse_stream(self, request: StreamRequest, why: str) -> None:
+        """Answers a request: the sidecar can't be read.
+
+        Args:
+            request: of `stream_wanted`; one that nothing waits for any more is ignored.
+            why: names the right that is missing.
+        """
+        entry = self._streaming(request)
+        if entry is not None:
+            self._fail(entry, NotAuthorizedError(self._text(entry, why)))
 
     def reopen_stream(self) -> None:
         """Lets the sidecar of what comes next be looked at again: reading it was refused."""
@@ -268,20 +280,27 @@ class SettlingQueue(DeliveryQueue):
             head.is_open = False
 
     def _settle_trimmed(self, entry: PointedTransaction, start: int) -> None:
+        topic, partition = entry.sidecar
+        text = (
+            f"{topic}[{partition}] begins at {start}, and its records at {entry.next_side}:"
+            " retention deleted a part of it"
+        )
+        mend = "Let the topic have no retention: retention.ms=-1, retention.bytes=-1"
+        if entry.taken:
+            # No copy, and nothing to skip: who passed over the rest would deliver it in part.
+            text += f", and {entry.taken} of its records are delivered"
+            go_on = _go_on(entry, "the rest")
+            self._fail(entry, TornTransactionError(self._text(entry, f"{text}; {go_on}. {mend}")))
+            return
         if entry.unsure:
             self.counters.copied_pointers += 1
         elif entry.marker_offset < self.torn_skip_below:
             self.counters.torn_transactions += 1
         else:
-            topic, partition = entry.sidecar
-            text = (
-                f"{topic}[{partition}] begins at {start}, and its records at {entry.next_side}:"
-                " retention deleted a part of it; torn.reset=skip goes on without it. Let the"
-                " topic have no retention: retention.ms=-1, retention.bytes=-1"
-            )
+            text += f"; torn.reset=skip goes on without it. {mend}"
             self._fail(entry, TornTransactionError(self._text(entry, text)))
             return
-        entry.taken = entry.total = entry.available = 0
+        entry.total = entry.available = 0
         entry.state = EntryState.READY
 
     def push_stream(self, request: StreamRequest, records: Sequence[Record], upto: int) -> None:
@@ -295,15 +314,28 @@ class SettlingQueue(DeliveryQueue):
         entry = self._streaming(request)
         if entry is None or not entry.is_open:
             return
-        before = entry.accepted
+        counts, before = entry.is_counting, entry.accepted
         deliver = partial(self._shared.relocate, self.partition)
-        self.counters.sidecar_passed += entry.push(records, upto, self._controls, deliver)
-        self.counters.sidecar_records += entry.accepted - before
+        passed = entry.push(records, upto, self._controls, deliver)
+        if not counts:
+            self.counters.sidecar_passed += passed
+            self.counters.sidecar_records += entry.accepted - before
         missing = entry.side_stated - entry.accepted
-        if missing < 0 or (missing and entry.next_side > entry.last_side):
+        is_read = entry.next_side > entry.last_side
+        if missing < 0 or (missing and is_read):
             topic, partition = entry.sidecar
             text = (
                 f"{topic}[{partition}] holds {entry.accepted} of the {entry.side_stated} records"
                 " that it names"
             )
-            self._fail_lost(entry, text, "the rest")
+            text += f": {topic} {_ANEW}" if counts else ""
+            self._fail_lost(entry, text, "the rest" if entry.taken else _ALL)
+        elif counts and is_read:
+            entry.counted()
+
+
+def _go_on(entry: EndedTransaction, without: str) -> str:
+    return (
+        f"to go on without {without}, commit offset {entry.marker_offset + 1} for the group and"
+        " start again"
+    )

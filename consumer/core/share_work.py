@@ -9,8 +9,11 @@ Each part of a lease is said of in one way:
 - The rest is released.
 
 So a message is accepted only if the application said so, and what nobody says is given out again by
-its lease's end. A lease that is not this consumer's any more is read no further, and accepts no
-gap: whoever has it now says of that.
+its lease's end. A lease that is not this consumer's any more, as its time is over or its owner says
+so, is read no further, and accepts no gap: whoever has it now says of that.
+
+What is said and not answered is leased to it still. So it is named when the consumer attaches, up
+to the answer: by this core until it is sent, and by `AttachedClient` from then on (trap 114).
 
 Pure.
 """
@@ -21,7 +24,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from ...coordinator.protocol.queues import AcknowledgeType, Lease
-from ...journal.acks import Acks
+from ...journal.acks import Acks, joined
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, SpanMap
 from .holdings import Given, Holdings, RecordKey
@@ -48,20 +51,35 @@ class ShareWork:
         """What the last poll returned, where the next one accepts it."""
         self._has_lost = False
         """Whether the lease that is read is not this consumer's any more."""
+        self._gone: set[tuple[str, str]] = set()
+        """(name, id) of topics that are no more."""
 
     # ---- what the coordinator says --------------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
-        """Returns all that it works on, as it attaches with it."""
-        return self.holdings.held()
+        """Returns all that it works on, and what it said of that and was not sent yet."""
+        unsent = (acks for some in self._outgoing.values() for acks in some)
+        return joined([*self.holdings.held(), *unsent])
 
-    def attached(self, leases: Iterable[Lease]) -> None:
+    def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes what it still has, after it attached."""
-        self._has_lost = not self.holdings.attached(leases) or self._has_lost
+        self._has_lost = not self.holdings.attached(leases, now_s) or self._has_lost
 
-    def leased(self, leases: Iterable[Lease]) -> None:
-        """Takes leases."""
-        self.holdings.leased(leases)
+    def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
+        """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
+        self.holdings.leased(leases, now_s)
+
+    def renewed(self, lease: Lease, until_s: float, *, is_lost: bool) -> None:
+        """Takes the answer to the renewal of a lease, which may have ended since.
+
+        Args:
+            lease: as `begin` returned it.
+            until_s: until when it is this consumer's by it.
+            is_lost: whether none of it was this consumer's any more.
+        """
+        if self.holdings.lease is lease:
+            self._has_lost = self._has_lost or is_lost
+            self.holdings.until_s = max(self.holdings.until_s, until_s)
 
     def outgoing(self) -> Outgoing:
         """Returns what is to be sent; from now on that is the caller's."""
@@ -70,19 +88,27 @@ class ShareWork:
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def begin(self) -> Lease | None:
+    def begin(self, now_s: float = 0.0) -> Lease | None:
         """Returns the next lease to read; None if there is none. The one before must be ended."""
         self._has_lost = False
-        return self.holdings.begin()
+        lease = self.holdings.begin(now_s)
+        while lease is not None and _topic(lease) in self._gone:
+            # Its owner has not heard of it yet.
+            self._end(AcknowledgeType.REJECT, 0)
+            lease = self.holdings.begin(now_s)
+        return lease
 
-    def give(self, key: RecordKey, message: MessageId) -> bool:
-        """Notes that the next message of the lease is given out.
+    def give(
+        self, key: RecordKey, message: MessageId, identity: int = 0, now_s: float = 0.0
+    ) -> bool:
+        """Notes that the next message of the lease is given out, as the object of this `id`.
 
         Returns:
             Whether it may be. If not, the lease is another's by now: `give_up` it.
         """
+        self._has_lost = self._has_lost or now_s >= self.holdings.until_s
         if not self._has_lost:
-            self.holdings.give(key, message)
+            self.holdings.give(key, message, identity)
         return not self._has_lost
 
     def finish(self, bound: MessageId) -> None:
@@ -102,17 +128,17 @@ class ShareWork:
         that changes nothing."""
         self._end(AcknowledgeType.RELEASE, delay_ms)
 
-    def unreadable(self, *, is_gone: bool) -> None:
-        """Ends the lease, whose next message can't be read.
+    def unreadable(self) -> None:
+        """Ends the lease, whose next message can't be read now."""
+        # At once, it would come again before all others.
+        self.give_up(delay_ms=UNREADABLE_PAUSE_MS)
 
-        Args:
-            is_gone: whether nobody can read it any more, as its topic is none.
-        """
-        if is_gone:
-            self._end(AcknowledgeType.REJECT, 0)
-        else:
-            # At once, it would come again before all others.
-            self.give_up(delay_ms=UNREADABLE_PAUSE_MS)
+    def gone(self) -> None:
+        """Ends the lease, whose topic is no more: nobody can read it, and ids do not come back."""
+        lease = self.holdings.lease
+        assert lease is not None, "it is read"
+        self._gone.add(_topic(lease))
+        self._end(AcknowledgeType.REJECT, 0)
 
     def _end(self, type_: AcknowledgeType, delay_ms: int) -> None:
         rest = self.holdings.end()
@@ -168,6 +194,10 @@ class ShareWork:
 
     def _say(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
         self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
+
+
+def _topic(lease: Lease) -> tuple[str, str]:
+    return lease.partition.topic, lease.partition.topic_id
 
 
 def by_partition(given: Iterable[Given]) -> list[Acks]:

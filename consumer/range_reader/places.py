@@ -61,6 +61,9 @@ _NO_RECORDS: Final = 1
 """Bytes of records to keep: none is read."""
 _POLL_S: Final = 0.005
 """Pause between two looks at the journals. A larger one delays plans, a smaller one costs CPU."""
+PUBLISHED_POLL_S: Final = 0.1
+"""Pause between two looks whether a switch is published. A larger one delays what is read behind
+it, a smaller one asks the brokers more."""
 
 
 class _Recorder(PlacedBuffer):
@@ -289,6 +292,33 @@ class PlacesAhead:
     def published(self, topic: str) -> TopicModeRecord | None:
         """Returns what is published of a topic's mode."""
         return self._registry.published().get(topic)
+
+    def await_published(
+        self, topic: str, topic_id: str, mode_offset: int, *, wait_s: float
+    ) -> bool:
+        """Waits until a switch of a topic is published, or a later one.
+
+        Args:
+            topic: name of the topic.
+            topic_id: its id.
+            mode_offset: journal offset of the MODE record with which the switch began.
+            wait_s: how long to wait at most.
+
+        Returns:
+            Whether it is published by then.
+
+        Raises:
+            BrokerError: what is published may not be read, or no answer came in time.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            told = self.published(topic)
+            if told is not None and told.topic_id == topic_id and told.mode_offset >= mode_offset:
+                return True
+            self._registry.check_allowed()
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(PUBLISHED_POLL_S)
 
     def close(self) -> None:
         """Stops following. It may be used again."""

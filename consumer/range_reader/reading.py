@@ -329,21 +329,12 @@ class RangeReader:
         self._go_on(start.position, places)
 
     def _await_published(self, ahead: PlacesAhead, met: ModeMet) -> None:
-        topic, deadline_s = self._part.topic, time.monotonic() + PLACE_S
-        while True:
-            told = ahead.published(topic)
-            if (
-                told is not None
-                and told.topic_id == met.topic_id
-                and told.mode_offset >= met.mode_offset
-            ):
-                break
-            if time.monotonic() > deadline_s:
-                raise SwitchedError(
-                    f"{topic} is being switched, and its home has not published that within"
-                    f" {PLACE_S:g} s: is a coordinator running? Run the job or query again"
-                )
-            time.sleep(_POLL_S)
+        topic = self._part.topic
+        if not ahead.await_published(topic, met.topic_id, met.mode_offset, wait_s=PLACE_S):
+            raise SwitchedError(
+                f"{topic} is being switched, and its home has not published that within"
+                f" {PLACE_S:g} s: is a coordinator running? Run the job or query again"
+            )
         if self._part.is_part:
             # The tasks of the other parts do not meet the mode record.
             raise SwitchedError(

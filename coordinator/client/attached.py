@@ -5,16 +5,26 @@ The stream is the consumer's sign of life. When it breaks, the client finds the 
 without an answer in order. That is safe: a repeated question for messages gives others, and an
 acknowledgement that comes twice changes nothing the second time. Its result may then be DELETED
 where the first, lost one was DONE.
+
+What was acknowledged and has no answer is named when it attaches, beside what the consumer holds.
+It is still leased to it, and others would be given it before the acknowledgement is repeated.
+
+A consumer may be refused: its topic does not exist, or a coordinator of an older build is there. It
+is told so, each time that it asks for messages, and the client attaches again. What refuses it may
+pass, and what it acknowledged is not lost by it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final, TypeAlias
 
+from ...journal.acks import joined
 from ...journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
@@ -34,11 +44,16 @@ from .connection import Connection, start_grpc
 from .discovery import Discovery
 from .finder import Finder, Found
 
+_LOG = logging.getLogger(__name__)
+
 BUSY_PAUSE_S: Final = 0.02
 """Pause before a request is repeated that the coordinator could not decide yet. A longer one delays
 acknowledgements after a failover, a shorter one asks more often."""
 SERVED_S: Final = 1.0
 """A stream that lived longer than this was of use, whether or not anything was asked on it."""
+REFUSED_PAUSE_S: Final = 1.0
+"""Pause before it attaches again after it was refused. A longer one delays it when that is mended,
+a shorter one asks more often."""
 JOIN_S: Final = 2.0
 """Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
@@ -84,15 +99,12 @@ class AttachedClient:
         self._transaction_group, self._timeout_s = transaction_group, timeout_s
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
         self._partition = self._partition_count = 0
-        self._finder: Finder[Connection[_Item], Attached] = Finder(
-            self._look_up, self._open, Attached
-        )
+        self._finder = self._new_finder()
         self._lock = threading.Lock()
         self._requests: dict[int, tuple[_Command, Future[Reply]]] = {}
         """Those without an answer, oldest first."""
         self._next_id = 1
         self._stream: Connection[_Item] | None = None
-        self._failure: LogtxError | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -118,17 +130,15 @@ class AttachedClient:
         is a reply. It waits for as long as there is no owner; bound the wait for it."""
         future: Future[Reply] = Future()
         with self._lock:
-            failure = self._failure
-            if failure is None and self._closing.is_set():
-                failure = SessionClosedError("the consumer was closed")
-            if failure is None:
+            is_closed = self._closing.is_set()
+            if not is_closed:
                 request_id = self._next_id
                 self._next_id += 1
                 self._requests[request_id] = command, future
                 if self._stream is not None:
                     self._stream.send((request_id, command))
-        if failure is not None:
-            future.set_result(failure)
+        if is_closed:
+            future.set_result(SessionClosedError("the consumer was closed"))
         return future
 
     def close(self) -> None:
@@ -141,32 +151,35 @@ class AttachedClient:
     # ---- the client's own thread ----------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            while not self._closing.is_set():
+        while not self._closing.is_set():
+            try:
                 found = self._finder.find()
                 if found is not None:
                     self._serve(found)
-        except LogtxError as error:
-            with self._lock:
-                self._failure = error
-            self._stop()
-            self._fail_all(error)
+            except LogtxError as error:
+                self._refused(error)
+            except Exception as error:  # noqa: BLE001 - the application gets it
+                # If the thread ended, whoever waits would wait for ever.
+                _LOG.exception("queue_client_failed")
+                self._finder = self._new_finder()  # The former one may count on attempts of before.
+                self._refused(LogtxError(f"attaching failed: {error!r}"))
+
+    def _new_finder(self) -> Finder[Connection[_Item], Attached]:
+        return Finder(self._look_up, self._open, Attached)
+
+    def _refused(self, error: LogtxError) -> None:
+        with self._lock:
+            # What was acknowledged is repeated when it is attached.
+            asking = [i for i, (c, _) in self._requests.items() if not isinstance(c, Acknowledge)]
+            futures = [self._requests.pop(i)[1] for i in asking]
+        for future in futures:
+            future.set_result(error)
+        self._closing.wait(REFUSED_PAUSE_S)
 
     def _serve(self, found: Found[Connection[_Item], Attached]) -> None:
         began_s, hint, served = time.monotonic(), "", False
-        self._on_attached(found.connected.leases)
-        with self._lock:
-            # It has just attached. An earlier Attach would let go of what it got since.
-            attaching = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
-            attached = [self._requests.pop(i)[1] for i in attaching]
-            for request_id, (command, _) in self._requests.items():
-                found.stream.send((request_id, command))
-            self._stream = found.stream
-            if self._closing.is_set():
-                found.stream.close()  # `_stop` came before there was a stream to close.
-        for future in attached:
-            future.set_result(found.connected)
         try:
+            self._attached(found)
             replies = found.rest
             while not self._closing.is_set():
                 for wire in replies:
@@ -186,6 +199,20 @@ class AttachedClient:
             found.stream.close()
             served = served or time.monotonic() - began_s > SERVED_S
             self._finder.lost(found, hint, served=served)
+
+    def _attached(self, found: Found[Connection[_Item], Attached]) -> None:
+        self._on_attached(found.connected.leases)
+        with self._lock:
+            # It has just attached. An earlier Attach would let go of what it got since.
+            attaching = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            attached = [self._requests.pop(i)[1] for i in attaching]
+            for request_id, (command, _) in self._requests.items():
+                found.stream.send((request_id, command))
+            self._stream = found.stream
+            if self._closing.is_set():
+                found.stream.close()  # `_stop` came before there was a stream to close.
+        for future in attached:
+            future.set_result(found.connected)
 
     def _take(self, request_id: int, reply: Reply) -> None:
         if isinstance(reply, CoordinatorBusyError):
@@ -231,10 +258,18 @@ class AttachedClient:
     def _open(self, address: str) -> Connection[_Item]:
         return Connection(address, self._encoded(0, self._attach()), self._encode)
 
+    def _with_unanswered(self, command: Attach) -> Attach:
+        with self._lock:
+            said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
+        unanswered = (acks for each in said for acks in each.acks)
+        return replace(command, held=joined([*command.held, *unanswered]))
+
     def _encode(self, item: _Item) -> pb.Request:
         return self._encoded(*item)
 
     def _encoded(self, request_id: int, command: _Command) -> pb.Request:
+        if isinstance(command, Attach):
+            command = self._with_unanswered(command)
         request = encode_request(request_id, command)
         if isinstance(command, Attach):
             request.attach.partition = self._partition

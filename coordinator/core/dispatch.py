@@ -20,7 +20,7 @@ answer waited for the journal's end has cut it: its message would be given out w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,8 @@ TIMEOUT_MIN_MS: Final = 100
 """Shortest time of a lease: below, messages come again before their consumer has read them."""
 TIMEOUT_MAX_MS: Final = 24 * 3_600_000
 """Longest time of a lease: a day."""
+_DEADLINES_SPARE: Final = 64
+"""Deadlines that count no more, and are kept beside as many as there are leases."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class _Held:
     group: str
     consumer: int
     partition: PartitionId
+    span: Span
+    """What it began with."""
     until_ms: int
 
 
@@ -118,12 +122,16 @@ class Dispatch:
         self._leases: dict[int, _Held] = {}
         self._numbers = 0
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of (monotonic ms, number of a lease). An entry counts only if the lease agrees."""
+        """Heap of (monotonic ms, number of a lease). An entry counts only if the lease agrees: see
+        `_end_at`."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         """Requests that wait, by subscription and consumer, oldest first."""
         self._ends: dict[PartitionId, int] = {}
         self._wanted: dict[PartitionId, None] = {}
         """Partitions whose ends are wanted, though nobody waits for messages of them."""
+        self._topic_ids: dict[str, str | None] = {}
+        """Topic → id of the topic that has the name, as a consumer that attached was told last;
+        None: no topic has it."""
         self._opens_ms = 0
         """When a new owner begins to give out messages, in monotonic ms."""
         self._stirred = True
@@ -138,21 +146,65 @@ class Dispatch:
         """Begins to serve. What consumers hold is not known yet."""
         self._opens_ms = now.monotonic_ms + HELD_MS
 
-    def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
-        """Lets a consumer join. Returns leases of what it holds, as far as that is free.
+    def topics_told(self, topic_ids: Mapping[str, str | None]) -> None:
+        """Takes which topics have their names now: topic → id, or None if there is none.
 
-        Its leases of before end first: what it does not name it has let go of.
+        Nothing is given out of others: nobody can read it. A broker that is behind may have told
+        the id of a former topic. Then its successor waits until a consumer attaches again.
         """
+        self._topic_ids.update(topic_ids)
+
+    def is_former(self, partition: PartitionId) -> bool:
+        """Returns whether a partition's topic is no more, as far as is known."""
+        told = self._topic_ids.get(partition.topic, partition.topic_id)
+        return told != partition.topic_id
+
+    def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
+        """Lets a consumer join, or again. Returns leases of what it holds.
+
+        One that is known has what is leased to it and it names, for the time that it had: each
+        attaches time and again. What it does not name it has let go of. One that is not known, as
+        the owner is new or thought it gone, gets what is free. Neither is a delivery: the messages
+        are with it (trap 113).
+        """
+        self.expire(now)
         queue = self._queues.setdefault(command.group, _Queue())
-        known = queue.consumers.get(command.consumer)
-        if known is not None:
-            self._end_leases(command.group, command.consumer)
+        is_known = command.consumer in queue.consumers
         self._stirred = True
         timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
         queue.consumers[command.consumer] = _Consumer(
             command.consumer, frozenset(command.topics), timeout_ms
         )
+        if is_known:
+            return tuple(self._kept(command, now))
         return tuple(self._lease_again(command, now))
+
+    def _kept(self, command: Attach, now: Instant) -> Iterator[Lease]:
+        named: dict[PartitionId, SpanMap[bool]] = {}
+        for each in command.held:
+            for span in each.spans:
+                named.setdefault(each.partition, SpanMap()).put(span, True)
+        nothing: SpanMap[bool] = SpanMap()
+        queue = self._queues[command.group]
+        for number in self._of(command.group, command.consumer):
+            held = self._leases[number]
+            here = queue.partitions[held.partition]
+            for span in self._parts_of(number):
+                for let_go in named.get(held.partition, nothing).free(span):
+                    self._take_back(here, let_go)
+        for each in command.held:
+            here = queue.partitions.setdefault(each.partition, _Partition())
+            for span in each.spans:
+                for part, number in here.leased.within(span):
+                    held = self._leases[number]
+                    if held.consumer == command.consumer:
+                        yield Lease(
+                            number=number,
+                            partition=each.partition,
+                            span=part,
+                            delivery_count=here.counts.at(part.lo) or 1,
+                            left_ms=held.until_ms - now.monotonic_ms,
+                        )
 
     def _lease_again(self, command: Attach, now: Instant) -> Iterator[Lease]:
         subscription = self._subscriptions.get(command.group)
@@ -168,6 +220,9 @@ class Dispatch:
             for span in each.spans:
                 for free in _available(known, here, span):
                     here.active = consumer.number
+                    # It has them already: that is no delivery. What is not known begins with 1.
+                    for gap in here.counts.free(free):
+                        here.counts.put(gap, 1)
                     yield self._lease(command.group, consumer.number, each, free, now)
 
     def detach(self, group: str, consumer: int, now: Instant) -> None:
@@ -197,7 +252,7 @@ class Dispatch:
         if subscription is None or queue is None or now.monotonic_ms < self._opens_ms:
             return None
         consumer = queue.consumers[command.consumer]
-        keys = [p for p in subscription.partitions if p.topic in consumer.topics]
+        keys = self._readable(subscription, consumer)
         first = queue.turn % len(keys) if keys else 0
         for partition in keys[first:] + keys[:first]:
             known = subscription.partitions[partition]
@@ -209,9 +264,14 @@ class Dispatch:
                 queue.turn += 1
                 here.active = consumer.number
                 self._want_more(queue, keys)
+                here.counts.put(span, (here.counts.at(span.lo) or 0) + 1)
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
+
+    def _readable(self, subscription: Subscription, consumer: _Consumer) -> list[PartitionId]:
+        named = (p for p in subscription.partitions if p.topic in consumer.topics)
+        return [p for p in named if not self.is_former(p)]
 
     def _want_more(self, queue: _Queue, keys: Iterable[PartitionId]) -> None:
         """Asks for ends of what is leased up to the end that is known.
@@ -277,19 +337,25 @@ class Dispatch:
         here, timeout_ms = queue.partitions[partition], queue.consumers[consumer].timeout_ms
         self._numbers += 1
         number, until_ms = self._numbers, now.monotonic_ms + timeout_ms
-        self._leases[number] = _Held(group, consumer, partition, until_ms)
-        heapq.heappush(self._deadlines, (until_ms, number))
-        count = (here.counts.at(span.lo) or 0) + 1
+        self._leases[number] = _Held(group, consumer, partition, span, until_ms)
+        self._end_at(until_ms, number)
         here.leased.put(span, number)
-        here.counts.put(span, count)
         here.next = max(here.next, span.hi)
         return Lease(
             number=number,
             partition=partition,
             span=span,
-            delivery_count=count,
+            delivery_count=here.counts.at(span.lo) or 1,
             left_ms=timeout_ms,
         )
+
+    def _end_at(self, until_ms: int, number: int) -> None:
+        self._leases[number].until_ms = until_ms
+        heapq.heappush(self._deadlines, (until_ms, number))
+        if len(self._deadlines) > 2 * len(self._leases) + _DEADLINES_SPARE:
+            # Of leases that are over, or were renewed. Their time may be a day.
+            self._deadlines = [(held.until_ms, n) for n, held in self._leases.items()]
+            heapq.heapify(self._deadlines)
 
     def told(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
         """Returns leases as they are now: without what was acknowledged, or ended, meanwhile.
@@ -351,14 +417,15 @@ class Dispatch:
 
     def wanted(self) -> list[PartitionId]:
         """Returns the partitions whose ends are to be asked for now."""
+        # Nobody can tell where a topic ended that is no more.
+        self._wanted = {p: None for p in self._wanted if not self.is_former(p)}
         found = dict(self._wanted)
         for each in self._waiting.values():
             queue = self._queues.get(each.command.group)
             subscription = self._subscriptions.get(each.command.group)
             consumer = None if queue is None else queue.consumers.get(each.command.consumer)
             if subscription is not None and consumer is not None:
-                named = (p for p in subscription.partitions if p.topic in consumer.topics)
-                found.update(dict.fromkeys(named))
+                found.update(dict.fromkeys(self._readable(subscription, consumer)))
         return list(found)
 
     def ends_told(self, ends: Iterable[tuple[PartitionId, int]]) -> None:
@@ -387,7 +454,7 @@ class Dispatch:
             return
         self._stirred = True  # The window may have opened.
         for span in acks.spans:
-            here.leased.remove(span)
+            self._take_back(here, span)
             here.delayed.remove(span)
             if deleted:
                 here.counts.remove(span)
@@ -405,7 +472,7 @@ class Dispatch:
             here = self._queues[group].partitions.get(acks.partition)
             for part in own:
                 assert here is not None, "something is leased there"
-                here.leased.remove(part)
+                self._take_back(here, part)
                 here.counts.remove(_behind_all(part))
                 self._stirred = True
                 if delay_ms > 0:
@@ -422,10 +489,8 @@ class Dispatch:
             for part in own:
                 assert here is not None, "something is leased there"
                 for _, number in here.leased.within(part):
-                    held = self._leases[number]
                     timeout_ms = self._queues[group].consumers[consumer].timeout_ms
-                    held.until_ms = now.monotonic_ms + timeout_ms
-                    heapq.heappush(self._deadlines, (held.until_ms, number))
+                    self._end_at(now.monotonic_ms + timeout_ms, number)
             results.append(bool(own))
         return results
 
@@ -436,21 +501,32 @@ class Dispatch:
         rows = here.leased.within(span)
         return [part for part, number in rows if self._leases[number].consumer == consumer]
 
-    def _end_leases(self, group: str, consumer: int) -> None:
-        of_it = [
+    def _of(self, group: str, consumer: int) -> list[int]:
+        """Returns the leases of a consumer."""
+        return [
             number
             for number, held in self._leases.items()
             if held.group == group and held.consumer == consumer
         ]
-        for number in of_it:
-            self._end(number)
+
+    def _parts_of(self, number: int) -> list[Span]:
+        """Returns what is left of a lease."""
+        held = self._leases[number]
+        here = self._queues[held.group].partitions[held.partition]
+        return [span for span, lease in here.leased.within(held.span) if lease == number]
 
     def _end(self, number: int) -> None:
         self._stirred = True
-        held = self._leases.pop(number)
+        held = self._leases[number]
         here = self._queues[held.group].partitions[held.partition]
-        for span in [span for span, lease in here.leased.rows() if lease == number]:
-            here.leased.remove(span)
+        for span in self._parts_of(number):
+            self._take_back(here, span)
+
+    def _take_back(self, here: _Partition, span: Span) -> None:
+        """Ends the leases of messages. One of which nothing is left is forgotten."""
+        for number in {number for _, number in here.leased.remove(span)}:
+            if not here.leased.has(self._leases[number].span, number):
+                del self._leases[number]
 
     # ---- what is due ----------------------------------------------------------------------------
 
@@ -468,7 +544,8 @@ class Dispatch:
                 if each.gone_ms is not None and each.gone_ms <= now.monotonic_ms
             ]
             for consumer in gone:
-                self._end_leases(group, consumer)
+                for number in self._of(group, consumer):
+                    self._end(number)
                 del queue.consumers[consumer]
                 self._stirred = True
 

@@ -203,10 +203,11 @@ def headers_of(job: Job) -> Headers:
     transaction = ending.transaction
     branches = tuple(transaction.branches.get(job.partition.key, ()))
     sidecar: tuple[BranchRange, ...] = ()
-    since = 0
+    since, sidecar_id = 0, ""
     if job.points_to is not None:
         sidecar = tuple(transaction.branches[job.points_to.key])
         since = transaction.since[job.points_to.key]
+        sidecar_id = job.points_to.topic_id
     marker = Marker(
         committed=transaction.state in (State.COMMITTING, State.COMMITTED),
         commit_sequence=ending.sequence,
@@ -216,6 +217,7 @@ def headers_of(job: Job) -> Headers:
         topic_id=job.partition.topic_id if branches else "",
         sidecar=sidecar,
         since=since,
+        sidecar_id=sidecar_id,
         pointer=job.pointer,
     )
     control = encode_marker(marker, ending.listed)

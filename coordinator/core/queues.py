@@ -67,7 +67,8 @@ class Queues:
         """Decides what a consumer asks for.
 
         Raises:
-            UnknownTopicError: a topic to subscribe to does not exist.
+            UnknownTopicError: a topic to subscribe to does not exist, and never did as far as the
+                subscription knows. One that was deleted keeps nobody from the other topics.
             UnsupportedTopicError: a topic to subscribe to is a sidecar.
             UnknownSubscriptionError: of the group, or of a partition.
             NotAttachedError: the consumer is not attached.
@@ -84,7 +85,10 @@ class Queues:
     def _handle_attach(
         self, command: commands.Attach, ref: Ref, now: Instant, topics: Topics
     ) -> Decision:
+        subscription = self.subscriptions.get(command.group)
+        known = {} if subscription is None else subscription.partitions
         named: list[PartitionId] = []
+        topic_ids: dict[str, str | None] = {}
         for topic in command.topics:
             if is_sidecar(topic):
                 raise UnsupportedTopicError(
@@ -92,11 +96,11 @@ class Queues:
                     f" to {main_of(topic)}"
                 )
             facts = topics.get(topic)
-            if facts is None:
+            if facts is None and not any(p.topic == topic for p in known):
                 raise UnknownTopicError(f"topic {topic!r} does not exist: create it first")
-            named += [PartitionId(topic, p, facts.topic_id) for p in range(facts.partition_count)]
-        subscription = self.subscriptions.get(command.group)
-        known = {} if subscription is None else subscription.partitions
+            topic_ids[topic] = None if facts is None else facts.topic_id
+            count = 0 if facts is None else facts.partition_count
+            named += [PartitionId(topic, p, topic_ids[topic] or "") for p in range(count)]
         # A topic that got more partitions: the first messages of these are of the queue, too.
         topics_before = {(p.topic, p.topic_id) for p in known}
         new = [
@@ -109,6 +113,7 @@ class Queues:
             kind=command.kind if subscription is None else subscription.kind,
             starts=tuple(new),
         )
+        self.dispatch.topics_told(topic_ids)
         leases = self.dispatch.attach(command, now)
         makes_one = bool(new) or subscription is None
         return Decision(
@@ -142,7 +147,7 @@ class Queues:
                     own += self.dispatch.release(group, consumer, each, command.delay_ms, now)
             results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
             return Decision(replies=((ref, commands.AckResults(results)),))
-        self._check_range(command.acks)
+        self._check_range(group, command.acks)
         deleted, results = self.subscriptions.effective(group, command.acks)
         rejected = command.type is AcknowledgeType.REJECT
         record = Ack(group=group, acks=deleted, rejected=rejected)
@@ -163,13 +168,18 @@ class Queues:
         """
         begin, group = transaction.begin, command.group
         self.subscriptions.require(group)
-        self._check_range(command.acks)
+        self._check_range(group, command.acks)
         added = self.subscriptions.check(begin, group, command.acks)
         record = AddAcks(begin=begin, group=group, acks=added)
         return Decision(records=(record,) if added else (), replies=((ref, commands.Done()),))
 
-    def _check_range(self, acks: Iterable[Acks]) -> None:
+    def _check_range(self, group: str, acks: Iterable[Acks]) -> None:
         for each in acks:
+            self.subscriptions.partition(group, each.partition)  # Else no end would ever be told.
+            if self.dispatch.is_former(each.partition):
+                # A new owner could not learn where it ended (trap 112). No message of it is to
+                # come that could be lost by this.
+                continue
             end = self.dispatch.end_of(each.partition)
             where = f"{each.partition.topic}[{each.partition.partition}]"
             if end is None:
@@ -241,11 +251,11 @@ class Queues:
     def untold(self, reply: commands.Reply) -> None:
         """Takes back an answer that its consumer never gets: the leases in it end.
 
-        Without this, the messages would wait for the time of a lease that nobody knows of.
+        Without this, the messages would wait for the time of a lease that nobody knows of. One that
+        attached has the messages, and attaches again, or is gone soon.
         """
-        match reply:
-            case commands.Leases(leases) | commands.Attached(leases):
-                self.dispatch.untold(leases)
+        if isinstance(reply, commands.Leases):
+            self.dispatch.untold(reply.leases)
 
     def state_of(self, group: str, partition: PartitionId, message: MessageId) -> MessageState:
         """Returns the state of one message.

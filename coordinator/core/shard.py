@@ -46,6 +46,7 @@ from ...journal.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionStateError,
+    UnknownTopicError,
     UnknownTransactionError,
 )
 from ...journal.keys import is_key_name
@@ -166,7 +167,8 @@ class Shard(ShardState):
                     page = switching.describe(command, self.modes, self.places, self.published)
                     return Decision(replies=((ref, page),), fresh=True)
                 case commands.Attach():
-                    _check_certain(doubt)
+                    # A topic that was deleted may be one of the queue's.
+                    _check_certain(None if isinstance(doubt, UnknownTopicError) else doubt)
                     self._check_is_no_group(command.group)
                     return self.queues.handle(command, ref, now, topics)
                 case commands.Acquire() | commands.Acknowledge():

@@ -51,6 +51,10 @@ TIMEOUT_S: Final = 10.0
 ENDS_TIMEOUT_S: Final = 2.0
 """Bound of the question for ends before a commit. A longer one holds up the other commits of the
 stream while a broker is away; with a shorter one they are refused, and asked for again."""
+CONFIRM_S: Final = 5.0
+"""How long a topic must be told to have fewer partitions than its sidecar until that is believed. A
+broker that is behind tells what the topic had before it got more; with a longer time a producer is
+told later."""
 
 
 class Sidecars:
@@ -68,6 +72,8 @@ class Sidecars:
         self._log, self._look_ups = log, look_ups
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="sidecars")
         self._questions = Questions()
+        self._larger_s: dict[str, float] = {}
+        """Sidecar → when it was first told to have more partitions than its topic."""
 
     async def open(self, command: OpenSidecars) -> Done:
         """Creates those sidecars that are missing, gives them the partitions that they lack, and
@@ -79,7 +85,7 @@ class Sidecars:
             UnknownTopicError: there is no such topic.
             NotSupportedError: a coordinator answers that does not read journals with sidecars.
             BrokerError: the log does not answer, or a right is missing.
-            CoordinatorBusyError: topics could not be looked up; ask again.
+            CoordinatorBusyError: topics could not be looked up, or are doubted; ask again.
         """
         names = {topic: sidecar_of(topic) for topic in command.topics}
         self._check_builds()
@@ -127,6 +133,10 @@ class Sidecars:
             self._log.raise_partitions(sidecar, main.partition_count, timeout_s=TIMEOUT_S)
             _LOG.info("sidecar_grown topic=%s partitions=%d", sidecar, main.partition_count)
             found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
+        if found.partition_count <= main.partition_count:
+            self._larger_s.pop(sidecar, None)
+        elif time.monotonic() - self._larger_s.setdefault(sidecar, time.monotonic()) < CONFIRM_S:
+            raise CoordinatorBusyError(f"{sidecar} is told to have more partitions than {topic}")
         check_sidecar(found, main, self._log.bootstrap_servers)
 
     async def main_ends(self, mains: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -158,7 +168,7 @@ class Sidecars:
 
 
 def check_sidecar(found: TopicInfo, main: TopicInfo, servers: str) -> None:
-    """Refuses a sidecar that could lose records, or that lacks partitions.
+    """Refuses a sidecar that could lose records, or has not the partitions of its topic.
 
     Args:
         found: what the log says of it.
@@ -180,4 +190,14 @@ def check_sidecar(found: TopicInfo, main: TopicInfo, servers: str) -> None:
             f"{found.topic} has {found.partition_count} partitions, and {main.topic}"
             f" {main.partition_count}; mend it with: kafka-topics.sh --bootstrap-server {servers}"
             f" --alter --topic {found.topic} --partitions {main.partition_count}"
+        )
+    if found.partition_count > main.partition_count:
+        # Records go to its partitions by key, and the topic could not point to all of them.
+        tool = f"kafka-topics.sh --bootstrap-server {servers}"
+        raise UnsupportedTopicError(
+            f"{found.topic} has {found.partition_count} partitions, and {main.topic}"
+            f" {main.partition_count}: it belonged to a topic of that name that was deleted. Give"
+            f" {main.topic} as many: {tool} --alter --topic {main.topic} --partitions"
+            f" {found.partition_count}; or, if nothing was committed to the new {main.topic} by a"
+            f" transaction with a sidecar, delete it: {tool} --delete --topic {found.topic}"
         )

@@ -29,6 +29,7 @@ from ...journal.errors import (
     NotCoordinatorError,
     NotSupportedError,
     SessionClosedError,
+    UnknownTopicError,
     UnsupportedTopicError,
 )
 from ...journal.keys import is_key_name
@@ -41,6 +42,7 @@ from ..protocol import coordinator_pb2_grpc as pb_grpc
 from ..protocol.fields import PROTOCOL_VERSION
 from ..protocol.replies import encode_reply
 from ..protocol.requests import decode_request
+from ..runtime.alarm import monotonic_ms
 from ..runtime.counters import CoordinatorCounters
 from ..runtime.partition import PartitionRuntime, Role
 from ..runtime.topics import TopicLookUps
@@ -421,7 +423,13 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._consumers.check_builds()
         await self._check_bound(command.group, runtime)
         # Nothing is written for a queue: its topics may refuse that.
-        return await self._topics.learn([(t, 0) for t in command.topics], command.topics)
+        refusal = await self._topics.learn([(t, 0) for t in command.topics], command.topics)
+        if isinstance(refusal, UnknownTopicError):
+            # The shard lets that pass for a topic which the queue has: another refusal must not.
+            now_ms = monotonic_ms()
+            each = (self._topics.known.refusal([(t, 0)], now_ms, [t]) for t in command.topics)
+            refusal = next((r for r in each if isinstance(r, UnsupportedTopicError)), refusal)
+        return refusal
 
     async def _with_main_ends(
         self, command: commands.End, runtime: PartitionRuntime

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from logtx.chaos.proxy import Proxies, Rule
-from logtx.chaos.sockets import local_ports
+from logtx.chaos.sockets import socket_inode, socket_inodes
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 10.0
@@ -227,10 +227,25 @@ def test_either_end_closes_the_other(
     assert not proxies._connections
 
 
-def test_the_ports_of_a_process_are_known(connect: Callable[[], socket.socket]) -> None:
-    port = connect().getsockname()[1]
-    assert port in local_ports(os.getpid())
-    assert local_ports(2**22 + 1) == set()
+def test_a_connection_is_known_by_the_process_it_comes_from(
+    connect: Callable[[], socket.socket],
+) -> None:
+    client = connect()
+    local, remote = client.getsockname(), client.getpeername()
+    inode = socket_inode(local, remote)
+    assert inode == os.fstat(client.fileno()).st_ino
+    assert inode in socket_inodes(os.getpid())
+    assert inode not in socket_inodes(os.getppid())
+    assert socket_inodes(2**22 + 1) == set()
+    assert socket_inode((local[0], 1), remote) is None
+
+
+def test_the_process_of_a_socket_for_both_protocols_is_known(echo: tuple[str, int]) -> None:
+    # gRPC connects to IPv4 addresses by sockets of IPv6.
+    with socket.socket(socket.AF_INET6) as client:
+        client.connect((f"::ffff:{echo[0]}", echo[1]))
+        found = socket_inode((HOST, client.getsockname()[1]), echo)
+        assert found == os.fstat(client.fileno()).st_ino
 
 
 def test_closing_twice_is_closing(echo: tuple[str, int]) -> None:

@@ -35,6 +35,7 @@ from logtx.journal.records.types import (
     PrepareAbort,
     PrepareCommit,
 )
+from logtx.journal.sidecar import is_sidecar, sidecar_of
 from logtx.journal.txid import TxId
 
 Headers = list[tuple[str, bytes | None]]
@@ -123,8 +124,9 @@ class Transactions:
             for (owner, topic, partition) in self._written
             if owner == txid
         )
+        aside = tuple((w.partition.key, 0) for w in writes if is_sidecar(w.partition.topic))
         decision: JournalRecord = (
-            PrepareCommit(begin=txid.offset, writes=writes, decided_ms=2_000)
+            PrepareCommit(begin=txid.offset, writes=writes, decided_ms=2_000, sidecar_since=aside)
             if commit
             else PrepareAbort(begin=txid.offset, reason=AbortReason.REQUESTED, decided_ms=2_000)
         )
@@ -182,10 +184,14 @@ class Transactions:
         ranges: tuple[BranchRange, ...] | None = None,
         topic_id: str = "",
     ) -> int:
-        """Writes a marker, after deciding if the transaction is open. Returns its offset."""
+        """Writes a marker, after deciding if the transaction is open. Returns its offset.
+
+        If the transaction wrote to the sidecar of the topic, the marker is a pointer.
+        """
         if txid not in self.sequences:
             self.decide(txid, commit=commit)
         branches = self.ranges(txid, topic, partition) if ranges is None else ranges
+        sidecar = self.ranges(txid, sidecar_of(topic), partition)
         control = encode_marker(
             Marker(
                 committed=commit,
@@ -195,6 +201,7 @@ class Transactions:
                 partition_count=1,
                 branches=branches if commit else (),
                 topic_id=topic_id,
+                sidecar=sidecar if commit else (),
             )
         )
         headers: Headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, control)]

@@ -455,16 +455,20 @@ def test_others_records_in_a_sidecar_count_as_progress(monkeypatch: pytest.Monke
     buffer.open_stream(request, 0, last + 1)
     entry = buffer.hand_over(txid.to_bytes())
 
-    def work() -> None:  # One offset in a second, of which all but two are others'.
+    def read_sidecar(_: object) -> bool:  # An offset a second, all but two others'.
         wanted = buffer.stream_wanted()
         assert wanted is not None
         at = wanted.next_offset
         buffer.push_stream(wanted, [data(at, txid)] if at in (0, last) else [], at + 1)
         now_s[0] += 1
+        return True
 
     share = SimpleNamespace(buffer=buffer, entry=entry)
     given: list[Any] = [(share, None)]
     reader = SimpleNamespace(
-        _reading=SimpleNamespace(wake_all=lambda: None, work=work), _given=given
+        _reading=SimpleNamespace(
+            read_sidecar=read_sidecar, fetch=lambda _: None, fetched_s=now_s[0]
+        ),
+        _given=given,
     )
     assert len(list(SerialReader._read(cast(Any, reader), cast(Any, share), given))) == 2

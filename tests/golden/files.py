@@ -18,6 +18,7 @@ from logtx.journal.control import VERSION as CONTROL_VERSION
 from logtx.journal.control import TopicPartition
 from logtx.journal.record_type import RecordType
 from logtx.journal.records.codec import FORMAT_VERSION
+from logtx.journal.sidecar import is_sidecar, sidecar_of
 
 from ..consumer.records import FakeRecord
 
@@ -44,6 +45,14 @@ class GoldenLogs:
     data: dict[TopicPartition, list[FakeRecord]]
     """Records of each data partition, from offset 0."""
     offsets: list[OffsetsRecord]
+
+    def partitions(self) -> dict[TopicPartition, list[FakeRecord]]:
+        """Those that consumers read: all but sidecars."""
+        return {key: records for key, records in self.data.items() if not is_sidecar(key[0])}
+
+    def aside(self, partition: TopicPartition) -> list[FakeRecord]:
+        """Records of the sidecar of a partition."""
+        return self.data.get((sidecar_of(partition[0]), partition[1]), [])
 
 
 def sets() -> list[Path]:

@@ -28,7 +28,9 @@ from logtx.coordinator.core.decision import (
 )
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
+from logtx.coordinator.core.sidecars import main_partition, pointing
 from logtx.coordinator.core.topic_homes import TopicHomes
+from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
@@ -51,7 +53,15 @@ from logtx.journal.position import Passed, Place, Position
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fast_writer import COLUMNS_MIN
 from logtx.journal.records.fate import NO_EPOCH
-from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
+from logtx.journal.records.types import (
+    AbortReason,
+    Committed,
+    DataPartition,
+    Entry,
+    OffsetStep,
+    Owner,
+)
+from logtx.journal.sidecar import is_sidecar, sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
@@ -82,6 +92,9 @@ WIDE = [PartitionId("wide", number, "id-wide") for number in range(COLUMNS_MIN)]
 """Of a topic in metadata mode: decisions that write to all of them are in columns."""
 QUEUED = PartitionId("a", 0, "id-a")
 """Of a topic that is a queue, too."""
+SIDE = (sidecar_of("b"), 0)
+"""Of a sidecar."""
+SIDE_FACTS = TopicFacts(topic_id="id-aside", partition_count=4, record_max_bytes=1_000_000)
 LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
@@ -114,7 +127,7 @@ class World:
             made.now = self.coordinator.now
         self.coordinator = made
         made.take_over()
-        made.topics["gone"] = GONE_FACTS
+        made.topics["gone"], made.topics[SIDE[0]] = GONE_FACTS, SIDE_FACTS
         made.topics[STILL[0].topic] = STILL_FACTS
         return made
 
@@ -199,8 +212,14 @@ class World:
             for partition, branches in self._written[txid].items()
         }
         parts = self._parts.get(txid, -1) + 1
+        mains = [main_partition(key) for key in writes if is_sidecar(key[0])]
         return commands.End(
-            session=self._owners[txid], txid=txid, action=action, writes=writes, parts=parts
+            session=self._owners[txid],
+            txid=txid,
+            action=action,
+            writes=writes,
+            parts=parts,
+            main_ends={main: len(self.data[main]) for main in mains},
         )
 
     def add(self, txid: TxId, *partitions: TopicPartition) -> None:
@@ -299,29 +318,46 @@ class World:
                 self.write_marker(event, left_out)
 
     def write_marker(self, event: Emitted, left_out: Sequence[TopicPartition] = ()) -> None:
-        """The markers of one decided transaction."""
+        """The markers of one decided transaction, those of sidecars behind their pointers."""
         assert isinstance(event.effect, WriteMarkers)
         transaction = event.effect.transaction
-        assert transaction.commit_sequence is not None
-        listed = PartitionList.of(transaction.partitions)
+        asides = pointing(transaction)
         for partition, named in transaction.partitions.items():
             if partition in (*left_out, GONE) or partition in transaction.placed:
                 continue
-            branches = tuple(transaction.branches.get(partition, ()))
-            marker = Marker(
-                committed=transaction.state in (State.COMMITTING, State.COMMITTED),
-                commit_sequence=transaction.commit_sequence,
-                hw=event.hw,
-                epoch=self.coordinator.shard.epoch,
-                branches=branches,
-                topic_id=named.topic_id if branches else "",
-            )
-            control = encode_marker(marker, listed)
-            headers: Headers = [
-                (TXID_HEADER, transaction.txid.to_bytes()),
-                (TXCTL_HEADER, control),
-            ]
-            self.put(partition, None, headers)
+            if partition in transaction.since:
+                continue
+            aside = asides.get(partition)
+            offset = self._put_marker(event, transaction, named, points_to=aside)
+            if aside is not None:
+                self._put_marker(event, transaction, aside, pointer=offset)
+
+    def _put_marker(
+        self,
+        event: Emitted,
+        transaction: TransactionMetadata,
+        named: DataPartition,
+        *,
+        points_to: DataPartition | None = None,
+        pointer: int | None = None,
+    ) -> int:
+        assert transaction.commit_sequence is not None
+        branches = tuple(transaction.branches.get(named.key, ()))
+        marker = Marker(
+            committed=transaction.state in (State.COMMITTING, State.COMMITTED),
+            commit_sequence=transaction.commit_sequence,
+            hw=event.hw,
+            epoch=self.coordinator.shard.epoch,
+            branches=branches,
+            topic_id=named.topic_id if branches else "",
+            sidecar=tuple(transaction.branches[points_to.key]) if points_to else (),
+            since=transaction.since[points_to.key] if points_to else 0,
+            sidecar_id=points_to.topic_id if points_to else "",
+            pointer=pointer,
+        )
+        control = encode_marker(marker, PartitionList.of(transaction.partitions))
+        headers: Headers = [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
+        return self.put(named.key, None, headers)
 
 
 def values(name: str, count: int) -> list[bytes]:
@@ -438,6 +474,28 @@ def _large(w: World, p: commands.SessionId) -> None:
     w.finish(small)
     w.write(large, B2, lines[LARGE // 2 :])
     w.commit(large)
+    w.write_marker(again)
+
+
+def _aside(w: World, p: commands.SessionId) -> None:
+    """Transactions in a sidecar: one that is there alone, one with branches that began in the
+    topic, and one that is aborted; a pointer that comes twice."""
+    alone, grown, aborted = w.begin(p), w.begin(p), w.begin(p)
+    w.write(grown, B0, values("grown, in the topic", 2))
+    w.write(alone, SIDE, values("alone", 2))
+    w.write(grown, SIDE, values("grown, aside", 3), branch=31)
+    w.write(aborted, SIDE, values("never", 2))
+    w.write(alone, SIDE, [b"alone 2"])
+    w.write(grown, SIDE, values("grown, own", 2))
+    w.write(grown, SIDE, values("a stray", 1), branch=32, counts=False)
+    w.plain(B0, b"between transactions aside")
+    w.commit(grown)
+    w.decide(alone)
+    again = w.due[0]
+    w.write_markers()
+    w.finish(alone)
+    w.abort(aborted)
+    w.write(alone, SIDE, [b"too late for one aside"], counts=False)
     w.write_marker(again)
 
 
@@ -705,6 +763,7 @@ def generate() -> GoldenLogs:
     _ends(w, p, q)
     _forgotten(w)
     _large(w, p)
+    _aside(w, p)
     goes_on = _in_parts(w, p)
     opened = _snapshot(w, p)
     _surprises(w, p)

@@ -7,7 +7,7 @@ how that is kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import groupby, islice
@@ -17,7 +17,7 @@ from uuid import uuid4
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.core.pending import PendingTransaction
+from logtx.consumer.core.pending import PendingTransaction, Record
 from logtx.consumer.serial_reader import CommittedTransaction
 from logtx.coordinator.core.decision import ClearOffsets, WriteMarkers, WriteOffsets
 from logtx.coordinator.core.shard import Shard
@@ -94,9 +94,9 @@ def text(logs: GoldenLogs) -> str:
     lines += ["# What the next owner does first", "", *redone(entries), ""]
     lines += ["# What became of every transaction", "", *fate_lines(entries), ""]
     lines += ["# What __transaction_offsets says", "", *offsets_lines(logs), ""]
-    for partition, records in logs.data.items():
+    for partition, records in logs.partitions().items():
         lines += [f"# What a read_committed consumer of {name(partition)} gets", ""]
-        lines += [*delivery_lines(records), ""]
+        lines += [*delivery_lines(records, logs.aside(partition)), ""]
     lines += ["# Whole transactions in serial order", "", *whole_lines(logs)]
     return "\n".join(lines) + "\n"
 
@@ -285,42 +285,69 @@ def offsets_lines(logs: GoldenLogs) -> Iterator[str]:
 
 
 def deliveries(
-    records: list[FakeRecord], start: Position, limit: int = 1
-) -> Iterator[tuple[FakeRecord, Position]]:
-    """What a consumer that starts there delivers, and its position behind each `take`'s last."""
+    records: list[FakeRecord], start: Position, limit: int = 1, aside: Sequence[FakeRecord] = ()
+) -> Iterator[tuple[Record, Position]]:
+    """What a consumer that starts there delivers, and its position behind each `take`'s last.
+
+    Args:
+        records: of the partition.
+        start: where it begins.
+        limit: most records of one `take`.
+        aside: records of the partition's sidecar.
+    """
     reader = Reader(records, start)
     while reader.at < len(records):
         reader.read(READ_AT_ONCE)
-        while taken := reader.buffer.take(limit):
-            for record in taken:
-                assert isinstance(record, FakeRecord)
-                yield record, reader.buffer.position()
+        for record in _drain(reader, aside, limit):
+            yield record, reader.buffer.position()
     assert reader.buffer.failure is None
 
 
-def _owner(record: FakeRecord) -> str:
-    if record.malformed:
+def _drain(reader: Reader, aside: Sequence[FakeRecord], limit: int) -> Iterator[Record]:
+    while True:
+        taken = reader.buffer.take(limit)
+        yield from taken
+        wanted = reader.buffer.stream_wanted()
+        if not taken and wanted is None:
+            return
+        if wanted is not None and not wanted.is_open:
+            reader.buffer.open_stream(wanted, 0, len(aside))
+        elif wanted is not None and not taken:
+            stop = min(wanted.next_offset + READ_AT_ONCE, len(aside))
+            reader.buffer.push_stream(wanted, aside[wanted.next_offset : stop], stop)
+
+
+def is_malformed(record: Record) -> bool:
+    """Whether it is an event in the place of one."""
+    return isinstance(record, FakeRecord) and record.malformed
+
+
+def _owner(record: Record) -> str:
+    if is_malformed(record):
         return "malformed"
     raw = dict(record.headers() or ()).get("TxId")
     return "plain" if raw is None else txid(TxId.from_bytes(raw))
 
 
-def delivery_lines(records: list[FakeRecord]) -> Iterator[str]:
+def delivery_lines(records: list[FakeRecord], aside: Sequence[FakeRecord]) -> Iterator[str]:
     """Each record delivered with the position behind it, what was dropped, and what is pending."""
     yield "offset  of  value  position behind it"
-    found = deliveries(records, Position.at(0))
+    found = deliveries(records, Position.at(0), aside=aside)
     for owner, group in groupby(found, key=lambda pair: _owner(pair[0])):
         run = list(group)
         several = len(run) > ALONE
         if several:
             digest = blake2b(b"".join(r.value() or b"" for r, _ in run), digest_size=8).hexdigest()
-            yield f"{run[0][0].at} to {run[-1][0].at}: {len(run)} records, blake2b {digest}"
+            first, last = run[0][0].offset(), run[-1][0].offset()
+            yield f"{first} to {last}: {len(run)} records, blake2b {digest}"
         for record, position in (run[0], run[-1]) if several else run:
             value = "-" if record.value() is None else (record.value() or b"").decode("ascii")
-            yield f"{record.at}  {owner}  {value!r}  {shown(position)}"
+            yield f"{record.offset()}  {owner}  {value!r}  {shown(position)}"
     reader = Reader(records, Position.at(0))
     reader.read(len(records))
-    yield f"position behind what can be delivered: {shown(_drained(reader))}"
+    for _ in _drain(reader, aside, READ_AT_ONCE):
+        pass
+    yield f"position behind what can be delivered: {shown(reader.buffer.position())}"
     counted = reader.buffer.counters
     yield (
         f"late records {counted.late_records}, duplicate markers {counted.duplicate_markers}, "
@@ -329,12 +356,6 @@ def delivery_lines(records: list[FakeRecord]) -> Iterator[str]:
     )
     for pending in reader.buffer.pending():
         yield _pending(pending)
-
-
-def _drained(reader: Reader) -> Position:
-    for _ in reader.drain(READ_AT_ONCE):
-        pass
-    return reader.buffer.position()
 
 
 def _pending(found: PendingTransaction) -> str:
@@ -352,7 +373,7 @@ def consumer(log: MemoryLog, logs: GoldenLogs, **settings: Any) -> Consumer:
         **{key.replace("_", "."): value for key, value in settings.items()},
     }
     made = Consumer(config, log=log)
-    made.assign([KafkaPartition(topic, partition, 0) for topic, partition in logs.data])
+    made.assign([KafkaPartition(topic, partition, 0) for topic, partition in logs.partitions()])
     return made
 
 

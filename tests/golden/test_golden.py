@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from logtx.consumer.core.pending import Record
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
@@ -32,6 +33,7 @@ from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 from logtx.journal.record_type import RecordType
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import AbortReason, PrepareCommit, Snapshot
+from logtx.journal.sidecar import is_delivered_from_sidecar
 from logtx.journal.state import State
 
 from ..consumer.logs import nothing_more
@@ -138,16 +140,18 @@ def test_a_consumer_goes_on_from_every_position_that_is_kept(
 ) -> None:
     """Positions lie in consumer groups' offsets, and are older than the program that reads them."""
     restarts = 0
-    for partition, records in logs.data.items():
-        whole = [r.at for r, _ in show.deliveries(records, Position.at(0), limit=1_000)]
+    for partition, records in logs.partitions().items():
+        aside = logs.aside(partition)
+        found = show.deliveries(records, Position.at(0), 1_000, aside)
+        whole = [r.offset() for r, _ in found]
         count = 0
         for offset, position in delivered(directory, partition):
             count += -offset if offset < 0 else 1
             if offset >= 0:
                 assert whole[count - 1] == offset
             assert position is not None
-            rest = show.deliveries(records, position, limit=1_000)
-            assert [r.at for r, _ in rest] == whole[count:], f"{partition} from {position}"
+            rest = show.deliveries(records, position, 1_000, aside)
+            assert [r.offset() for r, _ in rest] == whole[count:], f"{partition} from {position}"
             restarts += 1
         assert count == len(whole), f"{partition}: something more was delivered"
     assert restarts > 20
@@ -161,13 +165,14 @@ def test_a_consumer_delivers_what_is_kept(logs: GoldenLogs, isolation: str) -> N
     # Serial order waits for the markers of all partitions; read_committed for each one's own.
     finished = {t.to_bytes() for t, fate in known.items() if fate.state is State.COMMITTED}
     wanted: dict[TopicPartition, list[tuple[int, bytes | None]]] = {}
-    for partition, records in logs.data.items():
-        found = [r for r, _ in show.deliveries(records, Position.at(0), limit=1_000)]
+    for partition, records in logs.partitions().items():
+        told = show.deliveries(records, Position.at(0), 1_000, logs.aside(partition))
+        found = [r for r, _ in told]
         if isolation == "serializable":
-            found = [r for r in found if not r.malformed and owner_of(r) in finished]
-        wanted[partition] = [(r.at, r.value()) for r in found]
+            found = [r for r in found if not show.is_malformed(r) and owner_of(r) in finished]
+        wanted[partition] = [(r.offset(), r.value()) for r in found]
     total = sum(map(len, wanted.values()))
-    got: dict[TopicPartition, list[tuple[int, bytes | None]]] = {p: [] for p in logs.data}
+    got: dict[TopicPartition, list[tuple[int, bytes | None]]] = {p: [] for p in logs.partitions()}
     with (
         show.memory_log(logs) as log,
         show.consumer(log, logs, isolation_level=isolation) as consumer,
@@ -186,7 +191,7 @@ def test_a_consumer_delivers_what_is_kept(logs: GoldenLogs, isolation: str) -> N
     assert got == wanted
 
 
-def owner_of(record: files.FakeRecord) -> bytes | None:
+def owner_of(record: Record) -> bytes | None:
     return dict(record.headers() or ()).get(TXID_HEADER)
 
 
@@ -245,6 +250,26 @@ def test_todays_set_has_what_is_placed_and_a_snapshot_of_it() -> None:
     assert any(chunk.last_places for chunk in chunks)
     assert all(any(getattr(chunk, of) for chunk in chunks) for of in ("handed", "adopted"))
     assert any(chunk.unplaced for chunk in chunks)
+
+
+def test_todays_set_has_pointers_and_what_they_name() -> None:
+    logs = files.read(SETS[-1])
+    controls = [
+        decode_control(raw)
+        for records in logs.data.values()
+        for record in records
+        for header, raw in record.headers() or ()
+        if header == TXCTL_HEADER
+    ]
+    pointers = [c for c in controls if isinstance(c, Marker) and c.is_pointer]
+    assert {bool(p.branches) for p in pointers} == {True, False}
+    assert {p.sidecar_id for p in pointers} == {"id-aside"}
+    assert any(len(p.sidecar) > 1 for p in pointers)
+    sequences = [p.commit_sequence for p in pointers]
+    assert len(sequences) > len(set(sequences)), "a copy"
+    ends = [c for c in controls if isinstance(c, Marker) and c.pointer is not None]
+    assert len(ends) == len(pointers)
+    assert any(is_delivered_from_sidecar(at) for at, _ in delivered(SETS[-1], ("b", 0)))
 
 
 def test_a_set_is_small(directory: Path) -> None:

@@ -54,6 +54,7 @@ MARKERS = st.builds(
     branches=st.lists(BRANCHES, max_size=2).map(tuple),
     sidecar=st.lists(BRANCHES, max_size=3).map(tuple),
     since=UINT64,
+    sidecar_id=st.text(max_size=22),
     pointer=st.none() | UINT64,
 )
 DATA = st.builds(
@@ -84,6 +85,15 @@ POINTER = Marker(
     sidecar=(BranchRange(0, 10, 19, 7),),
     since=42,
 )
+POINTER_TO_KNOWN = Marker(
+    committed=True,
+    commit_sequence=17050,
+    hw=17000,
+    epoch=16000,
+    sidecar=(BranchRange(0, 10, 19, 7),),
+    since=42,
+    sidecar_id="W2ifJDqPQsqSLJHrGjYeEQ",
+)
 OF_SIDECAR = Marker(
     committed=True,
     commit_sequence=17050,
@@ -104,6 +114,10 @@ GOLDEN = {
         "010805209a850128e8840130013a130a0e64656c6179732e5f74786e6c6f67120100420f090300"
         "00000000000010281829200248807d820106100a1813200788012a"
     ),
+    "pointer_to_known": (
+        "010805209a850128e8840148807d820106100a1813200788012a9a0116573269664a447150517371534c4a4872"
+        "476a59654551"
+    ),
     "sidecar": "010801209a850128e884014206100a1813200748807d900100",
     "places": "0108035216573269664a447150517371534c4a4872476a59654551",
     "markers": "010804",
@@ -112,6 +126,7 @@ SAMPLES: dict[str, Control] = {
     "commit": COMMIT,
     "abort": ABORT,
     "pointer": POINTER,
+    "pointer_to_known": POINTER_TO_KNOWN,
     "sidecar": OF_SIDECAR,
     "branch": DataControl(branch=0xDEADBEEF00C0FFEE),
     "sequence": DataControl(branch=1, sequence=0),

@@ -391,6 +391,11 @@ class LogView:
             certain=True,
         )
 
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
+        """Returns the ids of those topics that exist."""
+        del timeout_s
+        return {t: self._broker.topics[t].topic_id for t in topics if t in self._broker.topics}
+
     def consumer(self, config: object) -> LogReader:
         """Returns a reader."""
         del config

@@ -119,6 +119,19 @@ class _Fetcher:
         for each in partitions:
             del self._next[each.topic, each.partition]
 
+    def seek(self, partition: KafkaPartition) -> None:
+        """Goes on from another offset."""
+        assert (partition.topic, partition.partition) in self._next, "it is not assigned"
+        self._next[partition.topic, partition.partition] = partition.offset
+
+    def get_watermark_offsets(
+        self, partition: KafkaPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """Returns the start and the end, as a broker tells them with a fetch."""
+        del timeout
+        assert cached
+        return 0, self._setting.told_end(partition.topic, partition.partition)
+
     def pause(self, partitions: Sequence[KafkaPartition]) -> None:
         """Gives out nothing of these."""
         self._paused |= {(each.topic, each.partition) for each in partitions}

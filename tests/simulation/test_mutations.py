@@ -86,14 +86,14 @@ SEEN_WITH_SWITCHES_AT: Final = {
 """The same for mutations of places, in histories with switches."""
 SEEN_WITH_SIDECARS_AT: Final = {
     "all_in_between_counts": 35,
-    "copies_of_what_is_delivered_are_collected": 0,
+    "copies_of_what_is_delivered_are_collected": 27,
     "goes_on_at_the_last_record": 0,
     "marker_overtakes_its_pointer": 0,
     "short_sidecar_is_lost_at_once": 1,
     "since_is_above_the_decision": 0,
     "since_of_each_copy": 0,
     "snapshot_forgets_since": 11,
-    "whoever_meets_a_pointer_takes_it": 0,
+    "whoever_meets_a_pointer_takes_it": 2,
 }
 """The same for mutations of sidecars, in histories with sidecars (traps 91 and 107)."""
 

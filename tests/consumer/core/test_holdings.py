@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.consumer.core.holdings import Holdings
@@ -101,3 +103,24 @@ def test_after_a_new_owner_only_what_it_grants_is_read(holdings: Holdings) -> No
     assert holdings.look(("a", 0, 10)) is not None, "the first acknowledgement counts"
     holdings.end()
     assert holdings.begin() is None
+
+
+def test_a_lease_that_is_over_is_not_read() -> None:
+    holdings = Holdings()
+    short = replace(lease(0, 10), left_ms=1_000)
+    holdings.leased([short, replace(lease(10, 20, 2), left_ms=3_000)], now_s=100.0)
+    found = holdings.begin(now_s=101.0)
+    assert found is not None
+    assert (found.number, holdings.until_s) == (2, 103.0)
+    holdings.end()
+    holdings.leased([replace(short, number=3)], now_s=101.0)
+    assert holdings.attached([replace(short, number=4, left_ms=500)], now_s=101.0)
+    assert holdings.begin(now_s=101.6) is None, "its owner said when it ends"
+
+
+def test_the_lease_that_is_read_ends_when_its_owner_says() -> None:
+    holdings = Holdings()
+    holdings.leased([replace(lease(0, 10), left_ms=9_000)], now_s=100.0)
+    holdings.begin(now_s=100.0)
+    assert holdings.attached([replace(lease(0, 10), left_ms=2_000)], now_s=101.0)
+    assert holdings.until_s == 103.0

@@ -7,9 +7,10 @@ slices, so that a transaction's turn comes before or after its sidecar is looked
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ from logtx.journal.control import (
     TopicPartition,
     encode_marker,
 )
-from logtx.journal.errors import IntegrityError, TornTransactionError
+from logtx.journal.errors import IntegrityError, SpillError, TornTransactionError
 from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
@@ -61,7 +62,14 @@ def _span(offsets: list[int]) -> tuple[BranchRange, ...]:
 
 
 def end_record(
-    at: int, owner: TxId, sequence: int, writes: Writes, since: int, *, commit: bool
+    at: int,
+    owner: TxId,
+    sequence: int,
+    writes: Writes,
+    since: int,
+    *,
+    commit: bool,
+    sidecar_id: str = "",
 ) -> FakeRecord:
     marker = Marker(
         committed=commit,
@@ -71,6 +79,7 @@ def end_record(
         branches=_span(writes.main) if commit else (),
         sidecar=_span(writes.side) if commit else (),
         since=since if commit and writes.side else 0,
+        sidecar_id=sidecar_id,
     )
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, owner.to_bytes()),
@@ -138,6 +147,7 @@ class SidecarLife(Life):
     """A `Life` that reads sidecars, some records at a time."""
 
     world: SidecarWorld
+    sidecar_ids: Mapping[TopicPartition, str] = MappingProxyType({})
 
     def read(self, chance: Random) -> bool:
         self.side_reads()
@@ -169,7 +179,7 @@ class SidecarLife(Life):
                 continue
             wanted, side = True, self.world.sides[key]
             if not request.is_open:
-                buffer.open_stream(request, 0, len(side))
+                buffer.open_stream(request, 0, len(side), self.sidecar_ids.get(key, ""))
             elif request.ahead < 4:
                 at = request.next_offset
                 batch = side[at : at + chance.randrange(1, 4)]
@@ -357,7 +367,7 @@ def test_trap_107_a_copy_that_comes_while_its_pointer_is_delivered_is_not_collec
         life.read(chance)
     copy = end_record(1, owner, 1, Writes(side=[0, 1]), 0, commit=True)
     life.buffers[key].feed([copy])
-    assert life.buffers[key].first() is None
+    assert life.buffers[key].first(owner.journal) is None
     while life.shares:
         life.read(chance)
         life.take_placed(1)
@@ -443,3 +453,64 @@ def test_a_pointer_that_waits_counts_as_a_record_that_is_read() -> None:
         ]
     )
     assert buffer.queued_records == 3
+
+
+@pytest.mark.parametrize("aside", [True, False])
+@pytest.mark.parametrize("sequence", [1, 100])
+def test_trap_115_what_a_former_journal_decided_stands_in_front_of_nothing(
+    aside: bool, sequence: int
+) -> None:
+    """The journal is made anew, and its offsets begin at 0 again."""
+    key, former, owner = KEYS[0], TxId(0, INCARNATION - 1, 0), TxId(0, INCARNATION, 0)
+    before = Writes(side=[0]) if aside else Writes(main=[0])
+    log = [
+        data(0, former),
+        end_record(1, former, sequence, before, 0, commit=True),
+        end_record(2, owner, 5, Writes(side=[1, 2]), 0, commit=True),
+    ]
+    side = [data(0, former), data(1, owner), data(2, owner)]
+    decision = CommitDecision(5, owner, 0, (key,))
+    made = SidecarWorld({key: log}, sides={key: side})
+    made.journal += [("decided", decision), ("finished", decision)]
+    life = SidecarLife(made, {key: Position.at(0)})
+    assert read_all(life) == [(key, to_delivered(1)), (key, to_delivered(2))]
+    again = SidecarLife(made, life.positions())
+    assert read_all(again) == []
+
+
+def test_trap_118_nothing_is_delivered_while_records_of_a_sidecar_made_anew_are_counted() -> None:
+    made, positions = two_partitions(side=2)
+    anew = [data(0, TxId(0, INCARNATION, 7)), data(1, TxId(0, INCARNATION, 7))]
+    first, second = KEYS[:2]
+    for key in (first, second):
+        owner = TxId(0, INCARNATION, 0)
+        end = end_record(0, owner, 1, Writes(side=[0, 1]), 0, commit=True, sidecar_id="old")
+        made.logs[key] = [end]
+    made.sides[second] = anew
+    life = SidecarLife(made, positions)
+    life.sidecar_ids = {first: "old", second: "new"}
+    assert read_all(life) == []
+    failure = life.order.failure(life.buffers)
+    assert isinstance(failure, IntegrityError)
+    assert "holds 0 of the 2 records" in str(failure)
+    assert "deleted and created anew" in str(failure)
+
+
+def test_a_spilled_part_that_is_gone_is_told() -> None:
+    class Emptied(MemoryStore):
+        def read(self, run: int) -> Iterator[Record]:
+            return iter([*super().read(run)][:1])
+
+    owner, pending_map = TxId(0, INCARNATION, 0), PendingTransactionMap(1, Emptied())
+    buffer = SerialBuffer(
+        KEYS[0], Position.at(0), pending_map, journal_partition=0, malformed=malformed
+    )
+    buffer.feed([data(n, owner) for n in range(3)])
+    pending_map.enforce()
+    buffer.feed([end_record(3, owner, 1, Writes(main=[0, 1, 2], side=[0]), 0, commit=True)])
+    request = buffer.stream_wanted()
+    assert request is not None
+    buffer.open_stream(request, 0, 1)
+    entry = buffer.hand_over(owner.to_bytes())
+    with pytest.raises(SpillError, match="missing"):
+        buffer.stream(entry)

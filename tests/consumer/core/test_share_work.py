@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
@@ -68,15 +70,21 @@ def test_of_a_lease_that_is_anothers_no_gap_is_accepted(work: ShareWork) -> None
     assert work.holdings.look(("a", 0, 6)) is None
 
 
-@pytest.mark.parametrize(
-    ("is_gone", "how"), [(True, (REJECT, 0)), (False, (RELEASE, UNREADABLE_PAUSE_MS))]
-)
-def test_what_can_not_be_read_is_rejected_only_if_it_is_gone(
-    work: ShareWork, is_gone: bool, how: tuple[AcknowledgeType, int]
-) -> None:
-    work.unreadable(is_gone=is_gone)
-    assert said(work) == {how: [Span(MessageId(4, AT_OFFSET).behind, MessageId(10))]}
+REST = Span(MessageId(4, AT_OFFSET).behind, MessageId(10))
+
+
+def test_what_can_not_be_read_is_released_for_a_while(work: ShareWork) -> None:
+    work.unreadable()
+    assert said(work) == {(RELEASE, UNREADABLE_PAUSE_MS): [REST]}
     assert work.holdings.look(FIRST) is not None, "what was given out stays"
+
+
+def test_what_is_gone_is_rejected_and_so_are_other_leases_of_it(work: ShareWork) -> None:
+    work.leased([lease(10, 20)])
+    work.gone()
+    assert said(work) == {(REJECT, 0): [REST]}
+    assert work.begin() is None
+    assert said(work) == {(REJECT, 0): [Span(MessageId(10), MessageId(20))]}
 
 
 def test_each_message_is_said_of_once(work: ShareWork) -> None:
@@ -122,3 +130,37 @@ def test_one_that_lets_go_holds_and_says_nothing(work: ShareWork) -> None:
     assert work.held() == ()
     assert said(work) == {}
     assert work.begin() is None
+
+
+def test_a_lease_whose_time_is_over_is_read_no_further() -> None:
+    work = ShareWork()
+    long = replace(lease(0, 10), left_ms=2_000)
+    work.leased([long], 100.0)
+    found = work.begin(100.0)
+    assert found is not None
+    assert work.give(FIRST, MessageId(1, AT_OFFSET), 0, 101.9)
+    work.renewed(found, 103.0, is_lost=False)
+    assert work.give(SECOND, MessageId(4, AT_OFFSET), 0, 102.9)
+    assert not work.give(("a", 0, 6), MessageId(6, AT_OFFSET), 0, 103.0)
+    work.give_up()
+    assert said(work) == {(RELEASE, 0): [REST]}
+    work.leased([long], 103.0)
+    assert work.begin(105.0) is None, "it waited for too long"
+
+
+def test_a_lease_that_is_lost_when_it_is_renewed_is_read_no_further(work: ShareWork) -> None:
+    found = work.holdings.lease
+    assert found is not None
+    work.renewed(lease(0, 10), 9.0, is_lost=True)
+    assert work.give(("a", 0, 6), MessageId(6, AT_OFFSET)), "it was of an earlier lease"
+    work.renewed(found, 9.0, is_lost=True)
+    assert not work.give(("a", 0, 7), MessageId(7, AT_OFFSET))
+
+
+def test_what_is_said_is_named_until_it_is_sent(work: ShareWork) -> None:
+    """Others would be given it, before it comes to the owner (trap 114)."""
+    work.acknowledge(FIRST, ACCEPT, 0)
+    work.acknowledge(SECOND, RELEASE, 30)
+    assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),)
+    assert work.outgoing()
+    assert work.held() == (Acks(P0, (REST,)),)

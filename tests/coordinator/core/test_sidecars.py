@@ -69,12 +69,14 @@ def test_a_pointer_goes_first_and_the_sidecars_marker_names_its_offset() -> None
     pointer = stage.headers()
     assert pointer.is_pointer
     assert (pointer.sidecar, pointer.branches, pointer.since) == ((OF_SIDE,), (), 5)
+    assert (pointer.topic_id, pointer.sidecar_id) == ("", "id-side")
     stage.answer(offset=77)
     assert not stage.finished
     assert stage.in_flight() == [(0, SIDE0)]
     ended = stage.headers()
     assert not ended.is_pointer
     assert (ended.committed, ended.branches, ended.pointer) == (True, (OF_SIDE,), 77)
+    assert (ended.topic_id, ended.sidecar_id) == ("id-side", "")
     stage.answer()
     assert stage.finished == {(0, 0): ()}
 
@@ -85,7 +87,7 @@ def test_one_pointer_is_the_end_of_what_lies_in_both() -> None:
     assert stage.in_flight() == [(0, A0)]
     pointer = stage.headers()
     assert (pointer.sidecar, pointer.branches) == ((OF_SIDE,), (OF_MAIN,))
-    assert pointer.topic_id == "id-a"
+    assert (pointer.topic_id, pointer.sidecar_id) == ("id-a", "id-side")
     stage.answer()
     stage.answer()
     assert stage.finished == {(0, 0): ()}

@@ -1,0 +1,150 @@
+"""Consumers of queues that are refused, that attach again, and what they then have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from logtx.consumer.core.holdings import Holdings
+from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.client import attached
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.queues import AcknowledgeType, Attach, Lease
+from logtx.coordinator.server.consumers import Consumers
+from logtx.journal.errors import LogtxError, NotSupportedError, UnknownTopicError
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.spans import AT_OFFSET, MessageId
+from logtx.producer.producer import Producer
+
+from ..waiting import eventually
+from .test_share_consumer import Queues, coordinator, fill, producer, queues, take, values
+
+__all__ = ["coordinator", "producer", "queues"]
+
+
+def break_stream(queue: ShareConsumer) -> None:
+    assert queue._client is not None
+    stream = queue._client._stream
+    assert stream is not None
+    stream.close()
+
+
+def raised_by(queue: ShareConsumer, kind: type[Exception]) -> None:
+    """Polls until an error is raised."""
+
+    def is_raised() -> bool:
+        try:
+            queue.poll(0.2)
+        except kind:
+            return True
+        return False
+
+    eventually(is_raised)
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_created_later_is_worked_off(
+    queues: Queues, memory_log: MemoryLog, producer: Producer
+) -> None:
+    queue = queues("later")
+    raised_by(queue, UnknownTopicError)
+    raised_by(queue, UnknownTopicError)
+    memory_log.create_topic("later", partitions=1)
+    producer.produce("later", b"0")
+    producer.flush()
+
+    def has_it() -> bool:
+        try:
+            return values(queue.poll(0.2)) == [b"0"]
+        except UnknownTopicError:
+            return False
+
+    eventually(has_it)
+
+
+def test_a_consumer_that_is_refused_for_a_while_goes_on(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a coordinator of an older build comes back while others are upgraded."""
+    fill(producer, 2)
+    queue = queues()
+    first, second = take(queue, 2)
+
+    def refuse(_: Consumers) -> None:
+        raise NotSupportedError("the coordinator at x:1 does not read journals with queues")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumers, "check_builds", refuse)
+        break_stream(queue)
+        raised_by(queue, NotSupportedError)
+        queue.acknowledge(first)
+        queue.commit_async()
+        raised_by(queue, NotSupportedError)
+    assert set(queue.commit_sync().values()) == {None}, "what was said is not lost"
+    queue.acknowledge(second)
+    assert set(queue.commit_sync().values()) == {None}
+    fill(producer, 1, first=2)
+    assert values(take(queue, 1)) == [b"2"]
+
+
+def test_whatever_goes_wrong_is_told_and_tried_again(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queues()
+    assert queue.poll(0.5) == []
+    attached, failed = Holdings.attached, list[Holdings]()
+
+    def breaks(self: Holdings, leases: Iterable[Lease], now_s: float) -> bool:
+        if not failed:
+            failed.append(self)
+            raise RuntimeError("no file handles left")
+        return attached(self, leases, now_s)
+
+    monkeypatch.setattr(Holdings, "attached", breaks)
+    break_stream(queue)
+    raised_by(queue, LogtxError)
+    fill(producer, 1)
+    assert values(take(queue, 1)) == [b"0"]
+
+
+# ---- what is named ------------------------------------------------------------------------------
+
+
+def test_what_was_acknowledged_and_has_no_answer_is_named(
+    queues: Queues,
+    producer: Producer,
+    coordinator: EmbeddedCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else others would be given it, before the acknowledgement comes again (trap 114)."""
+    fill(producer, 4)
+    queue = queues()
+    sent, unsent, released, worked_on = take(queue, 4)
+    coordinator.stop()
+    queue.acknowledge(sent)
+    queue.acknowledge(released, AcknowledgeType.RELEASE, delay=30)
+    queue.commit_async()
+    queue.acknowledge(unsent)
+    attaches: list[Attach] = []
+    encode = attached.encode_request
+
+    def spy(request_id: int, command: Any) -> Any:
+        if isinstance(command, Attach):
+            attaches.append(command)
+        return encode(request_id, command)
+
+    monkeypatch.setattr(attached, "encode_request", spy)
+    coordinator.start()
+    eventually(lambda: bool(attaches))
+    (here,) = attaches[0].held
+    for message in (sent, unsent, released, worked_on):
+        name = MessageId(message.offset(), AT_OFFSET)
+        assert any(span.lo <= name < span.hi for span in here.spans), message.value()
+    queue.acknowledge(worked_on)
+    results = queue.commit_sync()
+    assert set(results.values()) == {None}
+    assert take(queues(), 1, 1.0) == [], "the delay of the one that was released is kept"

@@ -1,0 +1,135 @@
+"""Leases that are over at a consumer that does not know it, and what it is told of its messages."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer import share_consumer
+from logtx.consumer.core import said
+from logtx.coordinator.protocol.queues import AcknowledgeType
+from logtx.journal.acks import Acks
+from logtx.journal.errors import NotHeldError
+from logtx.producer.producer import Producer
+from logtx.producer.transaction_shell import TransactionShell
+
+from ..waiting import eventually
+from .test_share_consumer import Queues, coordinator, fill, producer, queues, take, values
+
+__all__ = ["coordinator", "producer", "queues"]
+P0 = TopicPartition("orders", 0)
+
+
+def one_lease(producer: Producer, count: int) -> None:
+    """Writes messages that are leased together: they are of one transaction."""
+    with producer.begin_transaction() as txn:
+        for number in range(count):
+            txn.produce("orders", b"%d" % number, partition=0)
+
+
+# ---- leases that are over -----------------------------------------------------------------------
+
+
+def test_what_came_while_the_application_worked_is_not_given_out_late(
+    queues: Queues, producer: Producer
+) -> None:
+    slow, other = queues(**{"ack.timeout.ms": 300}), queues()
+    assert slow.poll(0.2) == [], "its question waits"
+    fill(producer, 1)
+    eventually(lambda: bool(slow._work.holdings._unread))
+    assert values(take(other, 1)) == [b"0"], "its time was over"
+    assert slow.poll(0) == []
+
+
+def test_the_rest_of_a_lease_that_is_over_is_not_given_out(
+    queues: Queues, producer: Producer
+) -> None:
+    one_lease(producer, 3)
+    slow = queues(**{"ack.timeout.ms": 500, "max.poll.records": 1})
+    assert values(take(slow, 1)) == [b"0"]
+    time.sleep(0.6)
+    other = queues()
+    assert values(take(other, 3)) == [b"0", b"1", b"2"]
+    assert slow.poll(0.3) == []
+
+
+def test_a_lease_that_can_not_be_renewed_is_given_up(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_consumer, "RENEW_SHARE", 1)  # It renews with each poll.
+    one_lease(producer, 4)
+    queue = queues(**{"max.poll.records": 1})
+    assert values(take(queue, 1)) == [b"0"]
+    lease = queue._work.holdings.lease
+    assert lease is not None
+    assert queue._client is not None
+    rest = Acks(lease.partition, (lease.span,))
+    queue._client.submit(queue._command(AcknowledgeType.RELEASE, 0, (rest,)))
+    other = queues()
+    assert values(take(other, 4)) == [b"0", b"1", b"2", b"3"]
+    queue._renew_s = 0.0
+    assert values(queue.poll(0)) == [b"1"], "it does not know yet"
+    eventually(lambda: queue._work._has_lost)
+    assert queue.poll(0.3) == []
+
+
+def test_a_long_lease_is_renewed_and_given_out_to_its_end(
+    queues: Queues, producer: Producer
+) -> None:
+    one_lease(producer, 5)
+    queue, other = queues(**{"ack.timeout.ms": 3_000, "max.poll.records": 1}), queues()
+    found = take(queue, 1)
+    while len(found) < 5:
+        time.sleep(1.0)
+        assert other.poll(0) == []
+        found += take(queue, 1)
+    assert values(found) == [b"%d" % n for n in range(5)]
+
+
+# ---- what is told -------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_told_what_of_its_acknowledgements_did_not_count(
+    queues: Queues, producer: Producer
+) -> None:
+    fill(producer, 3)
+    hasty = queues(**{"ack.timeout.ms": 300})
+    found = take(hasty, 3)
+    other = queues()
+    same = take(other, 3)
+    assert values(same) == values(found)
+    hasty.acknowledge(found[2], AcknowledgeType.RENEW)
+    (error,) = hasty.commit_sync().values()
+    assert isinstance(error, NotHeldError)
+    assert "not renewed" in str(error)
+    other.acknowledge(same[0])
+    assert other.commit_sync() == {P0: None}
+    hasty.acknowledge(found[0])
+    (error,) = hasty.commit_sync().values()
+    assert isinstance(error, NotHeldError)
+    assert "orders[0] at 0 was acknowledged before" in str(error)
+    pending = producer.begin_transaction()
+    other.acknowledge(same[1], txn=pending)
+    assert isinstance(pending, TransactionShell)
+    eventually(lambda: pending._book.requests == 0)
+    hasty.acknowledge(found[1])
+    (error,) = hasty.commit_sync().values()
+    assert isinstance(error, NotHeldError)
+    assert "a transaction that has not ended" in str(error)
+    pending.commit()
+
+
+def test_what_is_too_much_for_one_request_is_said_by_several(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(said, "SPANS_MAX", 4)
+    fill(producer, 10)
+    queue = queues()
+    for message in take(queue, 10):
+        queue.acknowledge(message)
+    queue.commit_async()
+    assert len(queue._sent) >= 3
+    assert queue.commit_sync() == {P0: None}
+    assert take(queues(), 1, 1.0) == []
