@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from logtx.coordinator.client import pursuit
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Acknowledge, Acquire, Attach
 from logtx.coordinator.protocol.queues import Lease
+from logtx.journal.acks import joined
 from logtx.journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
@@ -171,7 +173,15 @@ class Attachment:
 
     def _send(self, request_id: int) -> None:
         if self._stream is not None and request_id in self._requests:
-            self._stream.send(request_id, self._requests[request_id][0])
+            command, _ = self._requests[request_id]
+            if isinstance(command, Attach):
+                command = self._with_unanswered(command)
+            self._stream.send(request_id, command)
+
+    def _with_unanswered(self, command: Attach) -> Attach:
+        said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
+        unanswered = (acks for each in said for acks in each.acks)
+        return replace(command, held=joined([*command.held, *unanswered]))
 
     def _open(self) -> None:
         if self.failure is not None or self._stream is not None:
@@ -181,7 +191,8 @@ class Attachment:
         if owner is None or setting.is_dead(owner):
             self.party.later(setting.chance.randint(10, 60), self._open)
             return
-        coordinator, attach = self._network.coordinators[owner], self._attach()
+        coordinator = self._network.coordinators[owner]
+        attach = self._with_unanswered(self._attach())
         consumer = attach.group, attach.consumer
         self._stream = stream = ConsumerStream(
             self._network, self, coordinator, self._partition, consumer
@@ -233,7 +244,12 @@ class Attachment:
             for request_id in list(self._requests):
                 self._send(request_id)
         elif isinstance(reply, LogtxError):
-            if pursuit.may_be_elsewhere(reply):
-                self._break()
-            else:
-                self.close(reply)
+            if not pursuit.may_be_elsewhere(reply):
+                self._refused(reply)
+            self._break()
+
+    def _refused(self, error: LogtxError) -> None:
+        # What was acknowledged is repeated when it is attached.
+        asking = [i for i, (c, _) in self._requests.items() if not isinstance(c, Acknowledge)]
+        for on_reply in [self._requests.pop(i)[1] for i in asking]:
+            on_reply(error)

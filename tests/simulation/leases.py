@@ -18,21 +18,27 @@ from logtx.consumer.core import share_work
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import places, reading
 from logtx.consumer.range_reader.reading import ReadConfig
+from logtx.coordinator.client.admin import TopicHome
 from logtx.coordinator.core import dispatch
+from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import Lease
+from logtx.coordinator.protocol.commands import TopicModeInfo
 from logtx.journal.logs.interface import Log
+from logtx.journal.modes import Phase
 from logtx.journal.spans import MessageId
 
 from .consumers import MemoryStore
 from .followers import ReadersLog
 from .logs import LogReader, NotYetError
+from .network import Network, query
+from .schedule import Party
 from .setting import Setting
 
 ERROR_SHARE: Final = 0.03
 """Share of the fetches in which brokers are away."""
 FETCH_MAX: Final = 4
 """Most records of one fetch."""
-BATCH: Final = 500
+BATCH: Final = 10_000
 """Most journal records that are read in one look at a home."""
 QUEUES_QUICK: Final = (
     (dispatch, "GONE_MS", 150),
@@ -45,6 +51,7 @@ QUEUES_QUICK: Final = (
     # Real time does not pass here.
     (leased, "PUBLISHED_S", 0.0),
     (leased, "PLACE_S", 0.0),
+    (places, "PUBLISHED_POLL_S", 0.0),
     (reading, "PLACE_S", 0.0),
     (topic_ids, "CONFIRM_S", 0.0),
 )
@@ -110,6 +117,50 @@ class _Fetcher:
         """Does nothing: there is nothing to release."""
 
 
+class _Coordinators:
+    """What tells whether a topic was ever switched: `AdminQueries`, as far as it is asked here."""
+
+    def __init__(self, network: Network, party: Party) -> None:
+        self._network = network
+        self._party = party
+        self._told: dict[str, TopicModeInfo] = {}
+        self._asking: set[str] = set()
+        self._lease = 0
+
+    def begin(self) -> None:
+        """Forgets what was told: it must be asked after a lease was got."""
+        self._told.clear()
+        self._asking.clear()
+        self._lease += 1
+
+    def describe_topic(self, topic: str) -> TopicHome:
+        """Returns a topic's mode and home.
+
+        Raises:
+            NotYetError: there is no answer yet.
+        """
+        home = self._network.setting.places_at
+        never = TopicModeInfo(topic=topic, topic_id="", phase=Phase.MARKERS, mode_offset=-1)
+        if home is None:
+            return TopicHome(never, None, None)
+        if topic in self._told:
+            return TopicHome(self._told[topic], home, None)
+        if topic not in self._asking:
+            self._asking.add(topic)
+            lease = self._lease
+
+            def told(reply: commands.Reply) -> None:
+                if lease == self._lease and isinstance(reply, commands.TopicModes):
+                    self._told[topic] = reply.topics[0] if reply.topics else never
+
+            command = commands.DescribeTopics(topics=(topic,))
+            query(self._network, self._party, home, command, told)
+        raise NotYetError(topic, -1)
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
 class _Log(ReadersLog):
     """The log of one worker."""
 
@@ -123,10 +174,11 @@ class _Log(ReadersLog):
 class Leases:
     """Reads the leases of one worker."""
 
-    def __init__(self, setting: Setting, name: str) -> None:
-        """Reads nothing yet. `name` is the worker's."""
+    def __init__(self, network: Network, party: Party) -> None:
+        """Reads nothing yet. `party` is the worker."""
+        setting = network.setting
         assert setting.queues is not None
-        log = cast(Log, _Log(setting, name))
+        log = cast(Log, _Log(setting, party.name))
         kafka: Mapping[str, Any] = {}
         config = ReadConfig(
             kafka=kafka,
@@ -134,8 +186,10 @@ class Leases:
             fail_on_data_loss=False,
             reader="logtx.ShareConsumer",
         )
-        self._reader = LeaseReader(log, kafka, config)
+        self._reader = LeaseReader(log, kafka, config, timeout_s=0)
         self._reader._consumer = cast(Any, _Fetcher(setting))
+        self._coordinators = _Coordinators(network, party)
+        self._reader._coordinators = cast(Any, self._coordinators)
 
     @property
     def bound(self) -> MessageId:
@@ -146,7 +200,12 @@ class Leases:
         """Returns whether some of the topics had a home, as far as is published."""
         return self._reader.may_be_placed(topics)
 
-    def messages(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
+    def begin(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
         """Yields the messages of a lease with their names, in the order of delivery."""
+        self._coordinators.begin()
+        return self.go_on(lease)
+
+    def go_on(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
+        """Yields those of the rest of a lease that was broken off."""
         self._reader._ahead._homes._begin_at_s = 0.0  # One that could not be read is tried at once.
         return self._reader.messages(lease)

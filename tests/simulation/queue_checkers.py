@@ -44,6 +44,8 @@ def _was_meant(
     if turn.begin is not None:
         work = history.works.get(queue.journal.transactions[turn.begin].txid)
         return work is not None and fate.message in work.results.values()
+    if turn.rejected and queue.is_former(fate.message.partition):
+        return True  # Nobody can read it any more: its consumer says so.
     return any(s.at < turn.at and s.rejected == turn.rejected for s in said[fate.message])
 
 
@@ -128,7 +130,10 @@ def _owner(queue: Queue, at: int) -> tuple[int, str, int]:
 
 
 def _exists(history: History, told: Told, lease: Lease) -> Iterator[str]:
-    records = history.data.get(lease.partition.key, ())
+    key = lease.partition.key
+    records = history.data.get(key, [])
+    if key in history.former and not lease.partition.topic_id.startswith("new-"):
+        records = history.former[key]
     end = sum(record.at < told.at for record in records)
     if lease.span.hi > MessageId(end, AT_OFFSET):
         yield f"{told.coordinator} leased {lease}, and the partition ended at {end}"

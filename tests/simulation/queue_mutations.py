@@ -244,8 +244,7 @@ def the_very_end_is_final(patch: Patch) -> None:
 def what_is_given_up_is_a_gap(patch: Patch) -> None:
     """What of a lease could not be read counts as read: nobody gets it."""
 
-    def mutant(self: ShareWork, *, is_gone: bool) -> None:
-        del is_gone
+    def mutant(self: ShareWork) -> None:
         lease = self.holdings.lease
         assert lease is not None, "it is read"
         self.finish(lease.span.hi)

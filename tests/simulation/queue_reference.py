@@ -160,10 +160,16 @@ class Queue:
         """All messages by their names."""
         return {fate.message: fate for fate in self.all()}
 
+    def is_former(self, partition: PartitionId) -> bool:
+        """Returns whether a partition went with its topic."""
+        former = self._reading.former.get(partition.key)
+        return former is not None and former.topic_id == partition.topic_id
+
     def left(self) -> Iterator[str]:
         """Yields what is still to be worked off."""
         for fate in self.all():
-            if fate.now.state is not State.DELETED:
+            is_former = self.is_former(fate.message.partition)
+            if fate.now.state is not State.DELETED and not is_former:
                 yield f"{fate.message} of {self.group} is {fate.now.state}"
         topics = {partition.topic for partition in self.starts}
         subscribed = {partition.key for partition in self.starts}

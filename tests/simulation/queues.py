@@ -13,7 +13,7 @@ consumer and makes another one. It dies, is paused and wakes up, and is fenced, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from confluent_kafka import Message as KafkaMessage
 
 from logtx.consumer.core.holdings import Given, RecordKey
 from logtx.consumer.core.share_work import ShareWork, by_partition
+from logtx.consumer.range_reader.errors import SwitchedError
+from logtx.consumer.share_consumer import RENEW_SHARE
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
-from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.journal.acks import Acks, SubscriptionKind
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
@@ -40,7 +42,7 @@ from .history import Message, Said, Taken
 from .leases import Leases
 from .logs import NotYetError
 from .producers import Producer
-from .topology import OUTPUT, RESULTS
+from .topology import OUTPUT, RESULTS, TEMPORARY
 from .transaction import Transaction
 
 QUEUE: Final = "jobs"
@@ -65,6 +67,16 @@ HELD_MS: Final = (50, 600)
 """Least and most time for which a transaction stays open with messages that it acknowledges."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """An object that an application was given for a message."""
+
+    key: RecordKey
+    message: Message
+    identity: int
+    """Stands for the object's `id`."""
+
+
 class QueueWorker(Producer):
     """One instance of an application that works off a queue."""
 
@@ -76,11 +88,11 @@ class QueueWorker(Producer):
         setting = self.setting
         assert setting.queues is not None
         self._draw = setting.queues
-        self.topics = (OUTPUT,)
         self._client: Attachment | None = None
-        self._plans: dict[Transaction, list[RecordKey]] = {}
+        self._plans: dict[Transaction, list[int]] = {}
         """What a transaction is to acknowledge as soon as it has begun."""
         self._stands_until_ms = 0
+        self._objects = 0
         self._new_consumer()
 
     def _new_consumer(self) -> None:
@@ -90,14 +102,16 @@ class QueueWorker(Producer):
         self._poll_records = draw.choice((2, 4, 8))
         self._ack_timeout_ms = draw.choice((120, 250, 600))
         self._work = ShareWork()
-        self._hands: dict[RecordKey, Message] = {}
-        """What the application was given and has not dealt with."""
-        self._leases = Leases(self.setting, self.name)
+        self._hands: dict[int, Hand] = {}
+        """What the application was given and has not dealt with, by what stands for `id`s of
+        objects."""
+        self._leases = Leases(self.network, self)
         self._reading: Iterator[tuple[KafkaMessage, MessageId]] | None = None
         self._lease: Lease | None = None
         """The lease that is read."""
         self._tries = 0
-        self._read_from_ms = self._attach_from_ms = 0
+        self._read_from_ms = self._attach_from_ms = self._renew_from_ms = 0
+        self._topics: tuple[str, ...] = ()
         self._starts: dict[TopicPartition, int] = {}
 
     @property
@@ -110,10 +124,16 @@ class QueueWorker(Producer):
     # ---- the consumer's shell -------------------------------------------------------------------
 
     def _subscribe(self) -> None:
-        setting = self.setting
+        setting, truth = self.setting, self.setting.topology.truth
+        self._topics = (OUTPUT,)
+        if setting.queue_has_temporary and TEMPORARY in truth:
+            self._topics = OUTPUT, TEMPORARY
         if setting.queue_begins_late:
-            partitions = range(setting.topology.truth[OUTPUT].partition_count)
-            self._starts = {(OUTPUT, p): setting.told_end(OUTPUT, p) for p in partitions}
+            self._starts = {
+                (topic, p): setting.told_end(topic, p)
+                for topic in self._topics
+                for p in range(truth[topic].partition_count)
+            }
         self._attach_from_ms = setting.now_ms + ATTACH_AGAIN_MS
         self._client = Attachment(
             self.network,
@@ -130,7 +150,7 @@ class QueueWorker(Producer):
             group=QUEUE,
             consumer=self._number,
             kind=SubscriptionKind.FAILOVER if failover else SubscriptionKind.SHARED,
-            topics=self.topics,
+            topics=self._topics,
             starts=self._starts,
             held=self._work.held(),
             ack_timeout_ms=self._ack_timeout_ms,
@@ -138,29 +158,33 @@ class QueueWorker(Producer):
 
     def _attached(self, leases: tuple[Lease, ...]) -> None:
         self._starts = {}
-        self._work.attached(leases)
+        self._work.attached(leases, self._now_s)
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
-        self._work.leased(leases)
+        self._work.leased(leases, self._now_s)
+
+    @property
+    def _now_s(self) -> float:
+        return self.setting.now_ms / 1000
 
     def _poll(self, client: Attachment) -> None:
         """Does what one call of `poll` does, without waiting."""
         self._accept_last()
         self._send(client)
-        found: list[RecordKey] = []
+        found: list[Hand] = []
         if self.setting.now_ms >= self._read_from_ms:
             self._read(client, found)
         if not found and self._lease is None:
             self._send(client)
             self._acquire(client)
         if not self._is_explicit:
-            self._work.return_all(found)
+            self._work.return_all(hand.key for hand in found)
 
     def _accept_last(self) -> None:
         if not self._is_explicit:
-            for key in self._hands:
-                if self._work.holdings.look(key) is not None:
-                    self._note_said(key, rejected=False)
+            for hand in self._hands.values():
+                if self._look(hand) is not None:
+                    self._note_said(hand, rejected=False)
             self._hands.clear()
         self._work.accept_returned()
 
@@ -174,7 +198,7 @@ class QueueWorker(Producer):
             group=QUEUE,
             consumer=self._number,
             max_offsets=self._poll_records,
-            at_ends=self._leases.may_be_placed(self.topics),
+            at_ends=self._leases.may_be_placed(self._topics),
         )
         client.submit(command, self._ignore)
 
@@ -185,69 +209,81 @@ class QueueWorker(Producer):
     def _send(self, client: Attachment) -> None:
         for (type_, delay_ms), acks in self._work.outgoing().items():
             if acks:
-                self._submit(client, type_, delay_ms, acks)
+                client.submit(self._command(type_, delay_ms, acks), self._ignore)
 
-    def _submit(
-        self, client: Attachment, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> None:
-        command = commands.Acknowledge(
+    def _command(
+        self, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
+    ) -> commands.Acknowledge:
+        return commands.Acknowledge(
             group=QUEUE,
             consumer=self._number,
             type=type_,
             acks=tuple(acks),
             delay_ms=delay_ms,
         )
-        client.submit(command, self._ignore)
 
-    def _read(self, client: Attachment, found: list[RecordKey]) -> None:
+    def _read(self, client: Attachment, found: list[Hand]) -> None:
         while not found:
             if self._lease is None:
-                self._lease = self._work.begin()
+                self._lease = self._work.begin(self._now_s)
                 if self._lease is None:
                     return
-                self._reading, self._tries = self._leases.messages(self._lease), 0
+                self._reading, self._tries = self._leases.begin(self._lease), 0
+                self._renew_from_ms = 0
             try:
                 self._take(client, found)
-            except (NotYetError, RequestTimedOutError) as error:
+            except (NotYetError, RequestTimedOutError, SwitchedError) as error:
                 if self._wait_for(error):
                     return
             except LogtxError as error:
                 self._unreadable(error)
 
-    def _take(self, client: Attachment, found: list[RecordKey]) -> None:
+    def _take(self, client: Attachment, found: list[Hand]) -> None:
         lease = self._lease
         assert lease is not None, "one is read"
         if self._reading is None:
             # Broken off: what was given out of it is not read again.
             rest = Span(self._work.holdings._at, lease.span.hi)
-            self._reading = self._leases.messages(replace(lease, span=rest))
+            self._reading = self._leases.go_on(replace(lease, span=rest))
         for message, name in self._reading:
             offset = message.offset()
             assert offset is not None, "it is of a partition"
             key = lease.partition.topic, lease.partition.partition, offset
-            if not self._work.give(key, name):
+            self._objects += 1
+            if not self._work.give(key, name, self._objects, self._now_s):
                 self.setting.history.counts["leases that were lost while they were read"] += 1
                 self._end(self._work.give_up)
                 return
-            self._given(key, Message(lease.partition, name))
-            found.append(key)
+            found.append(self._given(key, Message(lease.partition, name)))
             self._tries = 0
             if len(found) >= self._poll_records:
                 self._renew(client, lease)
                 return
         self._end(partial(self._work.finish, self._leases.bound))
 
-    def _given(self, key: RecordKey, message: Message) -> None:
+    def _given(self, key: RecordKey, message: Message) -> Hand:
         setting = self.setting
-        self._hands[key] = message
+        hand = self._hands[self._objects] = Hand(key, message, self._objects)
         at = setting.history.tick()
         setting.history.taken.append(Taken(self.name, message, key[2], at, setting.now_ms))
-        setting.note(self.name, "is given", message.partition.key, tuple(message.name))
+        setting.note(self.name, "is given", message.partition, tuple(message.name))
+        return hand
 
     def _renew(self, client: Attachment, lease: Lease) -> None:
-        if self._draw.random() < 0.3:
-            acks = [Acks(lease.partition, (lease.span,))]
-            self._submit(client, AcknowledgeType.RENEW, 0, acks)
+        now_ms, soon_ms = self.setting.now_ms, self._ack_timeout_ms / RENEW_SHARE
+        if self._work.holdings.until_s - self._now_s > soon_ms / 1000:
+            return
+        if now_ms < self._renew_from_ms:
+            return
+        self._renew_from_ms = now_ms + round(soon_ms)
+        until_s, work = self._now_s + self._ack_timeout_ms / 1000, self._work
+
+        def renewed(reply: commands.Reply) -> None:
+            if isinstance(reply, commands.AckResults):
+                work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
+
+        acks = [Acks(lease.partition, (lease.span,))]
+        client.submit(self._command(AcknowledgeType.RENEW, 0, acks), renewed)
 
     def _end(self, end: Callable[[], None]) -> None:
         self._reading, self._lease = None, None
@@ -269,8 +305,11 @@ class QueueWorker(Producer):
     def _unreadable(self, error: Exception) -> None:
         self.setting.history.counts["leases that could not be read"] += 1
         self.setting.note(self.name, "can't read", self._lease, repr(error))
-        is_gone = isinstance(error, TopicRecreatedError)
-        self._end(partial(self._work.unreadable, is_gone=is_gone))
+        if isinstance(error, TopicRecreatedError):
+            self._attach_from_ms = 0
+            self._end(self._work.gone)
+        else:
+            self._end(self._work.unreadable)
 
     def _close_consumer(self) -> None:
         """Closes the consumer as an application does; another one follows."""
@@ -279,7 +318,8 @@ class QueueWorker(Producer):
         self._accept_nothing()
         self._work.let_go()
         self._send(client)
-        client.submit(replace(self._attach(), topics=()), lambda _: client.close(CLOSED))
+        self._topics = ()
+        client.submit(self._attach(), lambda _: client.close(CLOSED))
         self.later(200, lambda: client.close(CLOSED))
         self.setting.history.counts["consumers of queues closed"] += 1
 
@@ -304,12 +344,22 @@ class QueueWorker(Producer):
             self._subscribe()
             return
         self._poll(self._client)
+        if self.stopping and self._lacks_temporary:
+            self._close_consumer()
+            return
         if self.stopping:
             self._wind_up()
         else:
             self._end_some()
         if self._hands and self._is_explicit:
             self._deal_with_some()
+
+    @property
+    def _lacks_temporary(self) -> bool:
+        """Whether it subscribed when there was no topic which there is now."""
+        setting = self.setting
+        exists = setting.queue_has_temporary and TEMPORARY in setting.topology.truth
+        return exists and TEMPORARY not in self._topics
 
     def _ask_cursor(self) -> None:
         """Does nothing: a queue has no input offsets."""
@@ -322,24 +372,25 @@ class QueueWorker(Producer):
                 transaction.end(Action.COMMIT if commits else Action.ABORT)
 
     def _deal_with_some(self) -> None:
-        draw, keys = self._draw, list(self._hands)
+        draw, hands = self._draw, list(self._hands.values())
         if draw.random() < IN_TRANSACTION_SHARE or self.stopping:
-            self._work_off(draw.sample(keys, draw.randint(1, min(3, len(keys)))))
+            self._work_off(draw.sample(hands, draw.randint(1, min(3, len(hands)))))
             return
-        key, drawn = draw.choice(keys), draw.random()
+        hand, drawn = draw.choice(hands), draw.random()
         if drawn < 0.35:
-            self._say(key, AcknowledgeType.ACCEPT)
+            self._say(hand, AcknowledgeType.ACCEPT)
         elif drawn < 0.45:
-            for each in self._work.holdings.up_to(key):
+            for each in self._up_to(hand):
                 self._note_said(each, rejected=False)
-                self._hands.pop(each, None)
-            self._work.accept_up_to(key)
+                self._hands.pop(each.identity)
+            if self._look(hand) is not None:
+                self._work.accept_up_to(hand.key)
         elif drawn < 0.6:
-            self._say(key, AcknowledgeType.RELEASE, draw.choice(DELAYS_MS))
+            self._say(hand, AcknowledgeType.RELEASE, draw.choice(DELAYS_MS))
         elif drawn < 0.7:
-            self._say(key, AcknowledgeType.REJECT)
+            self._say(hand, AcknowledgeType.REJECT)
         elif drawn < 0.8:
-            self._work.acknowledge(key, AcknowledgeType.RENEW, 0)
+            self._say(hand, AcknowledgeType.RENEW)
         elif drawn < 0.83:
             self._hands.clear()
             self._work.release_all(draw.choice(DELAYS_MS))
@@ -349,20 +400,36 @@ class QueueWorker(Producer):
             self.setting.history.counts["workers that stand still"] += 1
             self._stands_until_ms = self.setting.now_ms + draw.randint(*STANDS_MS)
 
-    def _say(self, key: RecordKey, type_: AcknowledgeType, delay_ms: int = 0) -> None:
-        if type_ is not AcknowledgeType.RELEASE and self._work.holdings.look(key) is not None:
-            self._note_said(key, rejected=type_ is AcknowledgeType.REJECT)
-        self._hands.pop(key)
-        self._work.acknowledge(key, type_, delay_ms)
+    def _look(self, hand: Hand) -> Given | None:
+        """Returns a message that the consumer holds; None if it does not, as it was acknowledged or
+        is one of a topic that was created anew since."""
+        holdings = self._work.holdings
+        return None if holdings.is_another(hand.key, hand.identity) else holdings.look(hand.key)
 
-    def _note_said(self, key: RecordKey, *, rejected: bool) -> None:
+    def _up_to(self, hand: Hand) -> list[Hand]:
+        """Returns a message and all before it, as the application has them."""
+        if self._look(hand) is None:
+            return []
+        held = self._work.holdings.up_to(hand.key).values()
+        return [self._hands[each.identity] for each in held if each.identity in self._hands]
+
+    def _say(self, hand: Hand, type_: AcknowledgeType, delay_ms: int = 0) -> None:
+        if type_ is not AcknowledgeType.RENEW:
+            self._hands.pop(hand.identity)
+        if self._look(hand) is None:
+            return
+        if type_ in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT):
+            self._note_said(hand, rejected=type_ is AcknowledgeType.REJECT)
+        self._work.acknowledge(hand.key, type_, delay_ms)
+
+    def _note_said(self, hand: Hand, *, rejected: bool) -> None:
         history = self.setting.history
-        history.said.append(Said(self.name, self._hands[key], rejected, history.tick()))
+        history.said.append(Said(self.name, hand.message, rejected, history.tick()))
 
-    def _work_off(self, keys: list[RecordKey]) -> None:
+    def _work_off(self, hands: list[Hand]) -> None:
         """Begins a transaction for messages; most are committed as soon as it has begun."""
         transaction = self.begin(self._draw.choice((400, 900)))
-        self._plans[transaction] = keys
+        self._plans[transaction] = [hand.identity for hand in hands]
         if self.stopping or self._draw.random() < 0.6:
             transaction.is_step = True
         else:
@@ -374,15 +441,19 @@ class QueueWorker(Producer):
 
         What the application has dealt with otherwise since is left out.
         """
-        keys = [k for k in self._plans.pop(transaction, ()) if k in self._hands]
-        if not transaction.book.takes_records or not keys:
+        planned = self._plans.pop(transaction, ())
+        hands = [self._hands[each] for each in planned if each in self._hands]
+        if not transaction.book.takes_records or not hands:
             return
         if self._draw.random() < 0.15:
-            keys = [k for k in self._work.holdings.up_to(keys[0]) if k in self._hands]
+            hands = self._up_to(hands[0])
             self.setting.history.counts["cumulative acknowledgements in transactions"] += 1
-        given = {k: held for k in keys if (held := self._work.holdings.look(k)) is not None}
-        for key in given:
-            self._write_result(transaction, self._hands.pop(key))
+        given: dict[RecordKey, Given] = {}
+        for hand in hands:
+            held = self._look(self._hands.pop(hand.identity))
+            if held is not None and hand.key not in given:
+                given[hand.key] = held
+                self._write_result(transaction, hand.message)
         at_once = self._draw.random() < 0.5
         for share in [given] if at_once else [{key: each} for key, each in given.items()]:
             self._acknowledge(transaction, share.values())

@@ -63,7 +63,9 @@ class Setting:
     queue_is_failover: bool = False
     """Whether each partition of the queue is one worker's at a time."""
     queue_begins_late: bool = False
-    """Whether the queue begins at the ends of its topic's partitions."""
+    """Whether the queue begins at the ends of its topics' partitions."""
+    queue_has_temporary: bool = False
+    """Whether the temporary topic is one of the queue's."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

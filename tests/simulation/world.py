@@ -93,6 +93,10 @@ CALM_WAVE_MS: Final = (100, 300)
 """Least and most time for which nothing goes wrong where there is a queue."""
 FAULTY_WAVE_MS: Final = (50, 300)
 """Least and most time for which everything may, before that."""
+SWITCHED_QUEUES: Final = 0.25
+"""Share of those whose topics are switched while they are worked off."""
+TEMPORARY_QUEUES: Final = 0.6
+"""Share of those that have the temporary topic, too, if there is one."""
 FAILOVER_SHARE: Final = 0.2
 """Share of the queues that give each partition to one worker at a time."""
 BEGINS_LATE_SHARE: Final = 0.2
@@ -162,7 +166,8 @@ class World:
         )
         topology = Topology(scheduler, chance, faults, history)
         queue = Random(-seed - 70) if queues else None
-        in_places = queue is not None and queue.random() < PLACED_QUEUES
+        drawn = 1.0 if queue is None else queue.random()
+        in_places = drawn < PLACED_QUEUES + SWITCHED_QUEUES
         if in_places:
             # What is placed too low is not given out by a queue that has passed it (docs/queues.md).
             faults.ends = None
@@ -199,6 +204,7 @@ class World:
             queues=queue,
             queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
             queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,
+            queue_has_temporary=queue is not None and queue.random() < TEMPORARY_QUEUES,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -232,7 +238,8 @@ class World:
         if self.setting.modes is None:
             begin()
         else:
-            self._operator = Operator(self.setting, self.network, begin, once=queues)
+            once = drawn < PLACED_QUEUES
+            self._operator = Operator(self.setting, self.network, begin, once=once)
             if switches and self.setting.modes.random() < RETENTION_CHANCE:
                 scheduler.after(RETENTION_MS, self._retain)
         self._auditor = Party(scheduler, "auditor")
