@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .coordinator.client.metadata import MetadataClient
     from .coordinator.protocol.queues import AcknowledgeType
     from .integration import spark as spark
-    from .integration.blocks import Block, process
+    from .integration.block import Block
+    from .integration.blocks import process
+    from .integration.queue_blocks import QueueBlock
     from .journal.errors import (
         AckConflictError,
         AckOutOfRangeError,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         CoordinatorLoadingError,
         CoordinatorNotAvailableError,
         CorruptRecordError,
+        DeadLetterError,
         DoubleStartError,
         ExpiredTransactionError,
         ForkedError,
@@ -100,6 +103,7 @@ __all__ = [
     "CoordinatorLoadingError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
+    "DeadLetterError",
     "DoubleStartError",
     "ExpiredTransactionError",
     "ForkedError",
@@ -123,6 +127,7 @@ __all__ = [
     "OffsetsPendingError",
     "Producer",
     "ProducerFencedError",
+    "QueueBlock",
     "RequestTimedOutError",
     "RequestTooLargeError",
     "RetriableError",
@@ -155,12 +160,13 @@ __all__ = [
 _ERRORS = ".journal.errors"
 _HOMES = {
     "AcknowledgeType": ".coordinator.protocol.queues",
-    "Block": ".integration.blocks",
+    "Block": ".integration.block",
     "Branch": ".producer.branch",
     "BranchSummary": ".producer.core.summary",
     "Consumer": ".consumer.consumer",
     "MetadataClient": ".coordinator.client.metadata",
     "Producer": ".producer.producer",
+    "QueueBlock": ".integration.queue_blocks",
     "ShareConsumer": ".consumer.share_consumer",
     "Transaction": ".producer.transaction",
     "TxId": ".journal.txid",

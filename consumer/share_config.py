@@ -15,16 +15,20 @@ from .config import MIB
 OWN: Final = (
     "ack.timeout.ms",
     "coordinator.timeout.ms",
+    "errors.deadletterqueue.topic.name",
     "max.poll.records",
     "pending.dir",
     "pending.memory.max.bytes",
+    "redelivery.delay.ms",
     "share.acknowledgement.mode",
+    "share.delivery.count.limit",
     "subscription.type",
     "torn.reset",
     "transaction.group",
 )
 _OWN_PREFIXES: Final = (
-    *("ack.", "coordinator.", "pending.", "share.", "subscription.", "torn.", "transaction."),
+    *("ack.", "coordinator.", "errors.", "pending.", "redelivery.", "share.", "subscription."),
+    *("torn.", "transaction."),
 )
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
 
@@ -48,6 +52,15 @@ class ShareConfig:
     poll_records: int = 500
     """``max.poll.records``: most messages of a poll, and most offsets of a lease. More cost fewer
     requests; fewer spread the work among more consumers."""
+    delivery_limit: int = 5
+    """``share.delivery.count.limit``: how often a message is given to applications before it is
+    given up; 0: without end."""
+    redelivery_delay_ms: int = 1_000
+    """``redelivery.delay.ms``: how long a message waits whose second delivery was in a transaction
+    that aborted; twice as long after each further one."""
+    dead_letter_topic: str | None = None
+    """``errors.deadletterqueue.topic.name``: where messages go that are given up; None: they are
+    deleted."""
     ack_timeout_ms: int = 30_000
     """``ack.timeout.ms``: how long a message is this consumer's before it is given to another."""
     coordinator_timeout_ms: int = 30_000
@@ -84,6 +97,9 @@ class ShareConfig:
             )
             == "explicit",
             "poll_records": take_integer(rest, "max.poll.records", 500, 1),
+            "delivery_limit": take_integer(rest, "share.delivery.count.limit", 5, 0, 1_000_000),
+            "redelivery_delay_ms": take_integer(rest, "redelivery.delay.ms", 1_000, 0, 86_400_000),
+            "dead_letter_topic": take_text(rest, "errors.deadletterqueue.topic.name", None),
             "ack_timeout_ms": take_integer(rest, "ack.timeout.ms", 30_000, 100, 86_400_000),
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             "pending_memory_max_bytes": take_integer(

@@ -7,36 +7,32 @@ cumulative ones, and releases with a delay.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self, cast
 
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
-from ..coordinator.protocol.commands import Acknowledge, AckResults, Acquire, Attach, Reply
-from ..coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
+from ..coordinator.protocol.commands import AckResults, Acquire, Attach, Reply
+from ..coordinator.protocol.queues import AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
 from ..journal.errors import (
     ConcurrentUseError,
+    ConfigError,
     GroupBoundError,
     LogtxError,
-    NotHeldError,
-    RequestTimedOutError,
     RetriableError,
     SessionClosedError,
     TopicRecreatedError,
@@ -47,12 +43,13 @@ from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
 from ..journal.settings import merged
 from ..journal.spans import MessageId
+from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
-from .core.holdings import Given, RecordKey
-from .core.said import errors, shares
-from .core.share_work import ShareWork, by_partition
+from .core.pending import Record
+from .dead_letters import Beginning
 from .leased import LeaseReader
 from .lifetime import weakly
+from .outbox import AckCallback
 from .range_reader.reading import ReadConfig
 from .share_config import ShareConfig
 
@@ -74,13 +71,6 @@ WAIT_S: Final = 60.0
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
-
-
-class Acknowledging(Protocol):
-    """A transaction that messages can be acknowledged in."""
-
-    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
-        """Makes acknowledgements part of the transaction."""
 
 
 @dataclass(slots=True)
@@ -116,7 +106,7 @@ class _Parts:
         close_later("share_consumer", f"group={self.group_id}", self.close)
 
 
-class ShareConsumer:
+class ShareConsumer(Acknowledger):
     """Takes messages of a subscription, which any number of others work on, too.
 
     One thread at a time may poll, commit or close. Messages may be acknowledged by any thread.
@@ -130,6 +120,7 @@ class ShareConsumer:
         config: Mapping[str, Any] | None = None,
         /,
         *,
+        producer: Beginning | None = None,
         log: Log | None = None,
         **more: Any,
     ) -> None:
@@ -137,35 +128,34 @@ class ShareConsumer:
 
         Args:
             config: settings by name.
+            producer: a `Producer` of the subscription's transaction group. It begins the
+                transactions of dead letters, and goes on to mean the transaction that it meant. The
+                caller closes it, after the consumer.
             log: the log to read; None opens the one that ``bootstrap.servers`` names.
             more: further settings: ``ShareConsumer(**config)``.
 
         Raises:
-            ConfigError: a setting is missing, unknown or out of range.
+            ConfigError: a setting is missing, unknown or out of range, or a dead-letter topic is
+                named without a producer.
         """
         config = merged(config, more, None)
-        self._config = ShareConfig.parse(config)
-        self.group_id = self._config.group_id
+        super().__init__(ShareConfig.parse(config), producer)
         self._log: Log = log if log is not None else open_log(config)
         self._parts = _Parts(self.group_id, self._log if log is None else None)
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
-        self._number = random.SystemRandom().getrandbits(63)
         self._topics: tuple[str, ...] = ()
         self._starts: Mapping[TopicPartition, int] = {}
-        self._lock = threading.Lock()
-        """Guards what follows, up to the client. Nothing that holds it waits."""
-        self._work = ShareWork()
+        self._changing: Future[Reply] | None = None
+        """The answer to the Attach that named other topics last."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._client: AttachedClient | None = None
-        self._sent: deque[tuple[Acknowledge, Future[Reply]]] = deque()
-        """Acknowledgements whose answers were not looked at."""
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease may be renewed again, and when to attach anew."""
+        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
         self._anew_s = 0.0
         """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
@@ -175,18 +165,56 @@ class ShareConsumer:
     # ---- subscription ---------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Joins the subscription for these topics; the first consumer makes it.
+        """Joins the subscription for these topics, and for no others; the first consumer makes it.
 
-        Does not wait until the consumer is attached: `poll` does, and tells what was refused.
+        Does not wait until the consumer is attached: `poll` does, and tells what was refused. What
+        it was given of other topics stays its own, until it is acknowledged.
+
+        Args:
+            topics: names of topics; none at all is `unsubscribe`.
 
         Raises:
             GroupBoundError: the subscription belongs to another transaction group.
             UnknownTopicError: with ``auto.offset.reset=latest``, a topic does not exist.
             CoordinatorNotAvailableError: no coordinator answers in time.
-            SessionClosedError: the consumer is closed, or subscribed already.
+            ValueError: a name is empty, or there twice.
+            ConfigError: the dead-letter topic is among them.
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is closed.
         """
-        if self._closed or self._client is not None:
-            raise SessionClosedError("the consumer is closed, or subscribed: make another one")
+        if isinstance(topics, str):
+            raise TypeError(f"topics are a list of names: subscribe([{topics!r}])")
+        named = tuple(topics)
+        if "" in named or len(set(named)) < len(named):
+            raise ValueError(f"each topic has a name, and is there once: {list(named)}")
+        if self._config.dead_letter_topic in named:
+            raise ConfigError(
+                f"{self._config.dead_letter_topic} has the dead letters of this subscription, which"
+                " would come back to it: work them off by another one"
+            )
+        with self._alone():
+            if self._closed:
+                raise SessionClosedError("the consumer is closed: make another one")
+            if self._client is None and named:
+                self._join(named)
+            elif self._client is not None:
+                self._change(self._client, named)
+
+    def unsubscribe(self) -> None:
+        """Takes part in no topic any more. What it was given stays its own, until it is
+        acknowledged.
+
+        Raises:
+            ConcurrentUseError: another thread polls.
+            SessionClosedError: the consumer is closed.
+        """
+        self.subscribe(())
+
+    def subscription(self) -> list[str]:
+        """Returns the topics that it is subscribed to."""
+        return list(self._topics)
+
+    def _join(self, topics: tuple[str, ...]) -> None:
         config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
         queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
         try:
@@ -198,8 +226,7 @@ class ShareConsumer:
                 f"subscription {self.group_id!r} belongs to transaction group {bound!r}, not to"
                 f" {config.transaction_group!r}: set transaction.group to that one"
             )
-        self._topics = tuple(topics)
-        self._starts = self._first_starts()
+        self._topics, self._starts = topics, self._first_starts(topics)
         kafka = without_callbacks(config.librdkafka)
         read = ReadConfig(
             kafka=kafka,
@@ -223,13 +250,28 @@ class ShareConsumer:
             client.start()
         except BaseException:
             self._parts.close_clients()
-            self._reader = None
+            self._reader, self._topics = None, ()
             raise
         self._client = client
 
-    def _first_starts(self) -> Mapping[TopicPartition, int]:
+    def _change(self, client: AttachedClient, topics: tuple[str, ...]) -> None:
+        """Attaches for other topics. What was not given out yet goes back."""
+        starts = self._first_starts(topics)
+        self._end(self._work.put_back)
+        with self._lock:
+            self._topics, self._starts = topics, starts
+        self._outbox.send(client)
+        self._changing = client.submit(self._attach())
+        self._changing.add_done_callback(partial(weakly(self._changed), starts))
+
+    def _changed(self, starts: Mapping[TopicPartition, int], _: Future[Reply]) -> None:
+        with self._lock:
+            if self._starts is starts:
+                self._starts = {}
+
+    def _first_starts(self, topics: tuple[str, ...]) -> Mapping[TopicPartition, int]:
         keys: list[TopicPartition] = []
-        for topic in self._topics:
+        for topic in topics:
             try:
                 keys += [(topic, p) for p in range(self._log.partition_count(topic))]
             except UnknownTopicError:
@@ -255,7 +297,8 @@ class ShareConsumer:
     def _attached(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
-            self._starts = {}
+            if self._changing is None or self._changing.done():
+                self._starts = {}
             self._work.attached(leases, time.monotonic())
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
@@ -264,9 +307,9 @@ class ShareConsumer:
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0) -> list[Message]:
+    def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[Message]:
         """Returns messages to work on; none if there are none within `timeout` seconds. A negative
-        one has no end.
+        one has no end. At most `max_records`, or ``max.poll.records`` without it.
 
         First sends what was acknowledged. In implicit mode that is all that the last poll returned,
         save what was acknowledged otherwise.
@@ -284,42 +327,52 @@ class ShareConsumer:
                 given out again after a second; that of a topic that is no more is rejected.
             CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
                 known where its transactions end.
+            DeadLetterError: a dead letter can't be written. Its message is given out again after a
+                second.
+            ValueError: `max_records` is below 1.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
         """
+        most = self._config.poll_records if max_records is None else max_records
+        if most < 1:
+            raise ValueError("max_records is 1 at least")
         client = self._open_client()
+        if not self._topics:
+            raise SessionClosedError("the consumer is not subscribed: call subscribe")
         with self._alone():
             deadline_s = _deadline_s(timeout)
             self._accept_last()
-            self._send(client)
-            self._look_at_answers()
+            self._outbox.send(client)
+            self._outbox.look_at_answers()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
             found: list[Message] = []
             try:
                 while True:
-                    self._read(client, found)
+                    self._read(client, found, most)
                     left_s = deadline_s - time.monotonic()
                     if found or left_s <= 0:
                         break
-                    self._send(client)
-                    self._acquire(client, min(left_s, WAIT_S))
+                    self._outbox.send(client)
+                    self._outbox.look_at_answers()
+                    self._acquire(client, min(left_s, WAIT_S), most)
             except BaseException:
-                with self._lock:
-                    self._work.take_back(map(_key, found))
+                self.give_back(found)
                 raise
             if not self._config.is_explicit:
                 with self._lock:
-                    self._work.return_all(map(_key, found))
+                    self._work.return_all(map(key_of, found))
+            self._counters.delivered_records += len(found)
             return found
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._polling.acquire(blocking=False):
             raise ConcurrentUseError(
-                "another thread polls, commits or closes, or a signal handler interrupted the call"
-                " that does: one at a time may. To end it, set a flag, and close it where it polls"
+                "another thread polls, commits or closes, or this one within a callback or a"
+                " signal handler: one at a time may. To end it, set a flag, and close it where it"
+                " polls"
             )
         try:
             yield
@@ -335,7 +388,7 @@ class ShareConsumer:
         with self._lock:
             self._work.accept_returned()
 
-    def _acquire(self, client: AttachedClient, wait_s: float) -> None:
+    def _acquire(self, client: AttachedClient, wait_s: float, most: int) -> None:
         """Waits until it is given messages, or something passes, or the time is up."""
         if self._acquiring is None:
             now_s = time.monotonic()
@@ -344,13 +397,13 @@ class ShareConsumer:
                 again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
                 self._attach_s = now_s + again_s
                 client.submit(self._attach())
-            most = self._config.poll_records
             assert self._reader is not None, "it is subscribed"
             command = Acquire(
                 group=self.group_id,
                 consumer=self._number,
-                max_offsets=most,
+                max_offsets=min(most, self._config.poll_records),
                 at_ends=self._reader.may_be_placed(self._topics),
+                delivery_limit=self._config.delivery_limit,
             )
             self._acquiring = client.submit(command)
         try:
@@ -363,13 +416,15 @@ class ShareConsumer:
         elif isinstance(reply, LogtxError):
             raise reply
 
-    def _read(self, client: AttachedClient, found: list[Message]) -> None:
+    def _read(self, client: AttachedClient, found: list[Message], most: int) -> None:
         while not found:
             if self._reading is None and not self._begin():
                 return
             assert self._reading is not None, "it has begun"
             try:
-                self._take(client, found)
+                self._take(client, found, most)
+                if self._work.has_letters:
+                    self._outbox.send(client)
             except TopicRecreatedError as error:
                 self._attach_s, self._anew_s = 0.0, time.monotonic() + ANEW_S
                 self._end(self._work.gone)
@@ -396,17 +451,23 @@ class ShareConsumer:
         self._reading, self._renew_s = self._reader.messages(lease), 0.0
         return True
 
-    def _take(self, client: AttachedClient, found: list[Message]) -> None:
+    def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:
         assert self._reading is not None, "a lease is read"
-        for message, name in self._reading:
+        for count, (message, name) in enumerate(self._reading, 1):
+            key = key_of(message)
             with self._lock:
                 now_s = time.monotonic()
-                is_given = self._work.give(_key(message), name, id(message), now_s)
-            if not is_given:
+                given = self._work.give(key, name, cast("Record", message), now_s)
+                exhausted = self._work.exhaust(key)
+            if given is None:
                 self._end(self._work.give_up)
                 return
-            found.append(message)
-            if len(found) >= self._config.poll_records:
+            if exhausted:
+                self._counters.exhausted_records += 1
+            else:
+                self._counters.redelivered_records += given.delivery_count > 1
+                found.append(message)
+            if count >= most:
                 self._renew(client)
                 return
         assert self._reader is not None, "it is subscribed"
@@ -422,16 +483,15 @@ class ShareConsumer:
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""
-        now_s, timeout_s = time.monotonic(), self._config.ack_timeout_ms / 1000
+        now_s, timeout_s = time.monotonic(), self.ack_timeout
         with self._lock:
             lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
         soon_s = timeout_s / RENEW_SHARE
         if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
             return
         self._renew_s = now_s + soon_s
-        acks = (Acks(lease.partition, (lease.span,)),)
-        renewed = partial(weakly(self._renewed), lease, now_s + timeout_s)
-        client.submit(self._command(AcknowledgeType.RENEW, 0, acks)).add_done_callback(renewed)
+        answer = self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
+        answer.add_done_callback(partial(weakly(self._renewed), lease, now_s + timeout_s))
 
     def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:
         reply = answer.result()
@@ -439,115 +499,27 @@ class ShareConsumer:
             with self._lock:
                 self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
-    def delivery_count(self, message: Message) -> int:
-        """Returns how often a message was given out, this time included, as far as the coordinator
-        knows: a new one begins to count anew.
-
-        Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-        """
-        with self._lock:
-            given = self._work.holdings.look(self._key_of(message))
-        if given is None:
-            raise _not_held(message)
-        return given.delivery_count
-
     # ---- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledge(
-        self,
-        message: Message,
-        ack_type: AcknowledgeType | Enum = AcknowledgeType.ACCEPT,
-        *,
-        txn: Acknowledging | None = None,
-        delay: float = 0.0,
-    ) -> None:
-        """Says what became of a message.
+    def set_acknowledgement_commit_callback(self, callback: AckCallback | None) -> None:
+        """Lets a function be told of the answers to what is acknowledged outside of transactions.
+
+        It is called by the thread that polls, within `poll`, `commit_sync`, `commit_async` and
+        `close`, and must not call these. Then `poll` raises no such errors. Dead letters are told,
+        too.
 
         Args:
-            message: one that `poll` returned.
-            ack_type: ACCEPT: it is worked off. REJECT: it can't be, by nobody. RELEASE: give it out
-                again. RENEW: it is being worked on, so its time begins anew.
-            txn: accept it in this transaction: it counts with the commit, and if that aborts, it
-                is given out again. Without it, the next `poll`, `commit_sync` or `commit_async`
-                sends what was said.
-            delay: with RELEASE: how long nobody gets it, in seconds.
+            callback: called with (partition → offsets, what went wrong or None); None ends it.
 
         Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-            ValueError: these arguments don't go together, or not with the implicit mode.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+            TypeError: it is no function.
+            SessionClosedError: the consumer is closed.
         """
-        type_ = AcknowledgeType[ack_type.name]
-        if (txn is not None and type_ is not AcknowledgeType.ACCEPT) or (
-            delay and type_ is not AcknowledgeType.RELEASE
-        ):
-            raise ValueError("only ACCEPT goes with a transaction, and only RELEASE with a delay")
-        if txn is not None or type_ is AcknowledgeType.RENEW:
-            self._check_explicit()
-        with self._lock:
-            key = self._key_of(message)
-            given = self._work.holdings.look(key)
-            if txn is None:
-                self._work.acknowledge(key, type_, round(delay * 1000))
-        if given is None:
-            raise _not_held(message)
-        if txn is not None:
-            self._send_acks(txn, {key: given})
-
-    def acknowledge_cumulative(self, message: Message, *, txn: Acknowledging | None = None) -> None:
-        """Accepts a message, and all of its partition that this consumer was given before it.
-
-        Passes over what others have: it names what this consumer holds.
-
-        Raises:
-            NotHeldError: the message is not this consumer's, or acknowledged.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
-        """
-        if txn is not None:
-            self._check_explicit()
-        with self._lock:
-            key = self._key_of(message)
-            found = self._work.holdings.up_to(key)
-            if txn is None:
-                self._work.accept_up_to(key)
-        if not found:
-            raise _not_held(message)
-        if txn is not None:
-            self._send_acks(txn, found)
-
-    def _key_of(self, message: Message) -> RecordKey:
-        """Returns the name of a message that the application has. Call it with the lock.
-
-        Raises:
-            NotHeldError: it is of a topic that was created anew since.
-        """
-        key = _key(message)
-        if self._work.holdings.is_another(key, id(message)):
-            raise _not_held(message)
-        return key
-
-    def _check_explicit(self) -> None:
-        # The next poll would accept what the transaction did not get, or what is still worked on.
-        if not self._config.is_explicit:
-            raise ValueError(
-                "set share.acknowledgement.mode=explicit: in implicit mode the next poll accepts"
-                " what this one returned, whatever becomes of the transaction"
-            )
-
-    def _send_acks(self, txn: Acknowledging, given: Mapping[RecordKey, Given]) -> None:
-        txn.send_acks(self.group_id, by_partition(given.values()))
-        with self._lock:
-            self._work.accepted_elsewhere(given)
-
-    def release_all(self, delay: float = 0.0) -> None:
-        """Gives back all that it was given and has not acknowledged.
-
-        Args:
-            delay: how long nobody gets it, in seconds.
-        """
-        with self._lock:
-            self._work.release_all(round(delay * 1000))
+        if self._closed:
+            raise SessionClosedError("the consumer is closed: make another one")
+        if callback is not None and not callable(callback):
+            raise TypeError(f"a callback is a function or None, not {callback!r}")
+        self._outbox.callback = callback
 
     def commit_async(self) -> None:
         """Sends what was acknowledged plainly, and does not wait. Errors are told by `poll`.
@@ -559,7 +531,9 @@ class ShareConsumer:
         client = self._open_client()
         with self._alone():
             self._accept_last()
-            self._send(client)
+            self._outbox.send(client)
+            if self._outbox.callback is not None:
+                self._outbox.look_at_answers()
 
     def commit_sync(self, timeout: float = 30.0) -> dict[KafkaPartition, LogtxError | None]:
         """Sends what was acknowledged plainly, and waits for the answers.
@@ -578,56 +552,8 @@ class ShareConsumer:
         client = self._open_client()
         with self._alone():
             self._accept_last()
-            self._send(client)
-            return self._await_answers(timeout)
-
-    def _await_answers(self, timeout: float) -> dict[KafkaPartition, LogtxError | None]:
-        deadline_s = _deadline_s(timeout)
-        results: dict[KafkaPartition, LogtxError | None] = {}
-        while self._sent:
-            command, future = self._sent[0]
-            left_s = max(0.0, deadline_s - time.monotonic())
-            try:
-                reply = future.result(min(left_s, WAIT_S))
-            except TimeoutError:
-                if left_s > WAIT_S:
-                    continue
-                raise RequestTimedOutError(
-                    f"acknowledgements had no answer within {timeout:g} s ({self._why()})"
-                ) from None
-            self._sent.popleft()
-            error = reply if isinstance(reply, LogtxError) else None
-            told = reply.results if isinstance(reply, AckResults) else ()
-            refused = errors(command.type, command.acks, told)
-            for each in command.acks:
-                where = KafkaPartition(each.partition.topic, each.partition.partition)
-                results[where] = results.get(where) or error or refused.get(each.partition.key)
-        return results
-
-    def _send(self, client: AttachedClient) -> None:
-        with self._lock:  # An attachment in between would not name them.
-            for (type_, delay_ms), acks in self._work.outgoing().items():
-                for share in shares(acks):
-                    command = self._command(type_, delay_ms, share)
-                    self._sent.append((command, client.submit(command)))
-
-    def _command(
-        self, type_: AcknowledgeType, delay_ms: int, acks: tuple[Acks, ...]
-    ) -> Acknowledge:
-        return Acknowledge(
-            group=self.group_id,
-            consumer=self._number,
-            type=type_,
-            acks=acks,
-            delay_ms=delay_ms,
-        )
-
-    def _look_at_answers(self) -> None:
-        while self._sent and self._sent[0][1].done():
-            _, future = self._sent.popleft()
-            reply = future.result()
-            if not isinstance(reply, AckResults):
-                raise reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+            self._outbox.send(client)
+            return self._outbox.await_answers(timeout, self._why)
 
     def _why(self) -> str:
         return self._client.why if self._client is not None else "it is not subscribed"
@@ -649,6 +575,7 @@ class ShareConsumer:
             try:
                 if self._client is not None:
                     self._release_held(self._client)
+                    self._outbox.tell_answered()
             finally:
                 self._closed = True
                 self._dropped.detach()
@@ -665,12 +592,13 @@ class ShareConsumer:
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
             self._work.let_go()
-        self._send(client)
+        self._outbox.send(client, CLOSE_S)
         # What it does not name when it attaches is free at once. Its request that waits must not
         # get any of that: without topics it gets nothing.
         self._topics = ()
         deadline_s = time.monotonic() + CLOSE_S
-        for future in (*(future for _, future in self._sent), client.submit(self._attach())):
+        left = [*self._outbox.futures(), client.submit(self._attach())]
+        for future in left:
             try:
                 future.result(max(0.0, deadline_s - time.monotonic()))
             except TimeoutError:
@@ -699,19 +627,3 @@ def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
 
 def _deadline_s(timeout: float) -> float:
     return time.monotonic() + timeout if timeout >= 0 else float("inf")
-
-
-def _key(message: Message) -> RecordKey:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None, "it was polled"
-    assert partition is not None, "it was polled"
-    assert offset is not None, "it was polled"
-    return topic, partition, offset
-
-
-def _not_held(message: Message) -> NotHeldError:
-    where = f"{message.topic()}[{message.partition()}] at {message.offset()}"
-    return NotHeldError(
-        f"the message of {where} is not held here: it was acknowledged, or not given to this"
-        " consumer"
-    )

@@ -24,157 +24,66 @@ Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from concurrent.futures import Future, wait
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, cast, overload
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 
 from ..journal.errors import (
     BrokerError,
     ClaimFencedError,
     ConfigError,
     LogtxError,
-    OffsetsConflictError,
     RetriableError,
-    TransactionAbortedError,
-    TransactionAbortOnlyError,
-    TransactionCommittedError,
-    TransactionStateError,
-    UnknownOutcomeError,
     UnknownTopicError,
-    UnknownTransactionError,
 )
-from ..journal.logs.asking import UNANSWERED, UNKNOWN
 from ..producer.transaction import Transaction
+from .block import LEAVE_WAIT_S, REDONE, SLICE_S, Block, RefusedError, abort, passes, pause_s
 
 if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
+    from ..consumer.share_consumer import ShareConsumer
     from ..coordinator.protocol.commands import Outcome
-    from ..journal.logs.interface import DeliveryCallback
     from ..journal.records.types import OffsetStep
     from ..producer.producer import Producer
-    from ..producer.writer import Content, UserHeaders
+    from .queue_blocks import QueueBlock
 
 _LOG = logging.getLogger(__name__)
-SLICE_S: Final = 0.1
-"""Longest wait for input between two checks of signals, `stop` and commits in flight: a larger
-value reacts later, a smaller one wakes up more often."""
-PAUSE_MIN_S: Final = 0.05
-PAUSE_MAX_S: Final = 5.0
-"""Pause before a block is redone: doubles with each failure in a row, and is shortened at random by
-up to half. Shorter pauses load failing brokers, longer ones delay the recovery."""
 REVOCATION_WAIT_S: Final = 5.0
 """How long a rebalance, and so the whole group, waits for the commits in flight. The claim of the
 partitions' next holder aborts those that are undecided by then; they are redone."""
-LEAVE_WAIT_S: Final = 30.0
-"""Longest wait, at the loop's end and before a redo, for commits in flight and the abort of the
-block at hand. The rest is left to the rewind's claim, or to the timeout."""
-
-_REDONE: Final = (
-    RetriableError,
-    ClaimFencedError,
-    OffsetsConflictError,
-    TransactionAbortedError,
-    TransactionAbortOnlyError,
-    UnknownOutcomeError,
-    UnknownTransactionError,
-)
-"""Errors of a transaction after which its input is redone."""
-_PASSING: Final = (
-    UNANSWERED
-    | UNKNOWN
-    | {
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-    }
-)
-"""Kafka's errors within a rebalance after which the next one may succeed."""
 
 
-def _passes(error: KafkaError) -> bool:
-    return not error.fatal() and (error.retriable() or error.code() in _PASSING)
-
-
-class _RefusedError(Exception):
-    """Signals that the block must be redone, and carries the reason."""
-
-    def __init__(self, reason: KafkaException) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Block:
-    """Holds messages to process, and the transaction that their output goes into.
-
-    Iterating yields the messages, in the order in which the consumer delivered them.
-    """
-
-    __slots__ = ("_messages", "failure", "redone", "txn")
-
-    def __init__(self, txn: Transaction, messages: Sequence[Message], redone: int) -> None:
-        self.txn: Final = txn
-        """The transaction, for what `produce` does not offer (for example `branch`). The loop
-        commits it when it asks for the next block, if the application has not asked for that. If
-        the application aborts it, the block is redone."""
-        self.redone: Final = redone
-        """Number of blocks in a row that failed just before this one; 0 unless it is redone."""
-        self.failure: LogtxError | None = None
-        """Why the transaction can't commit any more, or None. Once set, `produce` sends nothing."""
-        self._messages = messages
-
-    def __iter__(self) -> Iterator[Message]:
-        """Iterates over the messages."""
-        return iter(self._messages)
-
-    def __len__(self) -> int:
-        """Returns the number of messages."""
-        return len(self._messages)
-
-    def produce(
-        self,
-        topic: str,
-        value: Content = None,
-        key: Content = None,
-        partition: int = -1,
-        on_delivery: DeliveryCallback | None = None,
-        timestamp: int = 0,
-        headers: UserHeaders = None,
-    ) -> None:
-        """Writes a record within the block's transaction. Arguments as for `Transaction.produce`.
-
-        If the transaction failed (for example, expired), this raises nothing: the loop redoes the
-        block when it is asked for the next one.
-
-        Raises:
-            TransactionStateError: the block's commit was asked for, by the loop or the application.
-            ProducerFencedError: a newer producer took over.
-            ConfigError: a header has the name of one of logtx's own headers.
-        """
-        if self.failure is not None:
-            return
-        try:
-            self.txn.produce(topic, value, key, partition, on_delivery, timestamp, headers)
-        except TransactionStateError as error:
-            if not self.txn.is_decided or self.txn.is_committed:
-                raise  # It came too late for a transaction that is, or will be, committed.
-            self.failure = TransactionAbortedError(str(error))
-        except _REDONE as error:
-            self.failure = error
-            # This record is missing, so the transaction must not commit, even if asked to.
-            self.txn.abort_async()
-
-
+@overload
 def process(
     consumer: Consumer,
+    producer: Producer,
+    *,
+    max_records: int = ...,
+    in_flight: int = ...,
+    timeout: float | None = ...,
+    linger: float = ...,
+    retries: int = ...,
+    stop: threading.Event | None = ...,
+) -> Generator[Block, None, None]: ...
+@overload
+def process(
+    consumer: ShareConsumer,
+    producer: Producer,
+    *,
+    max_records: int = ...,
+    in_flight: int = ...,
+    timeout: float | None = ...,
+    linger: float = ...,
+    retries: int = ...,
+    stop: threading.Event | None = ...,
+) -> Generator[QueueBlock, None, None]: ...
+def process(
+    consumer: Consumer | ShareConsumer,
     producer: Producer,
     *,
     max_records: int = 100,
@@ -183,7 +92,7 @@ def process(
     linger: float = 0.05,
     retries: int = 10,
     stop: threading.Event | None = None,
-) -> Generator[Block, None, None]:
+) -> Generator[Block, None, None] | Generator[QueueBlock, None, None]:
     """Yields blocks of a consumer's input; each is processed exactly once, in its own transaction.
 
     When the loop asks for the next block, the output and the input offsets of this one are
@@ -193,9 +102,13 @@ def process(
     those in flight; the consumer delivers again what was not committed. Kafka's events, and records
     whose headers don't decode, are logged and left out of the blocks.
 
+    With a queue, acknowledgements are committed in place of offsets, and messages whose block
+    failed come again to any of its consumers: see `QueueBlock`.
+
     Args:
-        consumer: a consumer with ``offsets.storage=transactions``, subscribed or assigned. Nothing
-            else may read from it while the loop runs.
+        consumer: a consumer with ``offsets.storage=transactions``, subscribed or assigned; or a
+            queue's with ``share.acknowledgement.mode=explicit``, subscribed. Nothing else may read
+            from it while the loop runs.
         producer: begins the transactions.
         max_records: most messages in a block.
         in_flight: most undecided transactions, including the one at hand. With more than 1 the
@@ -206,21 +119,35 @@ def process(
         stop: when set, the loop ends after the block at hand.
 
     Raises:
-        ConfigError: a bad argument, or a consumer whose offsets are not stored in transactions.
-        GroupBoundError: the consumer group commits its offsets in another transaction group.
+        ConfigError: a bad argument, or a consumer with another setting than these.
+        GroupBoundError: the consumer group, or the queue, belongs to another transaction group.
         ProducerFencedError, DoubleStartError: another producer has this name.
         ClaimFencedError: another consumer took over the partitions that `Consumer.assign` named.
         TransactionError, RetriableError, KafkaException: the last failure, once `retries` are used
             up. A failure that a retry can't mend (for example RequestTooLargeError) is raised at
             once.
-        ConsumerError: as for `Consumer.poll`.
+        ConsumerError, …: as for `Consumer.poll` or `ShareConsumer.poll`.
     """
     if max_records < 1 or in_flight < 1 or retries < 0:
         raise ConfigError("max_records and in_flight must be at least 1, retries at least 0")
-    if consumer.offsets_storage != "transactions":
+    stop = stop or threading.Event()
+    if _is_queue(consumer):
+        from .queue_blocks import QueuePipeline  # Who has no queue does not pay for it.
+
+        if not consumer.is_explicit:
+            raise ConfigError("process() needs a queue with share.acknowledgement.mode=explicit")
+        queue = QueuePipeline(consumer, producer, max_records, in_flight, linger, retries)
+        return queue.run(timeout, stop)
+    reader = cast("Consumer", consumer)
+    if reader.offsets_storage != "transactions":
         raise ConfigError("process() needs a consumer with offsets.storage=transactions")
-    pipeline = _Pipeline(consumer, producer, max_records, in_flight, linger, retries)
-    return pipeline.run(timeout, stop or threading.Event())
+    pipeline = _Pipeline(reader, producer, max_records, in_flight, linger, retries)
+    return pipeline.run(timeout, stop)
+
+
+def _is_queue(consumer: Consumer | ShareConsumer) -> TypeGuard[ShareConsumer]:
+    # Not by the class, which would have to be loaded.
+    return not hasattr(consumer, "offset_steps")
 
 
 class _Flying(NamedTuple):
@@ -273,7 +200,7 @@ class _Pipeline:
                         return
                     yield block
                     self._commit(block)
-                except _RefusedError as refused:
+                except RefusedError as refused:
                     self._redo(refused.reason, stop)
         finally:
             self._consumer.before_revocation(None)
@@ -299,8 +226,8 @@ class _Pipeline:
             txn = self._producer.begin_transaction()
             self._at_hand = block = Block(txn, messages, self._failures)
             txn.send_offsets(self._consumer.group_id, steps)
-        except _REDONE as error:
-            raise _RefusedError(error) from error
+        except REDONE as error:
+            raise RefusedError(error) from error
         return block
 
     def _fill(self, timeout_s: float | None, stop: threading.Event) -> list[Message]:
@@ -324,13 +251,13 @@ class _Pipeline:
         try:
             messages = self._consumer.consume(limit, wait_s)
         except (RetriableError, BrokerError, UnknownTopicError) as error:
-            raise _RefusedError(error) from error
+            raise RefusedError(error) from error
         except LogtxError:
             raise
         except KafkaException as error:
-            if not _passes(error.args[0]):
+            if not passes(error.args[0]):
                 raise
-            raise _RefusedError(error) from error
+            raise RefusedError(error) from error
         found = []
         for message in messages:
             event = message.error()
@@ -346,7 +273,7 @@ class _Pipeline:
 
     def _commit(self, block: Block) -> None:
         if block.failure is not None:
-            raise _RefusedError(block.failure)
+            raise RefusedError(block.failure)
         future = block.txn.commit_async()
         self._at_hand = None
         self._flying.append(_Flying(block.txn, future))
@@ -361,8 +288,8 @@ class _Pipeline:
             try:
                 # Returns the answer to the commit asked for; asks again if its outcome is unknown.
                 txn.commit()
-            except _REDONE as error:
-                raise _RefusedError(error) from error
+            except REDONE as error:
+                raise RefusedError(error) from error
             self._flying.popleft()
             self._failures = 0
 
@@ -380,8 +307,7 @@ class _Pipeline:
         self._consumer.rewind(wait=False)
         if self._failures > self._retries:
             raise reason
-        pause_s = min(PAUSE_MIN_S * 2 ** (self._failures - 1), PAUSE_MAX_S)
-        stop.wait(pause_s * (0.5 + random.random() / 2))
+        stop.wait(pause_s(self._failures))
 
     def _undo(self, deadline_s: float) -> bool:
         """Ends all transactions: commits in order until one fails, aborts that one and all later.
@@ -411,22 +337,7 @@ class _Pipeline:
         return not aborting and block_at_hand is None
 
     def _abort(self, txn: Transaction, deadline_s: float) -> None:
-        for _ in range(2):
-            try:
-                txn.abort(max(0.0, deadline_s - time.monotonic()))
-            except TransactionCommittedError:
-                # It was independent of the aborted ones: its input is of other partitions.
-                return
-            except TransactionStateError:
-                # Its commit is on its way; whether it succeeds depends on those before it.
-                with suppress(LogtxError):
-                    txn.commit(max(0.0, deadline_s - time.monotonic()))
-            except LogtxError as error:
-                # The rewind's claim will abort it, or its timeout.
-                _LOG.warning("abort_not_confirmed error=%r", error)
-                return
-            else:
-                return
+        abort(txn, _LOG, max(0.0, deadline_s - time.monotonic()))
 
     def _leave(self) -> None:
         if not self._undo(time.monotonic() + LEAVE_WAIT_S):

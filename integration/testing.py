@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, Self
 from confluent_kafka import KafkaError, Message
 
 from ..consumer.consumer import Consumer
+from ..consumer.share_consumer import ShareConsumer
 from ..coordinator.embedded import EmbeddedCoordinator
 from ..coordinator.protocol.checkpoint import Checkpoint
 from ..coordinator.service import CoordinatorConfig
@@ -155,7 +156,7 @@ class Cluster:
         self._coordinators = coordinators
         self._delete_topics = delete_topics
         self._topics: list[str] = []
-        self._clients: list[Producer | Consumer] = []
+        self._clients: list[Producer | Consumer | ShareConsumer] = []
         self._open: list[Transaction] = []
         self._opener: Producer | None = None
         self._raw: LogProducer | None = None
@@ -218,6 +219,18 @@ class Cluster:
         closed after the test."""
         defaults = {"group.id": f"test-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
         made = Consumer({**defaults, **self._dotted(settings)})
+        self._clients.append(made)
+        if topics:
+            made.subscribe(list(topics))
+        return made
+
+    def share_consumer(
+        self, *topics: str, producer: Producer | None = None, **settings: Any
+    ) -> ShareConsumer:
+        """Makes a consumer of a queue of these topics, by default of a new one that begins with the
+        first message; closed after the test."""
+        defaults = {"group.id": f"test-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
+        made = ShareConsumer({**defaults, **self._dotted(settings)}, producer=producer)
         self._clients.append(made)
         if topics:
             made.subscribe(list(topics))
@@ -355,7 +368,8 @@ class Cluster:
                 except LogtxError as error:
                     _LOG.info("test_transaction_not_aborted error=%s", error)
         self._open.clear()
-        for client in self._clients:
+        # The last first: a queue's consumer may write dead letters by a producer when it closes.
+        for client in reversed(self._clients):
             client.close()
         self._clients.clear()
         if self._delete_topics:

@@ -366,6 +366,13 @@ class NotHeldError(LogtxError):
     kafka_code = KafkaError._INVALID_ARG
 
 
+class DeadLetterError(LogtxError):
+    """The dead letter of a message can't be written. The message stays in its queue, and is given
+    out again: mend what the error names, and go on."""
+
+    retriable = True
+
+
 class DoubleStartError(LogtxError):
     """Two producers connected with one ``transactional.id`` and one generation: both are closed."""
 

@@ -59,6 +59,8 @@ class Session(Protocol):
         group: str,
         acks: Sequence[Acks],
         on_reply: Callable[[Done | LogtxError], None],
+        *,
+        delay_ms: int = 0,
     ) -> None: ...
     def extend(self, txid: TxId, on_reply: Callable[[Done | LogtxError], None]) -> None: ...
     def add_writes(

@@ -126,6 +126,7 @@ class Producer:
         partitions: Iterable[TopicPartition] | None = None,
         *,
         sidecar: bool | None = None,
+        current: bool = True,
     ) -> Transaction:
         """Opens a transaction.
 
@@ -140,6 +141,8 @@ class Producer:
             sidecar: whether its records go to the sidecars of their topics: for large ones, and for
                 those that may be aborted and must leave no trace. None: as
                 ``transaction.sidecar.min.bytes`` says.
+            current: whether the producer's own calls, such as `produce` and `commit_transaction`,
+                mean it from now on. Otherwise they go on to mean the one that they meant.
 
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator was reached in time.
@@ -157,7 +160,8 @@ class Producer:
             transaction = self._transactions.begin(timeout_ms, partitions or (), self, given)
             if self._config.sidecar if sidecar is None else sidecar:
                 transaction.use_sidecars(self._engine.sidecars)
-            self._current, self._ending = transaction, False
+            if current:
+                self._current, self._ending = transaction, False
             return transaction
         except BaseException:
             # A signal handler's, or a refusal: the application does not get it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
@@ -113,7 +113,15 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        /,
+        *,
+        delay: float = 0.0,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
+    ) -> None:
         """Makes acknowledgements part of the transaction: they count if and when it commits.
 
         `ShareConsumer.acknowledge` calls it. Until the transaction ends, the messages are given to
@@ -122,6 +130,9 @@ class Transaction(ABC):
         Args:
             group: the subscription.
             acks: messages of partitions.
+            delay: how long nobody gets them if the transaction aborts, in seconds.
+            on_reply: called on the producer's own thread, when the request is answered: with None,
+                or with why it is refused. None of the messages is pending then. It must not wait.
 
         Raises:
             AckConflictError, UnknownSubscriptionError, TransactionStateError, …: as `produce`. A

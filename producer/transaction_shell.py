@@ -184,9 +184,18 @@ class TransactionShell(EarlyWriter, Transaction):
                 return
         self._request_offsets(group, frozen)
 
-    def send_acks(self, group: str, acks: Sequence[Acks], /) -> None:
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        /,
+        *,
+        delay: float = 0.0,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
+    ) -> None:
         self._check()
-        request = partial(self._request_acks, group, tuple(acks))
+        delay_ms = round(delay * 1000)
+        request = partial(self._request_acks, group, tuple(acks), delay_ms, on_reply)
         with self._lock:
             self._check_locked()
             self._book.requests += 1
@@ -646,9 +655,23 @@ class TransactionShell(EarlyWriter, Transaction):
         assert self._txid is not None
         self._engine.session.add_offsets(self._txid, group, steps, self._on_input)
 
-    def _request_acks(self, group: str, acks: Sequence[Acks]) -> None:
+    def _request_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        delay_ms: int,
+        on_reply: Callable[[LogtxError | None], None] | None,
+    ) -> None:
         assert self._txid is not None
-        self._engine.session.add_acks(self._txid, group, acks, self._on_input)
+        replied = partial(self._on_acks, on_reply)
+        self._engine.session.add_acks(self._txid, group, acks, replied, delay_ms=delay_ms)
+
+    def _on_acks(
+        self, on_reply: Callable[[LogtxError | None], None] | None, reply: Done | LogtxError
+    ) -> None:
+        if on_reply is not None:
+            on_reply(reply if isinstance(reply, LogtxError) else None)
+        self._on_input(reply)
 
     def _on_input(self, reply: Done | LogtxError) -> None:
         with self._lock:

@@ -24,10 +24,10 @@ def queue(cluster: Any, servers: Any, unique: Any) -> Iterator[MakeQueue]:
     group = unique("queue")
     assert cluster is not None
 
-    def make(topic: str, **settings: Any) -> logtx.ShareConsumer:
+    def make(topic: str, producer: Any = None, **settings: Any) -> logtx.ShareConsumer:
         given = {"group.id": group, "auto.offset.reset": "earliest", **settings}
         given.setdefault("share.acknowledgement.mode", "explicit")
-        consumer = logtx.ShareConsumer({**servers, **given})
+        consumer = logtx.ShareConsumer({**servers, **given}, producer=producer)
         made.append(consumer)
         consumer.subscribe([topic])
         return consumer
@@ -82,3 +82,84 @@ def test_plain_records_and_transactions_are_worked_off_once(
     other.close()
     again = take(queue(topic), 3)
     assert values(again) == [b"4", b"5", b"6"]
+
+
+LETTERS = "errors.deadletterqueue.topic.name"
+
+
+def committed(servers: Any, unique: Any, topic: str, count: int) -> list[Any]:
+    """Returns what is committed in partition 0 of a topic, which is `count` records."""
+    settings = {"group.id": unique("audit"), "auto.offset.reset": "earliest"}
+    found: list[Any] = []
+    with logtx.Consumer({**servers, **settings}) as audit:
+        audit.subscribe([topic])
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while len(found) < count and time.monotonic() < deadline_s:
+            found += audit.consume(500, 0.2)
+        found += audit.consume(500, 0.3)
+    assert len(found) == count, values(found)
+    return found
+
+
+def test_what_nobody_can_work_off_becomes_a_dead_letter(
+    producer: logtx.Producer, queue: MakeQueue, make_topic: MakeTopic, servers: Any, unique: Any
+) -> None:
+    topic, letters = make_topic(), make_topic()
+    for number in range(4):
+        producer.produce(topic, b"%d" % number, b"k", partition=0, headers={"own": b"h"})
+    producer.flush()
+    settings = {LETTERS: letters, "share.delivery.count.limit": 2, "redelivery.delay.ms": 0}
+    one = queue(topic, producer=producer, **settings)
+    found = take(one, 4)
+    one.acknowledge(found[0])
+    one.acknowledge(found[1], logtx.AcknowledgeType.REJECT, reason="no such customer")
+    failed = producer.begin_transaction()
+    one.acknowledge(found[2], txn=failed)
+    failed.abort()
+    one.acknowledge(found[3], logtx.AcknowledgeType.RELEASE)
+    for message in take(one, 2):
+        assert one.delivery_count(message) == 2
+        one.acknowledge_offset(topic, 0, message.offset(), 2)
+    told: list[Any] = []
+    one.set_acknowledgement_commit_callback(lambda offsets, error: told.append((offsets, error)))
+    assert take(one, 1, 3.0) == []
+    written = committed(servers, unique, letters, 3)
+    assert sorted(values(written)) == [b"1", b"2", b"3"]
+    headers = {m.value(): dict(m.headers()) for m in written}
+    assert headers[b"1"]["__dlq.errors.message"] == b"no such customer"
+    for value, count in ((b"1", b"1"), (b"2", b"2"), (b"3", b"2")):
+        assert headers[value]["__dlq.errors.topic"] == topic.encode()
+        assert headers[value]["__dlq.errors.offset"] == value
+        assert headers[value]["__dlq.errors.delivery.count"] == count
+        assert headers[value]["own"] == b"h"
+    assert {error for _, error in told} == {None}
+    one.close()
+    assert take(queue(topic, producer=producer, **settings), 1, 2.0) == []
+
+
+def test_blocks_of_a_queue_commit_outputs_acknowledgements_and_letters(
+    producer: logtx.Producer,
+    queue: MakeQueue,
+    make_topic: MakeTopic,
+    servers: Any,
+    unique: Any,
+) -> None:
+    topic, outputs, letters = make_topic(), make_topic(), make_topic()
+    for number in range(30):
+        producer.produce(topic, b"%d" % number, partition=0)
+    producer.flush()
+    settings = {LETTERS: letters, "share.delivery.count.limit": 3, "redelivery.delay.ms": 50}
+    one = queue(topic, producer=producer, **settings)
+    with logtx.Producer({**servers, "transactional.id": unique("worker")}) as worker:
+        for block in logtx.process(one, worker, max_records=8, in_flight=2, timeout=5.0):
+            numbers = [int(message.value()) for message in block]
+            for message in block:
+                if int(message.value()) == 4:
+                    block.reject(message, "four")
+                else:
+                    block.produce(outputs, message.value(), partition=0)
+            if 17 in numbers:
+                block.release()
+    expected = sorted(b"%d" % n for n in range(30) if n not in (4, 17))
+    assert sorted(values(committed(servers, unique, outputs, 28))) == expected
+    assert sorted(values(committed(servers, unique, letters, 2))) == [b"17", b"4"]

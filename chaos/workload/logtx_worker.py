@@ -12,7 +12,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...consumer.consumer import Consumer
 from ...coordinator.protocol.commands import Outcome
-from ...integration.blocks import Block, process
+from ...integration.block import Block
+from ...integration.blocks import process
 from ...journal.errors import (
     ConsumerError,
     DoubleStartError,

@@ -1,4 +1,4 @@
-"""Counters of a consumer, for `Consumer.stats`."""
+"""Counters of consumers, for `Consumer.stats` and `ShareConsumer.stats`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,29 @@ class ConsumerCounters:
     """Look-ups of pending transactions in the journal."""
     spilled_bytes: int = 0
     """Bytes of pending records written to disk."""
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the counts by name."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class ShareCounters:
+    """Counts since a queue's consumer was made. They never decrease."""
+
+    delivered_records: int = 0
+    """Messages handed to the application."""
+    redelivered_records: int = 0
+    """Those of them that were given out before."""
+    rejected_records: int = 0
+    """Messages that the application rejected."""
+    exhausted_records: int = 0
+    """Messages that came once more than ``share.delivery.count.limit`` allows: given up."""
+    dead_letters: int = 0
+    """Dead letters that this consumer wrote and committed. Those that are part of a transaction of
+    the application are not counted."""
+    conflicts: int = 0
+    """Acknowledgements in transactions that were refused: another one came first."""
 
     def as_dict(self) -> dict[str, int]:
         """Returns the counts by name."""

@@ -18,6 +18,7 @@ from ...coordinator.protocol.queues import Lease
 from ...journal.acks import Acks
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
+from .pending import Record
 
 RecordKey: TypeAlias = tuple[str, int, int]
 """(topic, partition, offset)."""
@@ -30,8 +31,21 @@ class Given:
     partition: PartitionId
     span: Span
     delivery_count: int
-    identity: int = 0
-    """Tells the application's object from that of another message: see `Holdings.is_another`."""
+    record: Record | None = None
+    """The message itself, as the application has it."""
+
+    @property
+    def acks(self) -> Acks:
+        """The message as a request names it."""
+        return Acks(self.partition, (self.span,))
+
+
+def by_partition(given: Iterable[Given]) -> list[Acks]:
+    """Returns the spans of messages, by partition."""
+    spans: dict[PartitionId, SpanMap[bool]] = {}
+    for each in given:
+        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
+    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
 
 
 class Holdings:
@@ -70,14 +84,15 @@ class Holdings:
         """The lease that is being read."""
         return self._lease
 
-    def give(self, key: RecordKey, message: MessageId, identity: int = 0) -> None:
-        """Notes that a message of the lease is given out, as the object of this `id`."""
+    def give(self, key: RecordKey, message: MessageId, record: Record | None = None) -> Given:
+        """Notes that a message of the lease is given out."""
         lease = self._lease
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
-        self._given[key] = Given(lease.partition, span, lease.delivery_count, identity)
+        given = Given(lease.partition, span, lease.delivery_count, record)
+        self._given[key], self._at = given, message.behind
         self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
-        self._at = message.behind
+        return given
 
     def end(self) -> Acks | None:
         """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
@@ -98,15 +113,15 @@ class Holdings:
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
-    def is_another(self, key: RecordKey, identity: int) -> bool:
-        """Returns whether the message that has this name is another one than the object of an `id`:
-        the topic was created anew, and the object may be a message of the former one (trap 111).
+    def is_another(self, key: RecordKey, record: Record) -> bool:
+        """Returns whether the message that has this name is another one than the application's: the
+        topic was created anew, and that may be a message of the former one (trap 111).
 
         While nothing is created anew, a copy of a message is as good.
         """
         given = self._given.get(key)
         is_ambiguous = len(self._ids.get(key[0], ())) > 1
-        return given is not None and is_ambiguous and given.identity != identity
+        return given is not None and is_ambiguous and given.record is not record
 
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""
@@ -127,9 +142,14 @@ class Holdings:
             if each.partition == last.partition and each.span.lo <= last.span.lo
         }
 
-    def take_all(self) -> list[Given]:
+    def take_some(self, keys: Iterable[RecordKey]) -> dict[RecordKey, Given]:
+        """Returns those of some messages that are held, and holds them no more."""
+        taken = ((key, self._given.pop(key, None)) for key in keys)
+        return {key: given for key, given in taken if given is not None}
+
+    def take_all(self) -> dict[RecordKey, Given]:
         """Returns all messages that were given out, and holds them no more."""
-        found, self._given = list(self._given.values()), {}
+        found, self._given = self._given, {}
         return found
 
     def take_unread(self) -> list[Acks]:

@@ -6,28 +6,35 @@ Each part of a lease is said of in one way:
   before goes with it.
 - What lies behind the last message, up to where reading is final, no message has: the consumer
   accepts it by itself.
-- The rest is released.
+- The rest is released. No application got it, so that is no delivery of it.
+
+A message that is rejected, or comes once more than it may, becomes a letter: the caller writes it
+to the dead-letter topic, or rejects it.
 
 So a message is accepted only if the application said so, and what nobody says is given out again by
 its lease's end. A lease that is not this consumer's any more, as its time is over or its owner says
 so, is read no further, and accepts no gap: whoever has it now says of that.
 
 What is said and not answered is leased to it still. So it is named when the consumer attaches, up
-to the answer: by this core until it is sent, and by `AttachedClient` from then on (trap 114).
+to the answer (trap 114): what transactions are asked to acknowledge by this core, and the rest by
+this core until it is sent, and by `AttachedClient` from then on. What a transaction is refused is
+released: nobody else could have it, up to the end of its time.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 from ...coordinator.protocol.queues import AcknowledgeType, Lease
 from ...journal.acks import Acks, joined
-from ...journal.places import PartitionId
-from ...journal.spans import MessageId, SpanMap
-from .holdings import Given, Holdings, RecordKey
+from ...journal.spans import MessageId
+from .holdings import Given, Holdings, RecordKey, by_partition
+from .letters import REJECTED, Letter, over_limit
+from .pending import Record
 
 UNREADABLE_PAUSE_MS: Final = 1_000
 """Pause before messages that could not be read are given out again. A longer one delays them after
@@ -36,17 +43,46 @@ END_PAUSE_MS: Final = 200
 """Pause before the very end of a partition in metadata mode is looked at again. A longer one delays
 transactions that are placed there, a shorter one reads for nothing more often."""
 
-Outgoing: TypeAlias = dict[tuple[AcknowledgeType, int], list[Acks]]
-"""(type, delay in ms) → plain acknowledgements that are to be sent."""
+
+class How(NamedTuple):
+    """How something is said."""
+
+    type: AcknowledgeType
+    delay_ms: int = 0
+    unseen: bool = False
+    """Of a release: whether no application got the messages."""
+
+
+@dataclass(slots=True)
+class Said:
+    """What is said in one way."""
+
+    acks: list[Acks] = field(default_factory=list)
+    keys: list[RecordKey] = field(default_factory=list)
+    """The messages that the application said it of. Gaps have none."""
+
+
+Outgoing: TypeAlias = dict[How, Said]
+"""Plain acknowledgements that are to be sent."""
 
 
 class ShareWork:
     """The work of one consumer. One thread at a time may call it."""
 
-    def __init__(self) -> None:
-        """Works on nothing."""
+    def __init__(self, *, delivery_limit: int = 0) -> None:
+        """Works on nothing.
+
+        Args:
+            delivery_limit: how often a message is given to applications; 0: without end.
+        """
         self.holdings = Holdings()
+        self._delivery_limit = delivery_limit
         self._outgoing: Outgoing = {}
+        self._letters: list[Letter] = []
+        self._asked: dict[int, tuple[float, Sequence[Acks]]] = {}
+        """Number → what a transaction was asked to acknowledge, and the time up to which that can
+        be this consumer's. Some are never answered."""
+        self._asks = 0
         self._returned: list[RecordKey] = []
         """What the last poll returned, where the next one accepts it."""
         self._has_lost = False
@@ -57,9 +93,11 @@ class ShareWork:
     # ---- what the coordinator says --------------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
-        """Returns all that it works on, and what it said of that and was not sent yet."""
-        unsent = (acks for some in self._outgoing.values() for acks in some)
-        return joined([*self.holdings.held(), *unsent])
+        """Returns all that it works on, and what it said of that and is to be named by it."""
+        unsent = [acks for said in self._outgoing.values() for acks in said.acks]
+        letters = [letter.given.acks for letter in self._letters]
+        asked = [acks for _, some in self._asked.values() for acks in some]
+        return joined([*self.holdings.held(), *unsent, *letters, *asked])
 
     def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes what it still has, after it attached."""
@@ -86,6 +124,20 @@ class ShareWork:
         outgoing, self._outgoing = self._outgoing, {}
         return outgoing
 
+    def letters(self) -> list[Letter]:
+        """Returns the messages that are to be given up; from now on they are the caller's."""
+        letters, self._letters = self._letters, []
+        return letters
+
+    def keep_letters(self, letters: list[Letter]) -> None:
+        """Takes them back: the caller was interrupted."""
+        self._letters += letters
+
+    @property
+    def has_letters(self) -> bool:
+        """Whether messages are to be given up."""
+        return bool(self._letters)
+
     # ---- reading --------------------------------------------------------------------------------
 
     def begin(self, now_s: float = 0.0) -> Lease | None:
@@ -94,22 +146,34 @@ class ShareWork:
         lease = self.holdings.begin(now_s)
         while lease is not None and _topic(lease) in self._gone:
             # Its owner has not heard of it yet.
-            self._end(AcknowledgeType.REJECT, 0)
+            self._end(How(AcknowledgeType.REJECT))
             lease = self.holdings.begin(now_s)
         return lease
 
     def give(
-        self, key: RecordKey, message: MessageId, identity: int = 0, now_s: float = 0.0
-    ) -> bool:
-        """Notes that the next message of the lease is given out, as the object of this `id`.
+        self,
+        key: RecordKey,
+        message: MessageId,
+        record: Record | None = None,
+        now_s: float = 0.0,
+    ) -> Given | None:
+        """Notes that the next message of the lease is given out.
 
         Returns:
-            Whether it may be. If not, the lease is another's by now: `give_up` it.
+            How it is given; None if the lease is another's by now: then `give_up` it.
         """
         self._has_lost = self._has_lost or now_s >= self.holdings.until_s
-        if not self._has_lost:
-            self.holdings.give(key, message, identity)
-        return not self._has_lost
+        return None if self._has_lost else self.holdings.give(key, message, record)
+
+    def exhaust(self, key: RecordKey) -> bool:
+        """Takes back a message that was just given out, if that was once more than it may be: it
+        becomes a letter. Returns whether."""
+        given = self.holdings.look(key)
+        if given is None or not 0 < self._delivery_limit < given.delivery_count:
+            return False
+        self.holdings.take(key)
+        self._letters.append(over_limit(key, given, self._delivery_limit))
+        return True
 
     def finish(self, bound: MessageId) -> None:
         """Ends the lease behind its last message.
@@ -120,13 +184,13 @@ class ShareWork:
         """
         gap = self.holdings.pass_gap(bound)
         if gap is not None and not self._has_lost:
-            self._say(AcknowledgeType.ACCEPT, 0, [gap])
+            self._say(How(AcknowledgeType.ACCEPT), [gap])
         self.give_up(delay_ms=END_PAUSE_MS)
 
     def give_up(self, *, delay_ms: int = 0) -> None:
         """Ends the lease, and releases what of it was not given out. Of what is another's by now,
         that changes nothing."""
-        self._end(AcknowledgeType.RELEASE, delay_ms)
+        self._end(How(AcknowledgeType.RELEASE, delay_ms, unseen=True))
 
     def unreadable(self) -> None:
         """Ends the lease, whose next message can't be read now."""
@@ -138,12 +202,17 @@ class ShareWork:
         lease = self.holdings.lease
         assert lease is not None, "it is read"
         self._gone.add(_topic(lease))
-        self._end(AcknowledgeType.REJECT, 0)
+        self._end(How(AcknowledgeType.REJECT))
 
-    def _end(self, type_: AcknowledgeType, delay_ms: int) -> None:
+    def _end(self, how: How) -> None:
         rest = self.holdings.end()
         if rest is not None:
-            self._say(type_, delay_ms, [rest])
+            self._say(how, [rest])
+
+    def put_back(self) -> None:
+        """Releases all that is not given out, and ends the lease that is read."""
+        unread = self.holdings.take_unread()
+        self._say(How(AcknowledgeType.RELEASE, unseen=True), unread)
 
     # ---- what the application says --------------------------------------------------------------
 
@@ -154,55 +223,80 @@ class ShareWork:
     def accept_returned(self) -> None:
         """Accepts what the last poll returned, save what was said of since."""
         returned, self._returned = self._returned, []
-        self._say_held(AcknowledgeType.ACCEPT, returned)
+        self._say_of(How(AcknowledgeType.ACCEPT), self.holdings.take_some(returned))
 
     def take_back(self, keys: Iterable[RecordKey]) -> None:
-        """Releases what was given out and nobody will see: the application has no word for it."""
-        self._say_held(AcknowledgeType.RELEASE, keys)
+        """Releases what was given out and nobody has seen: that is no delivery of it."""
+        taken = self.holdings.take_some(keys)
+        self._say(How(AcknowledgeType.RELEASE, unseen=True), by_partition(taken.values()))
 
-    def acknowledge(self, key: RecordKey, type_: AcknowledgeType, delay_ms: int) -> None:
-        """Says what became of a message; nothing if it is not held."""
+    def acknowledge(
+        self, key: RecordKey, type_: AcknowledgeType, delay_ms: int, reason: str | None = None
+    ) -> None:
+        """Says what became of a message; nothing if it is not held. One that is rejected becomes a
+        letter."""
         is_renewed = type_ is AcknowledgeType.RENEW
         given = self.holdings.look(key) if is_renewed else self.holdings.take(key)
-        if given is not None:
-            self._say(type_, delay_ms, by_partition([given]))
+        if given is None:
+            return
+        if type_ is AcknowledgeType.REJECT:
+            self._letters.append(Letter(key, given, given.delivery_count, reason or REJECTED))
+        else:
+            self._say_of(How(type_, delay_ms), {key: given})
 
     def accept_up_to(self, key: RecordKey) -> None:
         """Accepts a message, and all of its partition that was given out before it; nothing if it
         is not held."""
-        self._say_held(AcknowledgeType.ACCEPT, self.holdings.up_to(key))
+        found = self.holdings.take_some(self.holdings.up_to(key))
+        self._say_of(How(AcknowledgeType.ACCEPT), found)
 
     def accepted_elsewhere(self, keys: Iterable[RecordKey]) -> None:
         """Holds messages no more: a transaction took their acknowledgements. What it refuses is
         held as before, so this is called behind it."""
-        for key in keys:
-            self.holdings.take(key)
+        self.holdings.take_some(keys)
+
+    def ask(self, acks: Sequence[Acks], now_s: float, until_s: float) -> int:
+        """Notes that a transaction is asked to acknowledge messages. `answered` takes its answer.
+
+        Args:
+            acks: the messages.
+            now_s: the time.
+            until_s: when the leases of these messages are over, whatever becomes of them.
+        """
+        self._asked = {n: each for n, each in self._asked.items() if each[0] > now_s}
+        self._asks += 1
+        self._asked[self._asks] = until_s, acks
+        return self._asks
+
+    def answered(self, number: int, *, is_refused: bool) -> None:
+        """Takes the answer of a transaction. If it refuses, as one of the messages is somebody
+        else's, or as it has ended, they are released. Of what is another's that changes nothing."""
+        _, acks = self._asked.pop(number, (0.0, ()))
+        if is_refused:
+            self._say(How(AcknowledgeType.RELEASE), acks)
+
+    def not_written(self, letter: Letter, delay_ms: int) -> None:
+        """Releases a message whose letter could not be written. If the letter's transaction had
+        acknowledged it, this changes nothing."""
+        self._say(How(AcknowledgeType.RELEASE, delay_ms), [letter.given.acks])
 
     def release_all(self, delay_ms: int) -> None:
         """Releases all that was given out and not said of."""
         self._returned = []
-        self._say(AcknowledgeType.RELEASE, delay_ms, by_partition(self.holdings.take_all()))
+        self._say_of(How(AcknowledgeType.RELEASE, delay_ms), self.holdings.take_all())
 
     def let_go(self) -> None:
         """Holds nothing more. What it does not name when it attaches is free at once."""
         self.holdings.take_all()
-        self.holdings.take_unread()
+        self.put_back()
 
-    def _say_held(self, type_: AcknowledgeType, keys: Iterable[RecordKey]) -> None:
-        taken = map(self.holdings.take, keys)
-        self._say(type_, 0, by_partition(each for each in taken if each is not None))
+    def _say_of(self, how: How, given: Mapping[RecordKey, Given]) -> None:
+        self._say(how, by_partition(given.values()))
+        self._outgoing[how].keys += given
 
-    def _say(self, type_: AcknowledgeType, delay_ms: int, acks: Iterable[Acks]) -> None:
-        self._outgoing.setdefault((type_, delay_ms), []).extend(acks)
+    def _say(self, how: How, acks: Iterable[Acks]) -> None:
+        self._outgoing.setdefault(how, Said()).acks += acks
 
 
 def _topic(lease: Lease) -> tuple[str, str]:
     return lease.partition.topic, lease.partition.topic_id
-
-
-def by_partition(given: Iterable[Given]) -> list[Acks]:
-    """Returns the spans of messages, by partition."""
-    spans: dict[PartitionId, SpanMap[bool]] = {}
-    for each in given:
-        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
-    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]

@@ -245,11 +245,23 @@ class CoordinatorClient:
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
         self._submit(command, on_reply)
 
-    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], on_reply: OnReply) -> None:
-        """Makes acknowledgements of a subscription part of the transaction; replies `Done`."""
-        self._submit(
-            AddAcks(session=self.session, txid=txid, group=group, acks=tuple(acks)), on_reply
+    def add_acks(
+        self,
+        txid: TxId,
+        group: str,
+        acks: Sequence[Acks],
+        on_reply: OnReply,
+        *,
+        delay_ms: int = 0,
+    ) -> None:
+        """Makes acknowledgements of a subscription part of the transaction; replies `Done`.
+
+        If it aborts, nobody gets the messages for `delay_ms`.
+        """
+        command = AddAcks(
+            session=self.session, txid=txid, group=group, acks=tuple(acks), delay_ms=delay_ms
         )
+        self._submit(command, on_reply)
 
     def add_writes(
         self,

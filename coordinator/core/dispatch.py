@@ -8,6 +8,11 @@ A lease is cut out of what is AVAILABLE: neither deleted, nor pending in a trans
 nor held back by a delay. The first such span of a partition is taken, so what was returned comes
 before what is new.
 
+A lease counts as a delivery of all its messages, for the owner does not see whether its consumer
+reads them. A consumer that releases what no application got takes that back. What comes again comes
+in ever smaller leases: a message that kills its consumers takes its neighbours along, and would
+bring them to the limit of deliveries with it.
+
 Volatile: leases, counts and delays are lost with the process. Losing them makes messages come
 again, to other consumers or with a lower count; it decides nothing. So that the consumers that are
 at work keep what they have, a new owner gives out nothing for `HELD_MS`, and takes from each what
@@ -49,6 +54,9 @@ delays what a dead consumer had, a shorter one takes work from one that reconnec
 HELD_MS: Final = 500
 """How long a new owner gives out nothing, so that consumers say first what they hold. A longer one
 delays every failover, a shorter one gives out again what living consumers work on."""
+SHRINKING: Final = 2
+"""Bits by which a lease is shorter with each delivery of its messages. More part a message that
+kills its consumers from its neighbours sooner, fewer make fewer requests after a failure."""
 TIMEOUT_MIN_MS: Final = 100
 """Shortest time of a lease: below, messages come again before their consumer has read them."""
 TIMEOUT_MAX_MS: Final = 24 * 3_600_000
@@ -86,6 +94,8 @@ class _Partition:
     """What was released, and until when nobody gets it, in monotonic ms."""
     counts: SpanMap[int] = field(default_factory=SpanMap)
     """How often what is not deleted was leased."""
+    pauses: SpanMap[int] = field(default_factory=SpanMap)
+    """How long, in ms, what is pending is held back if its transaction aborts."""
     next: MessageId = ORIGIN
     """The bound behind all that was ever leased."""
     active: int | None = None
@@ -139,6 +149,9 @@ class Dispatch:
         With a thousand idle consumers, to look each time would take longer than the work."""
         self._look_ms: int | None = None
         """When there may be something though nothing happens: a delay is over. None: never."""
+        self._aborted: list[tuple[_Partition, Span, int]] = []
+        """What aborts have freed, and for how many ms it is held back: from when the time is told
+        next, which is before any lease."""
 
     # ---- consumers ------------------------------------------------------------------------------
 
@@ -171,6 +184,7 @@ class Dispatch:
         queue = self._queues.setdefault(command.group, _Queue())
         is_known = command.consumer in queue.consumers
         self._stirred = True
+        self._begin_pauses(now)
         timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
         queue.consumers[command.consumer] = _Consumer(
             command.consumer, frozenset(command.topics), timeout_ms
@@ -251,6 +265,7 @@ class Dispatch:
         queue = self._queues.get(command.group)
         if subscription is None or queue is None or now.monotonic_ms < self._opens_ms:
             return None
+        self._begin_pauses(now)
         consumer = queue.consumers[command.consumer]
         keys = self._readable(subscription, consumer)
         first = queue.turn % len(keys) if keys else 0
@@ -320,7 +335,7 @@ class Dispatch:
         if found is None:
             return None
         lo, hi = found
-        hi = min(hi, MessageId(lo.offset + max(1, min(command.max_offsets, LEASE_OFFSETS_MAX))))
+        hi = min(hi, MessageId(lo.offset + _most_offsets(command, here.counts.at(lo) or 0)))
         # One count for all of a lease: what was given out before, and what was not, part here.
         bound = here.counts.skip(lo)
         if bound == lo:
@@ -388,9 +403,7 @@ class Dispatch:
             here = self._queues[held.group].partitions[held.partition]
             for span, number in list(here.leased.within(lease.span)):
                 if number == lease.number:
-                    here.counts.remove(span)
-                    if lease.delivery_count > 1:
-                        here.counts.put(span, lease.delivery_count - 1)
+                    _uncount(here, span)
             self._end(lease.number)
 
     def wait(self, command: Acquire, ref: Ref, now: Instant) -> Ref | None:
@@ -458,13 +471,52 @@ class Dispatch:
             here.delayed.remove(span)
             if deleted:
                 here.counts.remove(span)
+                here.pauses.remove(span)
+
+    def pause_if_aborted(self, group: str, acks: Acks, delay_ms: int) -> None:
+        """Notes how long messages that a transaction acknowledges are held back if it aborts."""
+        queue = self._queues.setdefault(group, _Queue())
+        here = queue.partitions.setdefault(acks.partition, _Partition())
+        for span in acks.spans:
+            here.pauses.remove(span)
+            if delay_ms > 0:
+                here.pauses.put(span, min(delay_ms, TIMEOUT_MAX_MS))
+
+    def aborted(self, group: str, acks: Acks) -> None:
+        """Takes back messages of a transaction that was aborted."""
+        self._stirred = True
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(acks.partition)
+        for span in acks.spans if here is not None else ():
+            assert here is not None
+            self._aborted += [(here, part, ms) for part, ms in here.pauses.remove(span)]
+
+    def _begin_pauses(self, now: Instant) -> None:
+        aborted, self._aborted = self._aborted, []
+        for here, span, delay_ms in aborted:
+            here.delayed.put(span, now.monotonic_ms + delay_ms)
 
     def release(
-        self, group: str, consumer: int, acks: Acks, delay_ms: int, now: Instant
+        self,
+        group: str,
+        consumer: int,
+        acks: Acks,
+        now: Instant,
+        *,
+        delay_ms: int = 0,
+        unseen: bool = False,
     ) -> list[bool]:
         """Ends a consumer's own leases. Returns for each span whether some of it was leased to it.
 
         What is another's, deleted, or pending in a transaction stays as it is.
+
+        Args:
+            group: the subscription.
+            consumer: whose leases end.
+            acks: messages of a partition.
+            now: the time.
+            delay_ms: how long nobody gets them.
+            unseen: whether no application got them, so that this delivery does not count.
         """
         results = []
         for span in acks.spans:
@@ -473,6 +525,8 @@ class Dispatch:
             for part in own:
                 assert here is not None, "something is leased there"
                 self._take_back(here, part)
+                if unseen:
+                    _uncount(here, part)
                 here.counts.remove(_behind_all(part))
                 self._stirred = True
                 if delay_ms > 0:
@@ -552,6 +606,7 @@ class Dispatch:
     def due(self, now: Instant) -> tuple[Ref, Leases] | None:
         """Returns the answer to a request that waited: messages, or none because its time is up."""
         self.expire(now)
+        self._begin_pauses(now)
         if not self._is_stirred(now):
             return None
         for key, each in list(self._waiting.items()):
@@ -565,7 +620,7 @@ class Dispatch:
         return None
 
     def stir(self) -> None:
-        """Notes that messages became available, by an abort, or a partition joined."""
+        """Notes that messages became available: a partition joined."""
         self._stirred = True
 
     def _is_stirred(self, now: Instant) -> bool:
@@ -591,6 +646,22 @@ class Dispatch:
         here = None if queue is None else queue.partitions.get(partition)
         number = None if here is None else here.leased.at(message)
         return None if number is None else self._leases[number].consumer
+
+
+def _most_offsets(command: Acquire, deliveries: int) -> int:
+    """Returns the most offsets of a lease of messages that were given out so often before."""
+    most, limit = min(command.max_offsets, LEASE_OFFSETS_MAX), command.delivery_limit
+    if 0 < limit <= deliveries:
+        return max(1, most)  # Nobody works on them: their consumer gives them up.
+    if 0 < deliveries == limit - 1:
+        return 1
+    return max(1, most >> SHRINKING * deliveries)
+
+
+def _uncount(here: _Partition, span: Span) -> None:
+    for part, count in here.counts.remove(span):
+        if count > 1:
+            here.counts.put(part, count - 1)
 
 
 def _behind_all(span: Span) -> Span:

@@ -144,7 +144,9 @@ class Queues:
                 if command.type is AcknowledgeType.RENEW:
                     own += self.dispatch.renew(group, consumer, each, now)
                 else:
-                    own += self.dispatch.release(group, consumer, each, command.delay_ms, now)
+                    own += self.dispatch.release(
+                        group, consumer, each, now, delay_ms=command.delay_ms, unseen=command.unseen
+                    )
             results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
             return Decision(replies=((ref, commands.AckResults(results)),))
         self._check_range(group, command.acks)
@@ -170,6 +172,8 @@ class Queues:
         self.subscriptions.require(group)
         self._check_range(group, command.acks)
         added = self.subscriptions.check(begin, group, command.acks)
+        for each in command.acks:
+            self.dispatch.pause_if_aborted(group, each, command.delay_ms)
         record = AddAcks(begin=begin, group=group, acks=added)
         return Decision(records=(record,) if added else (), replies=((ref, commands.Done()),))
 
@@ -230,7 +234,7 @@ class Queues:
             if committed:
                 self.dispatch.taken(group, acks, deleted=True)
             else:
-                self.dispatch.stir()
+                self.dispatch.aborted(group, acks)
 
     # ---- what is due, and what is told ----------------------------------------------------------
 

@@ -109,6 +109,8 @@ class AddAcks:
     txid: TxId
     group: str
     acks: tuple[Acks, ...]
+    delay_ms: int = 0
+    """How long nobody gets them if the transaction aborts."""
 
 
 @value(frozen=True, slots=True, kw_only=True)

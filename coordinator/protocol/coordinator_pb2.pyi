@@ -720,16 +720,18 @@ class Attached(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("group", "consumer", "max_offsets", "at_ends")
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     AT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     max_offsets: int
     at_ends: bool
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ...) -> None: ...
+    delivery_limit: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)
@@ -738,7 +740,7 @@ class Leases(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
-    __slots__ = ("group", "consumer", "type", "acks", "delay_ms")
+    __slots__ = ("group", "consumer", "type", "acks", "delay_ms", "unseen")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACCEPT: _ClassVar[Acknowledge.Type]
@@ -754,12 +756,14 @@ class Acknowledge(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     type: Acknowledge.Type
     acks: _containers.RepeatedCompositeFieldContainer[Acks]
     delay_ms: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    unseen: bool
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ...) -> None: ...
 
 class AckResults(_message.Message):
     __slots__ = ("results",)
@@ -778,11 +782,13 @@ class AckResults(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[AckResults.Result, str]]] = ...) -> None: ...
 
 class AddAcks(_message.Message):
-    __slots__ = ("txid", "group", "acks")
+    __slots__ = ("txid", "group", "acks", "delay_ms")
     TXID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
     group: str
     acks: _containers.RepeatedCompositeFieldContainer[Acks]
-    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ...) -> None: ...
+    delay_ms: int
+    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...

@@ -134,6 +134,7 @@ def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
     wire.group, wire.consumer = command.group, command.consumer
     wire.max_offsets = command.max_offsets
     wire.at_ends = command.at_ends
+    wire.delivery_limit = command.delivery_limit
 
 
 def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
@@ -149,6 +150,7 @@ def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
         consumer=wire.consumer,
         max_offsets=wire.max_offsets,
         at_ends=wire.at_ends,
+        delivery_limit=wire.delivery_limit,
     )
 
 
@@ -157,7 +159,7 @@ def encode_acknowledge(wire: pb.Acknowledge, command: commands.Acknowledge) -> N
     wire.group, wire.consumer = command.group, command.consumer
     wire.type = _TYPES[command.type]
     wire.acks.extend(_acks_to_wire(command.acks))
-    wire.delay_ms = command.delay_ms
+    wire.delay_ms, wire.unseen = command.delay_ms, command.unseen
 
 
 def decode_acknowledge(wire: pb.Acknowledge, _: Any) -> commands.Acknowledge:
@@ -177,13 +179,14 @@ def decode_acknowledge(wire: pb.Acknowledge, _: Any) -> commands.Acknowledge:
         type=type_,
         acks=_acks_from_wire(wire.acks),
         delay_ms=wire.delay_ms,
+        unseen=wire.unseen,
     )
 
 
 def encode_add_acks(wire: pb.AddAcks, command: commands.AddAcks) -> None:
     """Encodes what a transaction acknowledges."""
     wire.txid = command.txid.to_bytes()
-    wire.group = command.group
+    wire.group, wire.delay_ms = command.group, command.delay_ms
     wire.acks.extend(_acks_to_wire(command.acks))
 
 
@@ -200,6 +203,7 @@ def decode_add_acks(wire: pb.AddAcks, envelope: Any) -> commands.AddAcks:
         txid=TxId.from_bytes(wire.txid),
         group=check_group(wire.group),
         acks=_acks_from_wire(wire.acks),
+        delay_ms=wire.delay_ms,
     )
 
 

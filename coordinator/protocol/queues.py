@@ -92,6 +92,9 @@ class Acquire:
     """Whether it may have what homes place at the very end of a partition, before any record
     stands there. Only of topics in metadata mode: elsewhere there is nothing, and one that reads it
     would be told so again and again."""
+    delivery_limit: int = 0
+    """How often this consumer lets messages be given out; 0: no limit. It gives up what comes more
+    often. The last time, what stands at an offset comes alone."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,8 @@ class Acknowledge:
     acks: tuple[Acks, ...]
     delay_ms: int = 0
     """With RELEASE: how long nobody gets them."""
+    unseen: bool = False
+    """With RELEASE: no application got them, so this delivery does not count."""
 
 
 @value(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class Names:
     ledger: str = "airport_ledger"
     successor: str = "airport_ledger_new"
     """What the ledger goes on in when it is sealed; only in metadata mode."""
+    dead: str = "flights_dead"
+    """Dead letters of the queue; only with it."""
     enriched: str = "flights_enriched"
     """Spark's part alone has it, and the totals."""
     totals: str = "airport_totals"
@@ -143,13 +145,15 @@ def kafka_settings(path: str) -> Mapping[str, str]:
 def create_topics(log: Log) -> Names:
     """Creates the two topics, with the run's id in their names if the plain names are taken."""
     names = Names()
-    if any(_exists(log, topic) for topic in (names.flights, names.ledger, names.successor)):
+    plain = (names.flights, names.ledger, names.successor, names.dead)
+    if any(_exists(log, topic) for topic in plain):
         run = names.run
         names = Names(
             run=run,
             flights=f"flights-{run}",
             ledger=f"airport_ledger-{run}",
             successor=f"airport_ledger_new-{run}",
+            dead=f"flights_dead-{run}",
             enriched=f"flights_enriched-{run}",
             totals=f"airport_totals-{run}",
         )
@@ -160,8 +164,8 @@ def create_topics(log: Log) -> Names:
 
 def delete_topics(log: Log, names: Names) -> None:
     """Deletes the run's topics from a cluster that the demo did not start."""
-    topics = (names.flights, names.ledger, names.successor, names.enriched, names.totals)
-    for topic in topics:
+    topics = (names.flights, names.ledger, names.successor, names.dead)
+    for topic in (*topics, names.enriched, names.totals):
         if _exists(log, topic):
             log.delete_topic(topic)
 

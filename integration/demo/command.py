@@ -38,6 +38,14 @@ def demo(
             "with workers. \\[default: workers first, then Spark]",
         ),
     ] = None,
+    queue: Annotated[
+        bool,
+        typer.Option(
+            "--queue",
+            help="Let six workers take the flights of a queue, and give up those without a tail "
+            "number. \\[default: 10,000 flights]",
+        ),
+    ] = False,
     mode: Annotated[
         Mode,
         typer.Option(
@@ -75,6 +83,10 @@ def demo(
     With --mode metadata nothing but records is written to the topics. In the middle of the run the
     ledger is sealed, with transactions in flight that wrote to it, and goes on in another topic.
 
+    With --queue the flights are work orders: six workers take them from a queue, in any order, and
+    acknowledge them in the transactions that book them. Flights without a tail number become dead
+    letters. Each flight must be in the ledger or among the dead letters, exactly once.
+
     If brokers are named, the demo uses that cluster instead of starting a Kafka; no coordinator may
     be running on it.
 
@@ -90,6 +102,7 @@ def demo(
     logtx demo --flights 20000 --coordinators 3 --chaos
     logtx demo --flights 20000 --spark
     logtx demo --flights 20000 --mode metadata
+    logtx demo --queue
     ```
     """
     from .options import DemoOptions
@@ -100,6 +113,7 @@ def demo(
         coordinators=coordinators,
         chaos=chaos,
         spark=spark,
+        queue=queue,
         mode=mode,
         keep=keep,
         data_dir=data_dir,

@@ -146,11 +146,19 @@ class LiveProgress(LiveDisplay):
 
 def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) -> None:
     """Prints the table, and below it the reasons for FALSE, if any."""
-    print_verdict(console, "logtx demo", _rows(outcome), reasons)
+    if outcome.letters is None:
+        print_verdict(console, "logtx demo", _rows(outcome), reasons)
+    else:
+        says = "every flight is booked or a dead letter, exactly once"
+        print_verdict(console, "logtx demo --queue", _rows(outcome), reasons, says)
 
 
 def print_verdict(
-    console: Console, title: str, rows: Iterable[tuple[str, str, str]], reasons: Sequence[str]
+    console: Console,
+    title: str,
+    rows: Iterable[tuple[str, str, str]],
+    reasons: Sequence[str],
+    holds: str = "every flight is booked exactly once",
 ) -> None:
     """Prints a table that ends with the verdict, the reasons for FALSE, and the verdict once more.
 
@@ -161,6 +169,7 @@ def print_verdict(
         title: of the table.
         rows: of each row what it counts, the number, and a remark.
         reasons: for the verdict FALSE; empty for TRUE.
+        holds: what the verdict TRUE says.
     """
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_column(justify="left")
@@ -169,7 +178,7 @@ def print_verdict(
     for row in rows:
         table.add_row(*row)
     word, style = ("FALSE", "bold red") if reasons else ("TRUE", "bold green")
-    says = "see below" if reasons else "every flight is booked exactly once"
+    says = "see below" if reasons else holds
     table.add_section()
     table.add_row("verdict", Text(word, style=style), says)
     console.print(table)
@@ -183,7 +192,11 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
     rows = [
         ("flights", f"{outcome.flights:,}", "of 2013, from New York; from the file"),
         ("  cancelled", f"{outcome.cancelled:,}", CANCELLED_RULE),
-        ("  without tail number", f"{outcome.without_tail_number:,}", "null; booked too"),
+        (
+            "  without tail number",
+            f"{outcome.without_tail_number:,}",
+            "null; booked too" if outcome.letters is None else "given up: dead letters",
+        ),
         ("  booked", f"{outcome.flights_booked:,}", "in committed transactions"),
         ("transactions committed", f"{outcome.transactions_committed:,}", ""),
         ("transactions aborted", f"{outcome.transactions_aborted:,}", ""),
@@ -209,6 +222,9 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
         rows.append(("ledger entries", f"{findings.entries:,}", note))
         net = f"{findings.unbalanced:,} do not net to zero"
         rows.append(("  in transactions", f"{outcome.transactions_audited:,}", net))
+    if outcome.letters is not None and (letters := outcome.letters.findings) is not None:
+        note = f"missing {letters.missing:,}, twice {letters.doubled:,}"
+        rows.append(("dead letters", f"{letters.letters:,}", f"{note}, wrong {letters.foreign:,}"))
     if surplus is not None:
         rows.append(("  of aborted transactions", f"{surplus:,}", "seen by read_uncommitted alone"))
     return rows

@@ -13,6 +13,9 @@ from .cluster import PARTITIONS, Cluster, Names, coordinator_options
 
 ASSIGNMENT: Final = ("0,3", "1", "2")
 """Partitions of topic `flights` that each worker consumes, one entry per worker."""
+QUEUE_WORKERS: Final = 6
+"""Workers of a queue: more than `flights` has partitions, so a consumer group could not keep all of
+them busy."""
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
@@ -39,6 +42,7 @@ class Fleet:
         coordinators: int,
         groups: Sequence[str],
         cuts_over: bool = False,
+        queue: bool = False,
     ) -> None:
         """Prepares the processes.
 
@@ -50,7 +54,9 @@ class Fleet:
             coordinators: how many.
             groups: the transaction group of each worker.
             cuts_over: whether the ledger goes on in another topic in the middle of the run.
+            queue: whether workers take flights of a queue; all are of the first group then.
         """
+        self._queue = queue
         self._cuts_over = cuts_over
         self.names: Final = names
         self.flights: Final = flights
@@ -66,7 +72,8 @@ class Fleet:
         self.workers: Final = [
             self._worker(number, *given)
             for number, given in enumerate(zip(ASSIGNMENT, groups, strict=True))
-        ]
+            if not queue
+        ] or [self._queue_worker(number, self.groups[0]) for number in range(QUEUE_WORKERS)]
         self.auditors: Final = {level: self._auditor(level) for level in ISOLATION_LEVELS}
 
     def _coordinator(self, name: str) -> CoordinatorChild:
@@ -86,6 +93,18 @@ class Fleet:
         child = self._child(f"worker {number}", arguments)
         return Worker(child, producer_id_of(group, transactional_id))
 
+    def _queue_worker(self, number: int, group: str) -> Worker:
+        transactional_id = f"{self.names.producer_prefix}{number}"
+        arguments = ["logtx.integration.demo.queue_worker"]
+        arguments += ["--config", str(self._cluster.settings_file)]
+        arguments += ["--transactional-id", transactional_id]
+        arguments += ["--group", self.names.worker_group(group)]
+        arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
+        arguments += ["--dead-letter-topic", self.names.dead]
+        arguments += ["--report", str(self.reports / f"worker-{number}.commits")]
+        child = self._child(f"worker {number}", arguments)
+        return Worker(child, producer_id_of(group, transactional_id))
+
     def _auditor(self, level: str) -> Child:
         arguments = ["logtx.integration.demo.auditor", "--config", str(self._cluster.settings_file)]
         arguments += ["--isolation-level", level, "--group", self.names.auditor_group(level)]
@@ -93,6 +112,8 @@ class Fleet:
         ledgers = [self.names.ledger, *([self.names.successor] if self._cuts_over else [])]
         arguments += ["--ledger-topics", *ledgers, "--partitions", str(PARTITIONS)]
         arguments += ["--flights", str(self.flights), "--report", str(self.status_path(level))]
+        if self._queue:
+            arguments.append("--of-queue")
         return self._child(f"{level} auditor", arguments)
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ...journal.acks import AddAcks
 from ...journal.errors import BrokerError
 from ...journal.follower import JournalFollower
 from ...journal.logs.interface import Log
@@ -47,10 +48,19 @@ def key_of(seen: SeenTransaction) -> Key:
 class JournalView:
     """Owners of all journal partitions, and transactions of producer ids with a given prefix."""
 
-    def __init__(self, prefix: str = "", ledgers: Collection[str] = ()) -> None:
-        """Starts empty; `prefix` selects the producer ids, `ledgers` the topics that count: all if
-        none is named."""
-        self._prefix = prefix
+    def __init__(
+        self, prefix: str = "", ledgers: Collection[str] = (), dead: str | None = None
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            prefix: selects the producer ids.
+            ledgers: the topics that count; all if none is named.
+            dead: the topic of a queue's dead letters.
+        """
+        self._prefix, self._dead = prefix, dead
+        self._acknowledging: set[Key] = set()
+        """Transactions that acknowledge messages of a queue."""
         self._ledgers = frozenset(ledgers)
         self._scans: dict[int, JournalScan] = {}
         self.owners: dict[int, Ownership] = {}
@@ -62,6 +72,10 @@ class JournalView:
         self.aborted = 0
         self.records_committed = 0
         """Records of committed transactions in the ledgers, or in all topics, of all branches."""
+        self.letters = 0
+        """Dead letters of committed transactions."""
+        self.of_letters_alone = 0
+        """Committed transactions that wrote dead letters, and nothing to the ledgers."""
         self.spanning = 0
         """Committed transactions that wrote to several of the ledgers."""
 
@@ -87,6 +101,8 @@ class JournalView:
             replaces = entry.record.replaces
             epochs = EpochFilter(replaces, None if replaces == NO_EPOCH else entry.incarnation)
             scan = self._scans[partition] = JournalScan(partition, epochs)
+        if isinstance(entry.record, AddAcks):
+            self._acknowledging.add((partition, entry.record.begin))
         for decided in filter(self._is_ours, scan.feed(offset, entry)):
             if decided.state.commits:
                 self.committed += 1
@@ -97,6 +113,14 @@ class JournalView:
                 ]
                 for written in counted:
                     self.records_committed += sum(b.count for b in written.branches)
+                letters = sum(
+                    branch.count
+                    for written in decided.writes
+                    if written.partition.topic == self._dead
+                    for branch in written.branches
+                )
+                self.letters += letters
+                self.of_letters_alone += letters > 0 and not counted
                 self.spanning += len({w.partition.topic for w in counted}) > 1
             else:
                 self.aborted += 1
@@ -123,7 +147,7 @@ class JournalView:
     def open_of(self, producer_id: str, *, idle: bool = False) -> SeenTransaction | None:
         """Returns an open transaction of this producer that has written; None if there is none.
 
-        Workers send their input offsets last, so a transaction with offsets has written too.
+        A block's transaction has its input offsets or its acknowledgements as soon as it begins.
 
         Args:
             producer_id: the producer.
@@ -131,7 +155,8 @@ class JournalView:
                 names no partition of a quick transaction before the decision.
         """
         for seen in self.in_state(State.OPEN):
-            if seen.producer_id == producer_id and (idle or seen.partitions or seen.offsets):
+            has_input = bool(seen.offsets) or key_of(seen) in self._acknowledging
+            if seen.producer_id == producer_id and (idle or seen.partitions or has_input):
                 return seen
         return None
 

@@ -86,7 +86,7 @@ class Monkey:
             if pause.may_end(self.tail.view, time.monotonic()):
                 pause.end(self.tail.view)
         ready = [coordinator.is_ready for coordinator in self.coordinators]
-        booked = self.tail.view.records_committed // 2
+        booked = self.tail.view.records_committed // 2 + self.tail.view.letters
         if not any(ready) or booked < self.plan.slice_start(self._done):
             return
         repeat = self._to_repeat()

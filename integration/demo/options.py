@@ -15,6 +15,9 @@ from .plan import CHAOS_FLIGHTS_MIN
 CHAOS_COORDINATORS: Final = 3
 """Coordinators with `--chaos` if the command line names no number: enough that two stay when one
 sleeps."""
+QUEUE_FLIGHTS: Final = 10_000
+"""Flights with `--queue` if the command line names no number: enough for kills of both kinds, in
+less than a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class DemoOptions:
     """Pause processes too, replace them, and wake them."""
     spark: bool | None = None
     """Whether a streaming query of Spark books the flights; None for workers first, then Spark."""
+    queue: bool = False
+    """Whether workers take the flights of a queue, in place of assigned partitions."""
     mode: Mode = Mode.MARKERS
     """How transactions end in the demo's topics. In metadata mode the ledger is cut over."""
     keep: bool = False
@@ -41,12 +46,12 @@ class DemoOptions:
     @property
     def flight_count(self) -> int:
         """Flights to be booked."""
-        return min(self.flights or TOTAL_FLIGHTS, TOTAL_FLIGHTS)
+        return min(self.flights or (QUEUE_FLIGHTS if self.queue else TOTAL_FLIGHTS), TOTAL_FLIGHTS)
 
     @property
     def is_whole(self) -> bool:
         """Whether Spark's part follows the workers' part: with one coordinator, without chaos."""
-        usual = self.coordinator_count == 1 and self.mode is Mode.MARKERS
+        usual = self.coordinator_count == 1 and self.mode is Mode.MARKERS and not self.queue
         return self.spark is None and not self.chaos and usual
 
     @property
@@ -56,6 +61,11 @@ class DemoOptions:
 
     def check(self) -> None:
         """Raises DemoError if the options contradict each other or can't be met."""
+        if self.queue and (self.spark or self.coordinator_count > 1 or self.mode is Mode.METADATA):
+            raise DemoError(
+                "--queue shows workers of one queue, beside one coordinator: leave out --spark, "
+                "--chaos, --coordinators and --mode."
+            )
         if self.spark and (self.chaos or self.coordinator_count > 1):
             raise DemoError(
                 "--spark kills the driver of a Spark query, beside one coordinator: leave out "

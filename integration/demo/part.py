@@ -106,7 +106,8 @@ class Part(ABC):
         """
         self._stage = stage
         self._flights = stage.options.flight_count
-        self._view = JournalView(producer_prefix, (stage.names.ledger, stage.names.successor))
+        ledgers = (stage.names.ledger, stage.names.successor)
+        self._view = JournalView(producer_prefix, ledgers, stage.names.dead)
         self._tail = JournalTail(stage.log, stage.journal_starts, self._view)
         self._publisher = Publisher(stage.log, stage.names.flights, self._flights)
         self._problems: list[str] = []
@@ -199,8 +200,8 @@ class Part(ABC):
 
     @property
     def _booked(self) -> int:
-        # Each flight is two ledger entries.
-        return self._view.records_committed // 2
+        # Each flight is two ledger entries, or a dead letter.
+        return self._view.records_committed // 2 + self._view.letters
 
     @property
     def _elapsed_s(self) -> float:

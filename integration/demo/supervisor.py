@@ -20,12 +20,14 @@ from .display import LiveProgress, Snapshot, print_outcome
 from .errors import DemoError
 from .fleet import ASSIGNMENT, Fleet
 from .ledger import LedgerFindings
+from .letter_reader import read_letters
+from .letters import LetterFindings
 from .monkey import Monkey
 from .options import DemoOptions
 from .part import Part, Stage, play
 from .plan import Fault, Plan
 from .reports import percentile, read_commit_ms, read_status
-from .verdict import Move, Outcome, Sharing, Tally, reasons_against
+from .verdict import Letters, Move, Outcome, Sharing, Tally, reasons_against
 
 SHARES_TIMEOUT_S: Final = 20.0
 """Bounds the wait until every coordinator, a new one too, owns a part of the journal."""
@@ -65,6 +67,7 @@ def _fleet(stage: Stage) -> Fleet:
         coordinators=coordinators,
         groups=groups,
         cuts_over=stage.options.mode is Mode.METADATA,
+        queue=stage.options.queue,
     )
 
 
@@ -96,6 +99,9 @@ class WorkerPart(Part):
             )
         self._takeovers_before = 0
         self._statuses: dict[str, dict[str, Any]] = {}
+        self._letters: LetterFindings | None = None
+        if stage.options.queue:
+            stage.log.create_topic(stage.names.dead, partitions=1)
 
     @property
     def coordinators(self) -> Sequence[CoordinatorChild]:
@@ -126,6 +132,7 @@ class WorkerPart(Part):
             self._await_shares,
             self._end_workers,
             self._end_auditors,
+            self._read_letters,
         )
 
     def _switch(self, _display: LiveProgress) -> None:
@@ -201,6 +208,10 @@ class WorkerPart(Part):
             display, lambda: not any(a.is_running for a in auditors), lambda: self._statuses
         )
 
+    def _read_letters(self, _display: LiveProgress) -> None:
+        if self._stage.options.queue:
+            self._letters = read_letters(self._stage, self._view.letters)
+
     def _read_status(self) -> None:
         self._statuses = {
             level: read_status(self._fleet.status_path(level)) for level in self._fleet.auditors
@@ -245,7 +256,7 @@ class WorkerPart(Part):
         view, publisher = self._view, self._publisher
         return Outcome(
             flights=self._flights,
-            flights_booked=self._booked,
+            flights_booked=self._booked - view.letters,
             cancelled=publisher.cancelled,
             without_tail_number=publisher.without_tail_number,
             transactions_committed=view.committed,
@@ -261,8 +272,14 @@ class WorkerPart(Part):
             transactions_audited=committed.get("transactions", 0),
             entries_uncommitted=uncommitted["entries"] if uncommitted.get("final") else None,
             problems=tuple(self._problems),
+            letters=self._of_letters(),
             move=None if self._cut_over is None else Move(self._cut_over.sealed_at, view.spanning),
         )
+
+    def _of_letters(self) -> Letters | None:
+        if not self._stage.options.queue:
+            return None
+        return Letters(self._letters, self._view.of_letters_alone)
 
     def _tallies(self) -> dict[Fault, Tally]:
         happened = Counter(deed.fault for deed in self._monkey.deeds if deed.counts(self._view))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ledger import LedgerFindings
+from .letters import LetterFindings
 from .plan import Fault
 
 
@@ -31,6 +32,16 @@ class Sharing:
     """Those of `returned` that were given a partition later."""
     void_entries: int
     """Journal entries that former owners appended after they were replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The dead letters of a queue."""
+
+    findings: LetterFindings | None
+    """None: they could not be read."""
+    transactions_alone: int
+    """Committed transactions with dead letters and no booking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,8 @@ class Outcome:
     """Sentences about what stalled or died."""
     move: Move | None = None
     """None in marker mode."""
+    letters: Letters | None = None
+    """None without a queue."""
 
     @property
     def records_per_s(self) -> float:
@@ -97,6 +110,7 @@ def reasons_against(outcome: Outcome) -> list[str]:
         *_against_faults(outcome),
         *_against_sharing(outcome),
         *against_move(outcome.move),
+        *against_letters(outcome.letters),
     ]
 
 
@@ -126,10 +140,13 @@ def against_ledger(findings: LedgerFindings) -> list[str]:
 
 def _against_transactions(outcome: Outcome) -> list[str]:
     found: list[str] = []
-    if outcome.findings and outcome.transactions_audited != outcome.transactions_committed:
+    booking = outcome.transactions_committed
+    if outcome.letters is not None:
+        booking -= outcome.letters.transactions_alone
+    if outcome.findings and outcome.transactions_audited != booking:
         found.append(
             f"The auditor was given {outcome.transactions_audited:,} transactions, but the journal "
-            f"has {outcome.transactions_committed:,} committed."
+            f"has {booking:,} committed."
         )
     if outcome.transactions_unfinished:
         found.append(f"{outcome.transactions_unfinished:,} transactions were never finished.")
@@ -183,3 +200,20 @@ def against_move(move: Move | None) -> list[str]:
     if not move.spanning:
         return ["No committed transaction spans the sealed ledger and the new one."]
     return []
+
+
+def against_letters(letters: Letters | None) -> list[str]:
+    """Returns what is wrong with a queue's dead letters, one sentence each; nothing without one."""
+    if letters is None:
+        return []
+    findings = letters.findings
+    if findings is None:
+        return ["The dead letters could not be read."]
+    found = []
+    if findings.missing:
+        found.append(f"{findings.missing:,} dead letters are missing.")
+    if findings.doubled:
+        found.append(f"{findings.doubled:,} dead letters are there twice.")
+    if findings.foreign:
+        found.append(f"{findings.foreign:,} dead letters are of flights that were to be booked.")
+    return found

@@ -30,7 +30,8 @@ from ...consumer.consumer import Consumer
 from ...coordinator.protocol.commands import Outcome
 from ...journal.errors import BrokerError, ClaimFencedError, ProducerFencedError
 from ...producer.producer import Producer
-from ..blocks import Block, process
+from ..block import Block
+from ..blocks import process
 from .cluster import kafka_settings
 from .cut_over import Signs
 from .flights import decode_flight, encode_entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,14 @@ from logtx.coordinator.client import attached
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.queues import AcknowledgeType, Attach, Lease
 from logtx.coordinator.server.consumers import Consumers
-from logtx.journal.errors import LogtxError, NotSupportedError, UnknownTopicError
+from logtx.journal.acks import Acks
+from logtx.journal.errors import (
+    AckConflictError,
+    LogtxError,
+    NotSupportedError,
+    TransactionAbortedError,
+    UnknownTopicError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.producer.producer import Producer
@@ -112,6 +119,66 @@ def test_whatever_goes_wrong_is_told_and_tried_again(
 
 
 # ---- what is named ------------------------------------------------------------------------------
+
+
+class Asked:
+    """A transaction that is asked to acknowledge messages, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.replies: list[Callable[[LogtxError | None], None]] = []
+
+    def produce(
+        self, topic: str, value: Any = None, key: Any = None, *, headers: Any = None
+    ) -> None:
+        raise NotImplementedError
+
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        /,
+        *,
+        delay: float = 0.0,
+        on_reply: Callable[[LogtxError | None], None] | None = None,
+    ) -> None:
+        assert (group, delay) == ("q", 0.0)
+        assert acks
+        assert on_reply is not None
+        self.replies.append(on_reply)
+
+
+def is_named(queue: ShareConsumer, *messages: Any) -> list[bool]:
+    named = [span for each in queue._attach().held for span in each.spans]
+    places = [MessageId(message.offset(), AT_OFFSET) for message in messages]
+    return [any(span.lo <= place < span.hi for span in named) for place in places]
+
+
+@pytest.mark.parametrize("error", [AckConflictError("taken"), TransactionAbortedError("expired")])
+def test_what_a_transaction_is_refused_is_given_out_again_at_once(
+    queues: Queues, producer: Producer, error: LogtxError
+) -> None:
+    fill(producer, 2)
+    queue, other, txn = queues(), queues(), Asked()
+    found = take(queue, 2)
+    queue.acknowledge_cumulative(found[1], txn=txn)
+    (reply,) = txn.replies
+    reply(error)
+    assert queue.poll(0) == []
+    assert values(take(other, 2, 5.0)) == [b"0", b"1"]
+
+
+def test_what_a_transaction_is_asked_for_is_named_up_to_its_answer(
+    queues: Queues, producer: Producer
+) -> None:
+    """Else another consumer would be given it, and conflict (trap 114)."""
+    fill(producer, 3)
+    queue, txn = queues(), Asked()
+    found = take(queue, 3)
+    queue.acknowledge(found[0], txn=txn)
+    queue.acknowledge(found[1], txn=txn)
+    assert is_named(queue, *found) == [True, True, True]
+    txn.replies[0](None)
+    assert is_named(queue, *found) == [False, True, True]
 
 
 def test_what_was_acknowledged_and_has_no_answer_is_named(

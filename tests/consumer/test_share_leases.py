@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer import share_consumer
 from logtx.consumer.core import said
+from logtx.consumer.core.share_work import How
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Acks
 from logtx.journal.errors import NotHeldError
@@ -66,7 +67,7 @@ def test_a_lease_that_can_not_be_renewed_is_given_up(
     assert lease is not None
     assert queue._client is not None
     rest = Acks(lease.partition, (lease.span,))
-    queue._client.submit(queue._command(AcknowledgeType.RELEASE, 0, (rest,)))
+    queue._client.submit(queue._outbox._command(How(AcknowledgeType.RELEASE), (rest,)))
     other = queues()
     assert values(take(other, 4)) == [b"0", b"1", b"2", b"3"]
     queue._renew_s = 0.0
@@ -130,6 +131,6 @@ def test_what_is_too_much_for_one_request_is_said_by_several(
     for message in take(queue, 10):
         queue.acknowledge(message)
     queue.commit_async()
-    assert len(queue._sent) >= 3
+    assert len(queue._outbox.futures()) >= 3
     assert queue.commit_sync() == {P0: None}
     assert take(queues(), 1, 1.0) == []

@@ -28,7 +28,7 @@ from unittest.mock import patch
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from logtx.coordinator.protocol.commands import Outcome
-from logtx.integration.blocks import Block
+from logtx.integration.block import Block
 from logtx.journal.errors import (
     CoordinatorBusyError,
     DoubleStartError,

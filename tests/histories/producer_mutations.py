@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from logtx.coordinator.protocol.commands import Outcome
-from logtx.integration.blocks import Block
+from logtx.integration.block import Block
 from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionStateError
 from logtx.journal.position import Position
 from logtx.producer import plain_offsets, producer

@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import logtx
+from logtx.integration import block as shared
 from logtx.integration import blocks as module
-from logtx.integration.blocks import Block
+from logtx.integration.block import Block
 from logtx.integration.testing import Cluster
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -80,8 +81,8 @@ class Bench:
 
 @pytest.fixture
 def bench(logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(module, "PAUSE_MIN_S", 0.01)
-    monkeypatch.setattr(module, "PAUSE_MAX_S", 0.1)
+    monkeypatch.setattr(shared, "PAUSE_MIN_S", 0.01)
+    monkeypatch.setattr(shared, "PAUSE_MAX_S", 0.1)
     return Bench(logtx_memory_cluster)
 
 

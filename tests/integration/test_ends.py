@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from logtx.integration.blocks import Block
+from logtx.integration.block import Block
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
     LogtxError,

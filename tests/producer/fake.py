@@ -56,7 +56,8 @@ class FakeTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
-    acks: list[tuple[str, tuple[Acks, ...]]] = field(default_factory=list)
+    acks: list[tuple[str, tuple[Acks, ...], int]] = field(default_factory=list)
+    """(subscription, messages, delay in ms)."""
     parts: list[Writes] = field(default_factory=list)
     extended: int = 0
     writes: Writes = field(default_factory=dict)
@@ -181,8 +182,8 @@ class FakeCoordinators:
         self.require_open(txid).offsets.append((group, tuple(steps)))
         return Done()
 
-    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks]) -> Done:
-        self.require_open(txid).acks.append((group, tuple(acks)))
+    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], delay_ms: int) -> Done:
+        self.require_open(txid).acks.append((group, tuple(acks), delay_ms))
         return Done()
 
     def add_writes(self, txid: TxId, part: int, writes: Writes) -> Done:
@@ -315,8 +316,16 @@ class FakeSession:
         act = lambda: self._coordinators.add_offsets(txid, group, steps)  # noqa: E731
         self._ask("add_offsets", txid, act, on_reply)
 
-    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], on_reply: Any) -> None:
-        act = lambda: self._coordinators.add_acks(txid, group, acks)  # noqa: E731
+    def add_acks(
+        self,
+        txid: TxId,
+        group: str,
+        acks: Sequence[Acks],
+        on_reply: Any,
+        *,
+        delay_ms: int = 0,
+    ) -> None:
+        act = lambda: self._coordinators.add_acks(txid, group, acks, delay_ms)  # noqa: E731
         self._ask("add_acks", txid, act, on_reply)
 
     def extend(self, txid: TxId, on_reply: Any) -> None:

@@ -67,6 +67,25 @@ def test_a_program_for_confluent_kafka(
     assert states[:2] == [State.COMMITTED, State.ABORTED]
 
 
+def test_a_transaction_beside_the_current_one_takes_nothing_of_it(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    """Trap 143: a queue's consumer writes dead letters between begin and commit."""
+    topic = make_topic()
+    producer = make_producer()
+    producer.begin_transaction()
+    producer.produce(topic, b"in", partition=0)
+    beside = producer.begin_transaction(current=False)
+    beside.produce(topic, b"beside", partition=0)
+    producer.produce(topic, b"in, too", partition=0)
+    txid = producer.commit_transaction().txid
+    assert beside.is_open
+    assert beside.abort().state.aborts
+    assert coordinators.transactions[txid].state is State.COMMITTED
+    (written,) = coordinators.transactions[txid].writes.values()
+    assert sum(each.count for each in written) == 2
+
+
 def test_plain_records_have_their_callbacks(
     make_producer: MakeProducer, make_topic: MakeTopic
 ) -> None:

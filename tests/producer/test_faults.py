@@ -14,6 +14,7 @@ from logtx.journal.errors import (
     AckConflictError,
     CoordinatorNotAvailableError,
     GroupBoundError,
+    LogtxError,
     OffsetsConflictError,
     ProducerFencedError,
     RequestTimedOutError,
@@ -546,8 +547,11 @@ def test_acknowledgements_are_of_the_transaction(
 ) -> None:
     with producer.begin_transaction() as txn:
         txn.send_acks("q", ACKS)
+        told: list[LogtxError | None] = []
+        txn.send_acks("q", ACKS, delay=1.5, on_reply=told.append)
         txid = txn.txid
-    assert coordinators.transactions[txid].acks == [("q", ACKS)]
+    assert coordinators.transactions[txid].acks == [("q", ACKS, 0), ("q", ACKS, 1_500)]
+    assert told == [None]
     assert coordinators.count("bind_group") == 0, "the subscription was bound when it was made"
 
 
@@ -563,11 +567,13 @@ def test_acknowledgements_that_are_refused_or_unanswered_never_commit(
 ) -> None:
     coordinators.lose_request("add_acks", 1, *([] if answer is None else [answer]))
     txn = begun(producer, b"x")
-    txn.send_acks("q", ACKS)
+    told: list[LogtxError | None] = []
+    txn.send_acks("q", ACKS, on_reply=told.append)
     with pytest.raises(error):
         txn.commit()
     assert coordinators.count("commit") == 0
     assert txn.abort().state.aborts
+    assert [type(each) for each in told] == [AckConflictError if answer else RequestTimedOutError]
 
 
 def test_another_transaction_groups_consumer_group_is_refused_by_name(

@@ -101,10 +101,12 @@ def release_takes_pending_back(patch: Patch) -> None:
     """A release of what is pending in a transaction frees it."""
     release = Dispatch.release
 
-    def mutant(self: Dispatch, group: str, consumer: int, acks: Acks, *rest: Any) -> Any:
+    def mutant(
+        self: Dispatch, group: str, consumer: int, acks: Acks, *rest: Any, **more: Any
+    ) -> Any:
         for span in acks.spans:
             self._subscriptions.partition(group, acks.partition).pending.remove(span)
-        return release(self, group, consumer, acks, *rest)
+        return release(self, group, consumer, acks, *rest, **more)
 
     patch(Dispatch, "release", mutant)
 

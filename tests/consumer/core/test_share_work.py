@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,12 +41,15 @@ def work() -> ShareWork:
     return work
 
 
-def said(work: ShareWork) -> dict[tuple[AcknowledgeType, int], list[Span]]:
-    """Returns what is to be sent, all of the one partition; and takes it."""
+def said(work: ShareWork) -> dict[Any, list[Span]]:
+    """Returns what is to be sent, all of the one partition; and takes it. By type and delay, and
+    whether it is of what no application got."""
     return {
-        how: [s for each in acks for s in each.spans]
-        for how, acks in work.outgoing().items()
-        if acks
+        (how.type, how.delay_ms, *(["unseen"] if how.unseen else [])): [
+            span for each in what.acks for span in each.spans
+        ]
+        for how, what in work.outgoing().items()
+        if what.acks
     }
 
 
@@ -54,7 +58,7 @@ def test_what_lies_behind_the_last_message_is_accepted_up_to_the_bound(work: Sha
     behind = MessageId(4, AT_OFFSET).behind
     assert said(work) == {
         (ACCEPT, 0): [Span(behind, MessageId(8))],
-        (RELEASE, END_PAUSE_MS): [Span(MessageId(8), MessageId(10))],
+        (RELEASE, END_PAUSE_MS, "unseen"): [Span(MessageId(8), MessageId(10))],
     }
     assert said(work) == {}, "once"
 
@@ -75,7 +79,7 @@ REST = Span(MessageId(4, AT_OFFSET).behind, MessageId(10))
 
 def test_what_can_not_be_read_is_released_for_a_while(work: ShareWork) -> None:
     work.unreadable()
-    assert said(work) == {(RELEASE, UNREADABLE_PAUSE_MS): [REST]}
+    assert said(work) == {(RELEASE, UNREADABLE_PAUSE_MS, "unseen"): [REST]}
     assert work.holdings.look(FIRST) is not None, "what was given out stays"
 
 
@@ -103,10 +107,10 @@ def test_each_message_is_said_of_once(work: ShareWork) -> None:
 
 def test_what_a_poll_returned_is_accepted_but_for_what_was_said_of(work: ShareWork) -> None:
     work.return_all([FIRST, SECOND])
-    work.acknowledge(FIRST, REJECT, 0)
+    work.acknowledge(FIRST, RELEASE, 0)
     work.accept_returned()
     work.accept_returned()
-    assert said(work) == {(REJECT, 0): [span(0, 2)], (ACCEPT, 0): [span(2, 5)]}
+    assert said(work) == {(RELEASE, 0): [span(0, 2)], (ACCEPT, 0): [span(2, 5)]}
 
 
 def test_what_is_taken_back_or_released_is_accepted_by_nobody(work: ShareWork) -> None:
@@ -114,7 +118,7 @@ def test_what_is_taken_back_or_released_is_accepted_by_nobody(work: ShareWork) -
     work.return_all([SECOND])
     work.release_all(7)
     work.accept_returned()
-    assert said(work) == {(RELEASE, 0): [span(0, 2)], (RELEASE, 7): [span(2, 5)]}
+    assert said(work) == {(RELEASE, 0, "unseen"): [span(0, 2)], (RELEASE, 7): [span(2, 5)]}
 
 
 def test_what_a_transaction_took_is_not_said_of_again(work: ShareWork) -> None:
@@ -123,13 +127,86 @@ def test_what_a_transaction_took_is_not_said_of_again(work: ShareWork) -> None:
     assert said(work) == {(RELEASE, 0): [span(2, 5)]}
 
 
-def test_one_that_lets_go_holds_and_says_nothing(work: ShareWork) -> None:
+def test_one_that_lets_go_holds_nothing_and_says_what_nobody_got(work: ShareWork) -> None:
     work.leased([lease(10, 20)])
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(20)),)),)
     work.let_go()
+    unread = [REST, Span(MessageId(10), MessageId(20))]
+    assert said(work) == {(RELEASE, 0, "unseen"): unread}
     assert work.held() == ()
-    assert said(work) == {}
     assert work.begin() is None
+
+
+def test_what_is_put_back_was_not_delivered_and_the_rest_stays(work: ShareWork) -> None:
+    work.put_back()
+    assert said(work) == {(RELEASE, 0, "unseen"): [REST]}
+    assert work.held() == (Acks(P0, (span(0, 5),)),)
+
+
+def test_what_is_told_names_the_messages_that_the_application_spoke_of(work: ShareWork) -> None:
+    work.acknowledge(FIRST, ACCEPT, 0)
+    work.finish(MessageId(10))
+    work.accept_up_to(SECOND)
+    (accepted,) = work.outgoing().values()
+    assert accepted.keys == [FIRST, SECOND], "the gap behind them has none"
+
+
+def test_a_rejected_message_becomes_a_letter(work: ShareWork) -> None:
+    work.acknowledge(FIRST, REJECT, 0, "no such customer")
+    work.acknowledge(FIRST, ACCEPT, 0)
+    assert work.has_letters
+    (letter,) = work.letters()
+    assert (letter.key, letter.reason, letter.delivery_count) == (FIRST, "no such customer", 1)
+    assert letter.given.acks == Acks(P0, (span(0, 2),))
+    assert not work.has_letters
+    assert said(work) == {}
+    work.keep_letters([letter])
+    assert work.letters() == [letter]
+    work.not_written(letter, 90)
+    assert said(work) == {(RELEASE, 90): [span(0, 2)]}
+
+
+def test_what_comes_once_more_than_it_may_is_not_given_out() -> None:
+    """Its limit is 2: the third delivery makes a letter of it."""
+    work = ShareWork(delivery_limit=2)
+    for count in (1, 2, 3):
+        work.leased([replace(lease(0, 10), delivery_count=count)])
+        work.begin()
+        assert work.give(FIRST, MessageId(1, AT_OFFSET))
+        assert work.exhaust(FIRST) is (count == 3)
+        assert (work.holdings.look(FIRST) is None) is (count == 3)
+        work.release_all(0)
+        work.give_up()
+    (letter,) = work.letters()
+    assert (letter.key, letter.delivery_count) == (FIRST, 2)
+    assert letter.reason == "not worked off in 2 deliveries"
+
+
+def test_without_a_limit_nothing_is_exhausted(work: ShareWork) -> None:
+    assert not work.exhaust(FIRST)
+    work.leased([replace(lease(10, 20), delivery_count=1_000)])
+    work.finish(MessageId(10))
+    work.begin()
+    assert work.give(("a", 0, 12), MessageId(12, AT_OFFSET))
+    assert not work.exhaust(("a", 0, 12))
+
+
+def test_what_a_transaction_is_refused_is_released_and_else_nothing_is_said(
+    work: ShareWork,
+) -> None:
+    first, second = [Acks(P0, (span(0, 2),))], [Acks(P0, (span(2, 5),))]
+    taken, refused = work.ask(first, 0.0, 9.0), work.ask(second, 0.0, 9.0)
+    work.accepted_elsewhere([FIRST, SECOND])
+    assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),), "up to the answers"
+    work.answered(taken, is_refused=False)
+    work.answered(refused, is_refused=True)
+    assert said(work) == {(RELEASE, 0): [span(2, 5)]}
+    assert work.held() == (Acks(P0, (REST,)),)
+    work.ask(first, 0.0, 9.0)
+    work.ask(second, 9.0, 18.0)
+    assert work.held() == (Acks(P0, (Span(MessageId(1, AT_OFFSET).behind, MessageId(10)),)),), (
+        "one that is never answered is forgotten with its time"
+    )
 
 
 def test_a_lease_whose_time_is_over_is_read_no_further() -> None:
@@ -138,12 +215,12 @@ def test_a_lease_whose_time_is_over_is_read_no_further() -> None:
     work.leased([long], 100.0)
     found = work.begin(100.0)
     assert found is not None
-    assert work.give(FIRST, MessageId(1, AT_OFFSET), 0, 101.9)
+    assert work.give(FIRST, MessageId(1, AT_OFFSET), None, 101.9)
     work.renewed(found, 103.0, is_lost=False)
-    assert work.give(SECOND, MessageId(4, AT_OFFSET), 0, 102.9)
-    assert not work.give(("a", 0, 6), MessageId(6, AT_OFFSET), 0, 103.0)
+    assert work.give(SECOND, MessageId(4, AT_OFFSET), None, 102.9)
+    assert not work.give(("a", 0, 6), MessageId(6, AT_OFFSET), None, 103.0)
     work.give_up()
-    assert said(work) == {(RELEASE, 0): [REST]}
+    assert said(work) == {(RELEASE, 0, "unseen"): [REST]}
     work.leased([long], 103.0)
     assert work.begin(105.0) is None, "it waited for too long"
 
@@ -159,8 +236,9 @@ def test_a_lease_that_is_lost_when_it_is_renewed_is_read_no_further(work: ShareW
 
 def test_what_is_said_is_named_until_it_is_sent(work: ShareWork) -> None:
     """Others would be given it, before it comes to the owner (trap 114)."""
-    work.acknowledge(FIRST, ACCEPT, 0)
+    work.acknowledge(FIRST, REJECT, 0)
     work.acknowledge(SECOND, RELEASE, 30)
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),)
     assert work.outgoing()
+    assert work.letters()
     assert work.held() == (Acks(P0, (REST,)),)

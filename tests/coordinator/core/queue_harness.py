@@ -86,20 +86,34 @@ class Queue:
             )
         )
 
-    def acquire(self, consumer: int, count: int = 100) -> Lease | None:
+    def acquire(self, consumer: int, count: int = 100, *, limit: int = 0) -> Lease | None:
         """Returns the first lease of the answer; None without an answer, or without leases."""
-        answer = self.ask(commands.Acquire(group=GROUP, consumer=consumer, max_offsets=count))
+        answer = self.ask(
+            commands.Acquire(
+                group=GROUP, consumer=consumer, max_offsets=count, delivery_limit=limit
+            )
+        )
         if answer is None:
             return None
         assert isinstance(answer, commands.Leases), answer
         return answer.leases[0] if answer.leases else None
 
     def acknowledge(
-        self, consumer: int, type_: AcknowledgeType, *spans: Span, delay_ms: int = 0
+        self,
+        consumer: int,
+        type_: AcknowledgeType,
+        *spans: Span,
+        delay_ms: int = 0,
+        unseen: bool = False,
     ) -> Any:
         answer = self.ask(
             commands.Acknowledge(
-                group=GROUP, consumer=consumer, type=type_, acks=acks(*spans), delay_ms=delay_ms
+                group=GROUP,
+                consumer=consumer,
+                type=type_,
+                acks=acks(*spans),
+                delay_ms=delay_ms,
+                unseen=unseen,
             )
         )
         return answer.results if isinstance(answer, commands.AckResults) else answer
@@ -121,10 +135,15 @@ class Queue:
         )
         return began.txid
 
-    def add_acks(self, producer: str, txid: Any, *spans: Span) -> Any:
-        session = self.sessions[producer]
+    def add_acks(self, producer: str, txid: Any, *spans: Span, delay_ms: int = 0) -> Any:
         return self.ask(
-            commands.AddAcks(session=session, txid=txid, group=GROUP, acks=acks(*spans))
+            commands.AddAcks(
+                session=self.sessions[producer],
+                txid=txid,
+                group=GROUP,
+                acks=acks(*spans),
+                delay_ms=delay_ms,
+            )
         )
 
     def end(self, producer: str, txid: Any, *, commit: bool) -> Any:

@@ -309,6 +309,124 @@ def test_an_aborted_message_comes_again_with_its_count(queue: Queue) -> None:
     assert [(x.span, x.delivery_count) for x in told[-1].leases] == [(message(0), 2)]
 
 
+def test_what_an_aborted_transaction_had_waits_for_its_delay(queue: Queue) -> None:
+    """From the abort on, and not from the acknowledgement. Otherwise a failure that lasts a moment
+    takes messages to their limit of deliveries at once (trap 142)."""
+    assert queue.acquire(1)
+    txid = queue.begin("t")
+    assert queue.add_acks("t", txid, message(0), delay_ms=900) == DONE
+    assert queue.add_acks("t", txid, message(1)) == DONE
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(2, END))
+    queue.coordinator.pass_time(1_000)
+    queue.end("t", txid, commit=False)
+    at_once = queue.acquire(2)
+    assert at_once is not None
+    assert at_once.span == message(1), "it was acknowledged without a delay"
+    ref = queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=5))
+    queue.coordinator.pass_time(899)
+    assert ref not in queue.coordinator.replies
+    assert queue.state(0) is AVAILABLE, "whoever wants to may acknowledge it"
+    queue.coordinator.pass_time(1)
+    told = queue.coordinator.replies[ref]
+    assert [(x.span, x.delivery_count) for x in told.leases] == [(message(0), 2)]
+
+
+def test_a_delay_is_of_one_transaction(queue: Queue) -> None:
+    """The last one to acknowledge says it; neither a commit nor another owner leaves it behind."""
+    for delay_ms in (5_000, 0):
+        txid = queue.begin("t")
+        assert queue.add_acks("t", txid, message(0), delay_ms=delay_ms) == DONE
+        queue.end("t", txid, commit=False)
+    lease = queue.acquire(1)
+    assert lease is not None
+    assert lease.span == offsets(0, END)
+    txid = queue.begin("t")
+    assert queue.add_acks("t", txid, message(1), delay_ms=5_000) == DONE
+    queue.fail_over()
+    queue.tell_ends()
+    queue.attach(2)
+    queue.coordinator.pass_time(dispatch.HELD_MS)
+    queue.end("t", txid, commit=False)
+    lease = queue.acquire(2)
+    assert lease is not None
+    assert lease.span == offsets(0, END), "a delay is lost with its owner"
+
+
+def test_each_delivery_makes_leases_shorter_and_the_last_one_is_alone(queue: Queue) -> None:
+    """Neighbours of a message that kills its consumers are not counted to the end with it
+    (trap 140)."""
+    queue.tell_ends(2_000)
+    given = []
+    for _ in range(5):
+        lease = queue.acquire(1, 500, limit=5)
+        assert lease is not None
+        given.append((lease.delivery_count, lease.span))
+        queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span)
+    assert given == [(n, offsets(0, end)) for n, end in enumerate((500, 125, 31, 7, 1), 1)]
+    rest = []
+    for _ in range(8):
+        lease = queue.acquire(2, 500, limit=5)
+        assert lease is not None
+        rest.append((lease.delivery_count, lease.span))
+    alone = [(5, offsets(n, n + 1)) for n in range(1, 7)]
+    assert rest == [(6, offsets(0, 1)), *alone, (4, offsets(7, 14))]
+
+
+def test_what_is_beyond_the_limit_comes_in_whole_leases(queue: Queue) -> None:
+    """Nobody works on it any more."""
+    for limit, end in ((1, 6), (0, 1)):
+        lease = queue.acquire(1, 6)
+        assert lease is not None
+        queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span)
+        lease = queue.acquire(2, 6, limit=limit)
+        assert lease is not None
+        assert (lease.span, lease.delivery_count) == (offsets(0, end), 2)
+        queue.fail_over()
+        queue.tell_ends()
+        queue.attach(1)
+        queue.attach(2)
+        queue.coordinator.pass_time(dispatch.HELD_MS)
+
+
+def test_who_lets_a_message_be_given_out_once_gets_whole_leases(queue: Queue) -> None:
+    lease = queue.acquire(1, 6, limit=1)
+    assert lease is not None
+    assert lease.span == offsets(0, 6)
+
+
+def test_what_no_application_got_does_not_count(queue: Queue) -> None:
+    """Its consumer failed to read it, or left: a broker's outage would use up all deliveries
+    (trap 141)."""
+    for _ in range(3):
+        lease = queue.acquire(1, 4)
+        assert lease is not None
+        assert (lease.span, lease.delivery_count) == (offsets(0, 4), 1)
+        queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span, unseen=True)
+    lease = queue.acquire(1, 4)
+    assert lease is not None
+    queue.acknowledge(1, AcknowledgeType.RELEASE, offsets(0, 2))
+    queue.acknowledge(1, AcknowledgeType.RELEASE, offsets(2, 4), unseen=True)
+    queue.acknowledge(2, AcknowledgeType.RELEASE, offsets(0, 4), unseen=True)
+    counts = [queue.acquire(2, 8) for _ in range(2)]
+    assert [(x.span, x.delivery_count) for x in counts if x] == [
+        (offsets(0, 2), 2),
+        (offsets(2, END), 1),
+    ]
+
+
+def test_to_attach_again_is_no_delivery(queue: Queue) -> None:
+    """Each consumer does so once a minute: work that takes long would reach the limit."""
+    lease = queue.acquire(1, 4)
+    assert lease is not None
+    for _ in range(5):
+        (again,) = queue.attach(1, lease.span).leases
+        assert (again.span, again.delivery_count) == (lease.span, 1)
+    queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span)
+    lease = queue.acquire(2, 100)
+    assert lease is not None
+    assert lease.delivery_count == 2
+
+
 def test_a_dead_consumers_messages_return_after_a_grace(queue: Queue) -> None:
     lease = queue.acquire(1)
     now = queue.coordinator.now

@@ -28,6 +28,8 @@ class Naive:
         self.queue = Queue()
         self.of: list[Any] = [None] * END
         self.holder: list[int | None] = [None] * END
+        self.count = [0] * END
+        """How often each was given out, as this owner knows."""
         self.open: dict[str, Any] = {}
         self.consumed: dict[Any, set[int]] = {}
         for consumer in CONSUMERS:
@@ -62,6 +64,8 @@ class Naive:
                     assert self.of[n] is None, "given out, and deleted or pending"
                     assert self.holder[n] is None, "given out twice at a time"
                     self.holder[n] = consumer
+                    self.count[n] += 1
+                    assert lease.delivery_count == self.count[n]
 
     def plain(self) -> None:
         named = self.some()
@@ -101,11 +105,14 @@ class Naive:
 
     def release(self) -> None:
         consumer, named = self.chance.choice(CONSUMERS), self.some()
-        results = self.queue.acknowledge(consumer, AcknowledgeType.RELEASE, *map(message, named))
+        unseen, spans = self.chance.random() < 0.5, map(message, named)
+        type_ = AcknowledgeType.RELEASE
+        results = self.queue.acknowledge(consumer, type_, *spans, unseen=unseen)
         for n, result in zip(named, results, strict=True):
             if self.holder[n] == consumer:
                 assert result is AckResult.DONE
                 self.holder[n] = None
+                self.count[n] -= unseen
 
     def time(self) -> None:
         self.queue.coordinator.pass_time(31_000)
@@ -121,13 +128,14 @@ class Naive:
 
     def fail_over(self) -> None:
         before, self.holder = self.holder, [None] * END
+        self.count = [0] * END
         self.queue.fail_over()
         self.queue.tell_ends()
         for consumer in CONSUMERS:
             held = [n for n in range(END) if before[n] == consumer]
             self.queue.attach(consumer, *map(message, held))
             for n in held:
-                self.holder[n] = consumer
+                self.holder[n], self.count[n] = consumer, 1
         self.queue.coordinator.pass_time(1_000)
 
     def compare(self) -> None:

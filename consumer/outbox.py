@@ -1,0 +1,219 @@
+"""Sends what a queue's consumer says of its messages, and looks at the answers.
+
+What is to be said comes from `ShareWork`, which any thread may change under its lock. The thread
+that polls sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Final, NamedTuple, TypeAlias
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..coordinator.client.attached import AttachedClient
+from ..coordinator.protocol.commands import Acknowledge, AckResults, Reply
+from ..coordinator.protocol.queues import AcknowledgeType
+from ..journal.acks import Acks
+from ..journal.control import TopicPartition
+from ..journal.errors import LogtxError, RequestTimedOutError
+from .core.letters import Letter
+from .core.said import errors, shares
+from .core.share_work import How, Said, ShareWork
+from .dead_letters import PAUSE_MS, DeadLetters
+
+_LOG = logging.getLogger(__name__)
+WAIT_S: Final = 60.0
+"""Longest single wait for an answer; one without an end waits again."""
+AckCallback: TypeAlias = Callable[[dict[KafkaPartition, set[int]], LogtxError | None], object]
+"""(partition → offsets that were acknowledged, what went wrong)."""
+
+
+class _Sent(NamedTuple):
+    said: Said
+    type: AcknowledgeType
+    shares: Sequence[tuple[Sequence[Acks], Future[Reply]]]
+    """(what one request says, its answer)."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all answers are there."""
+        return all(answer.done() for _, answer in self.shares)
+
+    def errors(self) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
+        """Returns why a request failed, and partition → what of its messages did not count."""
+        failure: LogtxError | None = None
+        refused: dict[TopicPartition, LogtxError] = {}
+        for acks, answer in self.shares:
+            reply = answer.result()
+            if isinstance(reply, AckResults):
+                refused = errors(self.type, acks, reply.results) | refused
+            elif failure is None:
+                failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+        return failure, refused
+
+
+class Outbox:
+    """Acknowledgements of one consumer outside of the application's transactions."""
+
+    def __init__(
+        self,
+        group: str,
+        consumer: int,
+        work: ShareWork,
+        lock: threading.Lock,
+        letters: DeadLetters | None,
+    ) -> None:
+        """Begins empty.
+
+        Args:
+            group: the subscription.
+            consumer: number of the consumer.
+            work: says what is to be sent.
+            lock: guards `work`. Nothing that holds it waits.
+            letters: writes what is given up; None: it is rejected, and logged.
+        """
+        self._group, self._consumer = group, consumer
+        self._work, self._lock, self._dead_letters = work, lock, letters
+        self._sent: deque[_Sent] = deque()
+        """What was sent, oldest first, and whose answers were not looked at."""
+        self.callback: AckCallback | None = None
+        """Called with each answer."""
+
+    def send(self, client: AttachedClient, timeout: float | None = None) -> None:
+        """Sends what is to be said. Waits for dead letters alone, up to `timeout` seconds each."""
+        with self._lock:  # An attachment in between would not name them.
+            outgoing, letters = self._work.outgoing(), self._work.letters()
+            for letter in letters if self._dead_letters is None else ():
+                rejected = outgoing.setdefault(How(AcknowledgeType.REJECT), Said())
+                rejected.acks.append(letter.given.acks)
+                rejected.keys.append(letter.key)
+            for how, said in outgoing.items():
+                if said.acks:
+                    self._submit(client, how, said)
+        for letter in letters if self._dead_letters is None else ():
+            self.log_given_up(letter)
+        if self._dead_letters is not None and letters:
+            self._write(self._dead_letters, letters, timeout)
+
+    def log_given_up(self, letter: Letter) -> None:
+        """Tells that a message is deleted, and kept nowhere."""
+        topic, partition, offset = letter.key
+        _LOG.warning(
+            "message_given_up group=%s topic=%s partition=%d offset=%d delivery_count=%d",
+            *(self._group, topic, partition, offset, letter.delivery_count),
+        )
+
+    def renew(self, client: AttachedClient, acks: Acks) -> Future[Reply]:
+        """Begins the time of a lease anew. Nobody is told of the answer but the caller."""
+        return client.submit(self._command(How(AcknowledgeType.RENEW), (acks,)))
+
+    def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
+        parts = [(part, client.submit(self._command(how, part))) for part in shares(said.acks)]
+        self._sent.append(_Sent(said, how.type, parts))
+
+    def _command(self, how: How, acks: tuple[Acks, ...]) -> Acknowledge:
+        return Acknowledge(
+            group=self._group,
+            consumer=self._consumer,
+            type=how.type,
+            acks=acks,
+            delay_ms=how.delay_ms,
+            unseen=how.unseen,
+        )
+
+    def _write(
+        self, dead_letters: DeadLetters, letters: list[Letter], timeout: float | None
+    ) -> None:
+        try:
+            results = dead_letters.write(letters, timeout)
+        except BaseException:
+            # Of a signal handler. One that is written has no second acknowledgement.
+            with self._lock:
+                self._work.keep_letters(letters)
+            raise
+        for letter, error in zip(letters, results, strict=True):
+            answer: Future[Reply] = Future()
+            answer.set_result(AckResults(()) if error is None else error)
+            said = Said([letter.given.acks], [letter.key])
+            self._sent.append(_Sent(said, AcknowledgeType.REJECT, [(said.acks, answer)]))
+            if error is not None:
+                with self._lock:
+                    self._work.not_written(letter, PAUSE_MS)
+
+    def look_at_answers(self) -> None:
+        """Tells what was answered to the callback, or raises it if a request failed and there is
+        none."""
+        while self._sent and self._sent[0].is_answered:
+            failure, refused = (sent := self._sent.popleft()).errors()
+            if not self._tell(sent.said, failure, refused) and failure is not None:
+                raise failure
+
+    def tell_answered(self) -> None:
+        """Tells what was answered, when nobody asks any more: to the callback, or an error to the
+        log."""
+        while self._sent and self._sent[0].is_answered:
+            failure, refused = (sent := self._sent.popleft()).errors()
+            if not self._tell(sent.said, failure, refused) and failure is not None:
+                _LOG.warning("acknowledgement_failed group=%s error=%r", self._group, failure)
+
+    def await_answers(
+        self, timeout: float, why: Callable[[], str]
+    ) -> dict[KafkaPartition, LogtxError | None]:
+        """Waits for the answers to all that was sent.
+
+        Args:
+            timeout: seconds to wait for all of them; a negative one has no end.
+            why: returns why there may be no answer.
+
+        Returns:
+            Partition → what went wrong there, or None. NotHeldError: a message did not count.
+
+        Raises:
+            RequestTimedOutError: an answer did not come in time.
+        """
+        deadline_s = time.monotonic() + timeout if timeout >= 0 else float("inf")
+        results: dict[KafkaPartition, LogtxError | None] = {}
+        while self._sent:
+            sent = self._sent[0]
+            left_s = max(0.0, deadline_s - time.monotonic())
+            _, late = wait([answer for _, answer in sent.shares], min(left_s, WAIT_S))
+            if late:
+                if left_s > WAIT_S:
+                    continue
+                raise RequestTimedOutError(
+                    f"acknowledgements had no answer within {timeout:g} s ({why()})"
+                )
+            self._sent.popleft()
+            failure, refused = sent.errors()
+            self._tell(sent.said, failure, refused)
+            for each in sent.said.acks:
+                where = KafkaPartition(each.partition.topic, each.partition.partition)
+                error = failure or refused.get(each.partition.key)
+                results[where] = results.get(where) or error
+        return results
+
+    def _tell(
+        self,
+        said: Said,
+        failure: LogtxError | None,
+        refused: Mapping[TopicPartition, LogtxError],
+    ) -> bool:
+        """Calls the callback, if there is one and it is about messages. Returns whether."""
+        error = failure or next(iter(refused.values()), None)
+        if self.callback is None or not said.keys:
+            return False
+        offsets: dict[KafkaPartition, set[int]] = {}
+        for topic, partition, offset in said.keys:
+            offsets.setdefault(KafkaPartition(topic, partition), set()).add(offset)
+        self.callback(offsets, error)
+        return True
+
+    def futures(self) -> list[Future[Reply]]:
+        """Returns the answers that were not looked at."""
+        return [answer for sent in self._sent for _, answer in sent.shares]
