@@ -12,15 +12,17 @@ consumer and makes another one. It dies, is paused and wakes up, and is fenced, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import Message as KafkaMessage
 
-from logtx.consumer.core.holdings import Given, RecordKey
-from logtx.consumer.core.share_work import ShareWork, by_partition
+from logtx.consumer.core.holdings import Given, RecordKey, by_partition
+from logtx.consumer.core.letters import Letter
+from logtx.consumer.core.pending import Record
+from logtx.consumer.core.share_work import How, ShareWork
 from logtx.consumer.range_reader.errors import SwitchedError
 from logtx.consumer.share_consumer import RENEW_SHARE
 from logtx.coordinator.protocol import commands
@@ -63,18 +65,24 @@ IN_TRANSACTION_SHARE: Final = 0.6
 """Share of the messages that are worked off in transactions."""
 EXPLICIT_SHARE: Final = 0.85
 """Share of the consumers whose application says what becomes of each message."""
+LETTERS_SHARE: Final = 0.5
+"""Share of the consumers that write what they give up to a dead-letter topic."""
+LETTER_MS: Final = 600
+"""Timeout of the transaction of a dead letter."""
+CHANGE_SHARE: Final = 0.3
+"""Share of the steps in which an application subscribes anew, if there is reason."""
 HELD_MS: Final = (50, 600)
 """Least and most time for which a transaction stays open with messages that it acknowledges."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hand:
     """An object that an application was given for a message."""
 
     key: RecordKey
     message: Message
-    identity: int
-    """Stands for the object's `id`."""
+    record: Record
+    """The object."""
 
 
 class QueueWorker(Producer):
@@ -89,10 +97,11 @@ class QueueWorker(Producer):
         assert setting.queues is not None
         self._draw = setting.queues
         self._client: Attachment | None = None
-        self._plans: dict[Transaction, list[int]] = {}
+        self._plans: dict[Transaction, list[Hand]] = {}
         """What a transaction is to acknowledge as soon as it has begun."""
+        self._letters: dict[Transaction, Letter] = {}
+        """The message that a transaction gives up."""
         self._stands_until_ms = 0
-        self._objects = 0
         self._new_consumer()
 
     def _new_consumer(self) -> None:
@@ -101,10 +110,11 @@ class QueueWorker(Producer):
         self._is_explicit = draw.random() < EXPLICIT_SHARE
         self._poll_records = draw.choice((2, 4, 8))
         self._ack_timeout_ms = draw.choice((120, 250, 600))
-        self._work = ShareWork()
-        self._hands: dict[int, Hand] = {}
-        """What the application was given and has not dealt with, by what stands for `id`s of
-        objects."""
+        self._delivery_limit = draw.choice((0, 0, 2, 4))
+        self._writes_letters = draw.random() < LETTERS_SHARE
+        self._work = ShareWork(delivery_limit=self._delivery_limit)
+        self._hands: list[Hand] = []
+        """What the application was given and has not dealt with."""
         self._leases = Leases(self.network, self)
         self._reading: Iterator[tuple[KafkaMessage, MessageId]] | None = None
         self._lease: Lease | None = None
@@ -125,9 +135,7 @@ class QueueWorker(Producer):
 
     def _subscribe(self) -> None:
         setting, truth = self.setting, self.setting.topology.truth
-        self._topics = (OUTPUT,)
-        if setting.queue_has_temporary and TEMPORARY in truth:
-            self._topics = OUTPUT, TEMPORARY
+        self._topics = self._wanted_topics
         if setting.queue_begins_late:
             self._starts = {
                 (topic, p): setting.told_end(topic, p)
@@ -182,7 +190,7 @@ class QueueWorker(Producer):
 
     def _accept_last(self) -> None:
         if not self._is_explicit:
-            for hand in self._hands.values():
+            for hand in self._hands:
                 if self._look(hand) is not None:
                     self._note_said(hand, rejected=False)
             self._hands.clear()
@@ -199,6 +207,7 @@ class QueueWorker(Producer):
             consumer=self._number,
             max_offsets=self._poll_records,
             at_ends=self._leases.may_be_placed(self._topics),
+            delivery_limit=self._delivery_limit,
         )
         client.submit(command, self._ignore)
 
@@ -207,19 +216,28 @@ class QueueWorker(Producer):
             self.setting.note(self.name, "is told", repr(reply))
 
     def _send(self, client: Attachment) -> None:
-        for (type_, delay_ms), acks in self._work.outgoing().items():
-            if acks:
-                client.submit(self._command(type_, delay_ms, acks), self._ignore)
+        outgoing, letters = self._work.outgoing(), self._work.letters()
+        for how, said in outgoing.items():
+            if said.acks:
+                client.submit(self._command(how, said.acks), self._ignore)
+        for letter in letters:
+            self.setting.history.counts["messages that are given up"] += 1
+            if self._writes_letters:
+                transaction = self.begin(LETTER_MS)
+                self._letters[transaction] = letter
+                transaction.is_step = True
+            else:
+                rejected = self._command(How(AcknowledgeType.REJECT), [letter.given.acks])
+                client.submit(rejected, self._ignore)
 
-    def _command(
-        self, type_: AcknowledgeType, delay_ms: int, acks: list[Acks]
-    ) -> commands.Acknowledge:
+    def _command(self, how: How, acks: list[Acks]) -> commands.Acknowledge:
         return commands.Acknowledge(
             group=QUEUE,
             consumer=self._number,
-            type=type_,
+            type=how.type,
             acks=tuple(acks),
-            delay_ms=delay_ms,
+            delay_ms=how.delay_ms,
+            unseen=how.unseen,
         )
 
     def _read(self, client: Attachment, found: list[Hand]) -> None:
@@ -232,6 +250,7 @@ class QueueWorker(Producer):
                 self._renew_from_ms = 0
             try:
                 self._take(client, found)
+                self._send(client)
             except (NotYetError, RequestTimedOutError, SwitchedError) as error:
                 if self._wait_for(error):
                     return
@@ -245,29 +264,32 @@ class QueueWorker(Producer):
             # Broken off: what was given out of it is not read again.
             rest = Span(self._work.holdings._at, lease.span.hi)
             self._reading = self._leases.go_on(replace(lease, span=rest))
-        for message, name in self._reading:
-            offset = message.offset()
+        for count, (message, name) in enumerate(self._reading, 1):
+            offset, record = message.offset(), cast("Record", message)
             assert offset is not None, "it is of a partition"
             key = lease.partition.topic, lease.partition.partition, offset
-            self._objects += 1
-            if not self._work.give(key, name, self._objects, self._now_s):
+            if self._work.give(key, name, record, self._now_s) is None:
                 self.setting.history.counts["leases that were lost while they were read"] += 1
                 self._end(self._work.give_up)
                 return
-            found.append(self._given(key, Message(lease.partition, name)))
+            hand = Hand(key, Message(lease.partition, name), record)
+            self._given(hand)
+            if self._work.exhaust(key):
+                self._note_said(hand, rejected=True)
+            else:
+                self._hands.append(hand)
+                found.append(hand)
             self._tries = 0
-            if len(found) >= self._poll_records:
+            if count >= self._poll_records:
                 self._renew(client, lease)
                 return
         self._end(partial(self._work.finish, self._leases.bound))
 
-    def _given(self, key: RecordKey, message: Message) -> Hand:
-        setting = self.setting
-        hand = self._hands[self._objects] = Hand(key, message, self._objects)
+    def _given(self, hand: Hand) -> None:
+        setting, message = self.setting, hand.message
         at = setting.history.tick()
-        setting.history.taken.append(Taken(self.name, message, key[2], at, setting.now_ms))
+        setting.history.taken.append(Taken(self.name, message, hand.key[2], at, setting.now_ms))
         setting.note(self.name, "is given", message.partition, tuple(message.name))
-        return hand
 
     def _renew(self, client: Attachment, lease: Lease) -> None:
         now_ms, soon_ms = self.setting.now_ms, self._ack_timeout_ms / RENEW_SHARE
@@ -283,7 +305,7 @@ class QueueWorker(Producer):
                 work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
         acks = [Acks(lease.partition, (lease.span,))]
-        client.submit(self._command(AcknowledgeType.RENEW, 0, acks), renewed)
+        client.submit(self._command(How(AcknowledgeType.RENEW), acks), renewed)
 
     def _end(self, end: Callable[[], None]) -> None:
         self._reading, self._lease = None, None
@@ -310,6 +332,14 @@ class QueueWorker(Producer):
             self._end(self._work.gone)
         else:
             self._end(self._work.unreadable)
+
+    def _change(self, client: Attachment) -> None:
+        """Subscribes to other topics. What was not given out yet goes back."""
+        self._end(self._work.put_back)
+        self._topics = self._wanted_topics
+        self._send(client)
+        client.submit(self._attach(), self._ignore)
+        self.setting.history.counts["subscriptions that were changed"] += 1
 
     def _close_consumer(self) -> None:
         """Closes the consumer as an application does; another one follows."""
@@ -344,35 +374,33 @@ class QueueWorker(Producer):
             self._subscribe()
             return
         self._poll(self._client)
-        if self.stopping and self._lacks_temporary:
-            self._close_consumer()
-            return
-        if self.stopping:
-            self._wind_up()
-        else:
-            self._end_some()
+        if self._topics != self._wanted_topics and self._draw.random() < CHANGE_SHARE:
+            self._change(self._client)
+        self._end_some()
         if self._hands and self._is_explicit:
             self._deal_with_some()
 
     @property
-    def _lacks_temporary(self) -> bool:
-        """Whether it subscribed when there was no topic which there is now."""
-        setting = self.setting
-        exists = setting.queue_has_temporary and TEMPORARY in setting.topology.truth
-        return exists and TEMPORARY not in self._topics
+    def _wanted_topics(self) -> tuple[str, ...]:
+        """The topics of the queue that exist."""
+        exists = TEMPORARY in self.setting.topology.truth
+        has_it = self.setting.queue_has_temporary and exists
+        return (OUTPUT, TEMPORARY) if has_it else (OUTPUT,)
 
     def _ask_cursor(self) -> None:
         """Does nothing: a queue has no input offsets."""
 
     def _end_some(self) -> None:
         for transaction in self.transactions:
-            hangs = transaction.hangs_until_ms > self.setting.now_ms
+            # One that has not begun yet is to acknowledge something first.
+            hangs = transaction.hangs_until_ms > self.setting.now_ms or transaction.txid is None
             if transaction.book.phase is Phase.OPEN and not hangs:
-                commits = transaction.book.takes_records and self._draw.random() < 0.7
+                wants = self.stopping or self._draw.random() < 0.7
+                commits = transaction.book.takes_records and wants
                 transaction.end(Action.COMMIT if commits else Action.ABORT)
 
     def _deal_with_some(self) -> None:
-        draw, hands = self._draw, list(self._hands.values())
+        draw, hands = self._draw, self._hands
         if draw.random() < IN_TRANSACTION_SHARE or self.stopping:
             self._work_off(draw.sample(hands, draw.randint(1, min(3, len(hands)))))
             return
@@ -382,7 +410,7 @@ class QueueWorker(Producer):
         elif drawn < 0.45:
             for each in self._up_to(hand):
                 self._note_said(each, rejected=False)
-                self._hands.pop(each.identity)
+                self._hands.remove(each)
             if self._look(hand) is not None:
                 self._work.accept_up_to(hand.key)
         elif drawn < 0.6:
@@ -404,18 +432,18 @@ class QueueWorker(Producer):
         """Returns a message that the consumer holds; None if it does not, as it was acknowledged or
         is one of a topic that was created anew since."""
         holdings = self._work.holdings
-        return None if holdings.is_another(hand.key, hand.identity) else holdings.look(hand.key)
+        return None if holdings.is_another(hand.key, hand.record) else holdings.look(hand.key)
 
     def _up_to(self, hand: Hand) -> list[Hand]:
         """Returns a message and all before it, as the application has them."""
         if self._look(hand) is None:
             return []
-        held = self._work.holdings.up_to(hand.key).values()
-        return [self._hands[each.identity] for each in held if each.identity in self._hands]
+        held = [each.record for each in self._work.holdings.up_to(hand.key).values()]
+        return [each for each in self._hands if any(each.record is record for record in held)]
 
     def _say(self, hand: Hand, type_: AcknowledgeType, delay_ms: int = 0) -> None:
         if type_ is not AcknowledgeType.RENEW:
-            self._hands.pop(hand.identity)
+            self._hands.remove(hand)
         if self._look(hand) is None:
             return
         if type_ in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT):
@@ -429,7 +457,7 @@ class QueueWorker(Producer):
     def _work_off(self, hands: list[Hand]) -> None:
         """Begins a transaction for messages; most are committed as soon as it has begun."""
         transaction = self.begin(self._draw.choice((400, 900)))
-        self._plans[transaction] = [hand.identity for hand in hands]
+        self._plans[transaction] = hands
         if self.stopping or self._draw.random() < 0.6:
             transaction.is_step = True
         else:
@@ -441,8 +469,11 @@ class QueueWorker(Producer):
 
         What the application has dealt with otherwise since is left out.
         """
-        planned = self._plans.pop(transaction, ())
-        hands = [self._hands[each] for each in planned if each in self._hands]
+        letter = self._letters.get(transaction)
+        if letter is not None and transaction.book.takes_records:
+            self._write_letter(transaction, letter)
+            return
+        hands = [each for each in self._plans.pop(transaction, ()) if each in self._hands]
         if not transaction.book.takes_records or not hands:
             return
         if self._draw.random() < 0.15:
@@ -450,27 +481,44 @@ class QueueWorker(Producer):
             self.setting.history.counts["cumulative acknowledgements in transactions"] += 1
         given: dict[RecordKey, Given] = {}
         for hand in hands:
-            held = self._look(self._hands.pop(hand.identity))
+            held = self._look(hand)
+            self._hands.remove(hand)
             if held is not None and hand.key not in given:
                 given[hand.key] = held
                 self._write_result(transaction, hand.message)
         at_once = self._draw.random() < 0.5
-        for share in [given] if at_once else [{key: each} for key, each in given.items()]:
-            self._acknowledge(transaction, share.values())
+        shares = [[*given.values()]] if at_once else [[each] for each in given.values()]
+        for share in shares if given else ():
+            self._ask(transaction, by_partition(share))
         self._work.accepted_elsewhere(given)
 
     def _write_result(self, transaction: Transaction, message: Message) -> None:
         transaction.produce((RESULTS, self._draw.randrange(2)))
         transaction.work.results[transaction.work.own[-1]] = message
 
-    def _acknowledge(self, transaction: Transaction, given: Iterable[Given]) -> None:
-        acks = by_partition(given)
-        if acks:
-            transaction.send_acks(QUEUE, acks)
-            self.setting.history.counts["acknowledgements in transactions"] += 1
+    def _write_letter(self, transaction: Transaction, letter: Letter) -> None:
+        name = MessageId(*letter.given.span.hi)._replace(nth=letter.given.span.hi.nth - 1)
+        self._write_result(transaction, Message(letter.given.partition, name))
+        transaction.send_acks(QUEUE, [letter.given.acks])
+
+    def _ask(self, transaction: Transaction, acks: list[Acks]) -> None:
+        work, until_s = self._work, self._now_s + self._ack_timeout_ms / 1000
+        number = work.ask(acks, self._now_s, until_s)
+
+        def answered(error: LogtxError | None) -> None:
+            work.answered(number, is_refused=error is not None)
+            self.setting.history.counts["acknowledgements refused"] += error is not None
+
+        delay_ms = self._draw.choice(DELAYS_MS)
+        transaction.send_acks(QUEUE, acks, delay_ms=delay_ms, on_reply=answered)
+        self.setting.history.counts["acknowledgements in transactions"] += 1
 
     def not_committed(self, transaction: Transaction) -> None:
-        """Does nothing: what it acknowledged is given out again, to anybody."""
+        """Does nothing for messages, which are given out again, to anybody. A letter that was not
+        written is written again when its message comes again."""
+        letter = self._letters.pop(transaction, None)
+        if letter is not None:
+            self._work.not_written(letter, self._draw.choice(DELAYS_MS))
 
     def _closed(self, error: LogtxError) -> None:
         """Ends like an application whose producer is fenced: without a word, or in good order."""

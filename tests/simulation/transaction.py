@@ -7,7 +7,7 @@ librdkafka.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -297,14 +297,28 @@ class Transaction:
         )
         producer.session.submit(lambda _id, _below: command, self._offsets_answered)
 
-    def send_acks(self, group: str, acks: Sequence[Acks]) -> None:
-        """Acknowledges messages of a queue in this transaction."""
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        *,
+        delay_ms: int = 0,
+        on_reply: Callable[[LogtxError | None], None] = lambda _: None,
+    ) -> None:
+        """Acknowledges messages of a queue in this transaction.
+
+        Args:
+            group: the subscription.
+            acks: the messages.
+            delay_ms: how long nobody gets them if it aborts.
+            on_reply: called with why it was refused, or None.
+        """
         session, txid = self.producer.session, self.txid
         assert txid is not None
         assert session.connected is not None
         self.book.requests += 1
         command = commands.AddAcks(
-            session=session.connected, txid=txid, group=group, acks=tuple(acks)
+            session=session.connected, txid=txid, group=group, acks=tuple(acks), delay_ms=delay_ms
         )
 
         def ask() -> None:
@@ -314,6 +328,7 @@ class Transaction:
             if isinstance(reply, CoordinatorBusyError):
                 self.producer.later(BUSY_MS, ask)  # As `client/session.py` repeats it.
             else:
+                on_reply(reply if isinstance(reply, LogtxError) else None)
                 self._offsets_answered(reply)
 
         ask()
