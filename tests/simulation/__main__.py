@@ -32,6 +32,11 @@ time: such a history takes twice as long."""
 
 SIDECARS_EVERY: Final = 15
 """The same of histories in which transactions write to sidecars, which cost like others."""
+QUEUES_EVERY: Final = 10
+"""The same of histories in which a topic is worked off as a queue."""
+
+
+KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues")
 
 
 class Failure(NamedTuple):
@@ -39,7 +44,7 @@ class Failure(NamedTuple):
 
     seed: int
     kind: str
-    """The option that shows it: ``switches``, ``sidecars``, or "" for one with neither."""
+    """The option that shows it: ``switches``, ``sidecars``, ``queues``, or "" for none."""
     checker: str
     what: str
 
@@ -54,7 +59,7 @@ Result = tuple[list[Failure], Counter[str]]
 
 def history_of(seed: int, kind: str) -> History:
     """Returns the history of a seed, of a kind."""
-    return simulate(seed, switches=kind == "switches", sidecars=kind == "sidecars")
+    return simulate(seed, **{kind: True}) if kind else simulate(seed)
 
 
 def run_seeds(seeds: range, *, only: str = "") -> Result:
@@ -66,6 +71,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
     if not only:
         histories += [(seed, "switches") for seed in seeds if not seed % SWITCHED_EVERY]
         histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
+        histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
     for seed, kind in histories:
         history = history_of(seed, kind)
         found = violations(history)
@@ -154,11 +160,15 @@ def main() -> int:
     parser.add_argument(
         "--sidecars", action="store_true", help="only histories with transactions in sidecars"
     )
+    parser.add_argument(
+        "--queues", action="store_true", help="only histories with workers of a queue"
+    )
     parser.add_argument("--mutation", choices=names, help="break this rule first")
     arguments = parser.parse_args()
-    if arguments.switches and arguments.sidecars:
-        parser.error("topics are switched, or transactions use sidecars")
-    kind = "switches" if arguments.switches else "sidecars" if arguments.sidecars else ""
+    kinds = [kind for kind in KINDS_OF_HISTORIES if getattr(arguments, kind)]
+    if len(kinds) > 1:
+        parser.error(f"one kind of histories at a time, not {' and '.join(kinds)}")
+    kind = kinds[0] if kinds else ""
     for mutation in MUTATIONS:
         if mutation.name == arguments.mutation:
             print(f"{mutation.name}: to be caught by the checker {mutation.checker}")

@@ -29,6 +29,7 @@ from logtx.journal.txid import TxId
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
 from .place_checkers import may_come_late, placed_order
+from .queue_checkers import acknowledged, given_out, results, worked_off
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
@@ -596,6 +597,10 @@ CHECKERS: Final[dict[str, Checker]] = {
     "processed": processed,
     "retained": retained,
     "sidecars": sidecars,
+    "worked-off": worked_off,
+    "given-out": given_out,
+    "acknowledged": acknowledged,
+    "results": results,
     "high-watermark": high_watermark,
     "sessions": sessions,
     "refused": refused,

@@ -57,6 +57,7 @@ from .history import Told
 from .lanes import Markers, Offsets
 from .logs import APPEND_TIMEOUT_MS, LogView, Pipe
 from .placing import Modes, Placing
+from .queue_ends import QueueEnds
 from .schedule import Party
 from .setting import WALL_MS, Setting
 from .trimming import Trimmer
@@ -219,6 +220,8 @@ class Seat:
         self.modes = Modes(self._setting, coordinator, coordinator.markers.lanes.resume)
         self._placing: Placing | None = None
         """Asks for the latest tenure."""
+        self._queue_ends: QueueEnds | None = None
+        """The same, where there are queues."""
         self._replica: Replica | None = None
         """Follows the journal while this coordinator does not serve it."""
         self._kept: list[Callable[[commands.Reply], None]] = []
@@ -265,6 +268,7 @@ class Seat:
         tenure.tick(self.coordinator.now(), self._facts)
         if self._placing is not None:
             self._placing.soon()
+        self._ask_queue_ends(tenure)
         self._doubt_if_idle(tenure)
         if tenure.more_due:
             self.coordinator.later(1, lambda: self._tick_tenure(tenure))
@@ -408,6 +412,8 @@ class Seat:
         self._placing = shell.placing = Placing(
             setting, coordinator, tenure, coordinator.markers, coordinator.now
         )
+        if setting.queues is not None:
+            self._queue_ends = QueueEnds(setting, coordinator, tenure, coordinator.now)
         self._hour_began_ms = setting.now_ms
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
         if coordinator.homes:
@@ -563,6 +569,8 @@ class Seat:
         command: commands.Command,
         answer: Callable[[commands.Reply], None],
         began: Callable[[Asked], None] = lambda _: None,
+        *,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Takes a request that arrives.
 
@@ -570,10 +578,13 @@ class Seat:
             command: what is asked.
             answer: called with the reply, at most once.
             began: called when the tenure has it; what it is given is the `Ref` of the reply.
+            is_over: returns whether its stream has ended, so that it must not be decided.
         """
         match command:
+            case commands.Attach():
+                named: Collection[TopicPartition] = [(topic, 0) for topic in command.topics]
             case commands.Begin() | commands.AddPartitions():
-                named: Collection[TopicPartition] = command.partitions
+                named = command.partitions
             case commands.End(action=commands.Action.COMMIT):
                 named = [*command.writes, *map(main_partition, self._sidecars(command))]
             case commands.AddWrites() | commands.End():
@@ -588,9 +599,12 @@ class Seat:
             lambda doubt: self._learn_ends(
                 command,
                 doubt,
-                lambda told, why: self._drain(named, lambda: self._ask(told, answer, began, why)),
+                lambda told, why: self._drain(
+                    named, lambda: is_over() or self._ask(told, answer, began, why)
+                ),
             ),
-            self._unwritten(named),
+            # Nothing is written for a queue.
+            command.topics if isinstance(command, commands.Attach) else self._unwritten(named),
         )
 
     def _sidecars(self, command: commands.End) -> Collection[TopicPartition]:
@@ -669,7 +683,13 @@ class Seat:
         asked = Asked(command, answer, setting.history.tick(), setting.now_ms)
         setting.note(self.name, "asked", command)
         began(asked)
-        self.tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
+        tenure = self.tenure
+        tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
+        self._ask_queue_ends(tenure)
+
+    def _ask_queue_ends(self, tenure: Tenure) -> None:
+        if self._queue_ends is not None and tenure is self.tenure:
+            self._queue_ends.soon()
 
     def _is_certain(self, topic: str) -> bool:
         # A topic is switched only when look-ups told of the same one for long enough: a mode that

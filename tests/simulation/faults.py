@@ -121,6 +121,11 @@ class Faults:
         """What decides when a former leader answers; None if none does."""
         self._trials = {trial for trial in TRIALS if trials.random() < _TRIAL_CHANCE}
 
+    def spare(self, channel: str, share: float) -> None:
+        """Lets only a share of the faults of a channel happen."""
+        kinds = self._channels[channel] = [(k, p * share) for k, p in self._channels[channel]]
+        self._totals[channel] = sum(p for _, p in kinds)
+
     def of(self, channel: str) -> str:
         """Returns what becomes of a message; "" if it arrives."""
         if not self.on or self.calm:

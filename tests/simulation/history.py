@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import GroupOffsets
+from logtx.journal.acks import SnapshotSubscription
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.mode_registry import ModeKey, TopicModeRecord
+from logtx.journal.places import PartitionId
 from logtx.journal.records.types import Entry
+from logtx.journal.spans import MessageId
 from logtx.journal.txid import TxId
 
 
@@ -203,6 +207,35 @@ class Input:
     end: int
 
 
+class Message(NamedTuple):
+    """A message of a queue's topic."""
+
+    partition: PartitionId
+    name: MessageId
+
+
+@dataclass(slots=True)
+class Taken:
+    """A worker of a queue was given a message."""
+
+    worker: str
+    message: Message
+    offset: int
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Said:
+    """A worker of a queue said, outside of transactions, that a message is worked off, or that
+    nobody can work it off."""
+
+    worker: str
+    message: Message
+    rejected: bool
+    at: int
+
+
 @dataclass(slots=True)
 class Work:
     """What an application did in one transaction, and what it believes became of it."""
@@ -213,6 +246,8 @@ class Work:
     branches: dict[int, list[bytes]] = field(default_factory=dict)
     accepted: set[int] = field(default_factory=set)
     inputs: list[Input] = field(default_factory=list)
+    results: dict[bytes, Message] = field(default_factory=dict)
+    """Value of a record → the message of a queue that it is the result of, and acknowledges."""
     believes: str = ""
     """``committed`` or ``aborted``; empty while it knows of no decision."""
     believes_at: int = 0
@@ -284,6 +319,14 @@ class History:
         self.consumed: dict[str, Consumed] = {}
         self.serial: dict[str, Serial] = {}
         self.works: dict[TxId, Work] = {}
+        self.taken: list[Taken] = []
+        self.said: list[Said] = []
+        self.gone: list[tuple[str, int, int]] = []
+        """(subscription, consumer, when): an owner noticed that its stream had ended."""
+        self.held_ms = 0
+        """How long a new owner of a queue gives out nothing."""
+        self.subscriptions: dict[int, list[SnapshotSubscription]] = {}
+        """Journal partition → what its owner had of subscriptions in the end."""
         self.sessions: list[Started | Closed] = []
         """Instances of applications, as they start, and as their sessions end for good."""
         self.misled: list[tuple[str, int]] = []

@@ -37,7 +37,13 @@ from logtx.producer.core import bookkeeping
 from logtx.producer.core.bookkeeping import Phase, TransactionBook
 from logtx.producer.core.tally import BranchTally
 
-from . import adopting_mutations, place_mutations, shell_mutations, sidecar_mutations
+from . import (
+    adopting_mutations,
+    place_mutations,
+    queue_mutations,
+    shell_mutations,
+    sidecar_mutations,
+)
 from .registry import MUTATIONS, Mutation, Patch, caught_by
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "Patch",
     "adopting_mutations",
     "place_mutations",
+    "queue_mutations",
     "shell_mutations",
     "sidecar_mutations",
 ]

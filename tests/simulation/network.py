@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from logtx.coordinator.client import pursuit
 from logtx.coordinator.protocol import commands
@@ -82,12 +83,24 @@ class _Request:
     on_reply: OnReply
 
 
-@dataclass(slots=True, eq=False)
+class Client(Protocol):
+    """What is at a stream's near end."""
+
+    party: Party
+
+    def lost(self, stream: Stream) -> None:
+        """Takes note that the stream broke."""
+
+    def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
+        """Takes a reply that arrived."""
+
+
+@dataclass(eq=False)
 class Stream:
     """One connection of a producer to a coordinator, as both ends see it."""
 
     network: Network
-    session: Session
+    session: Client
     coordinator: Coordinator
     partition: int
     open_here: bool = True
@@ -144,9 +157,13 @@ class Stream:
         if not self.open_there:
             return
         self.open_there = False
-        links, tenure = self.coordinator.links, self.coordinator.seats[self.partition].tenure
+        tenure = self.coordinator.seats[self.partition].tenure
         if tenure is not None:
             tenure.forget(list(self.asked.values()))
+        self._gone_there()
+
+    def _gone_there(self) -> None:
+        links, tenure = self.coordinator.links, self.coordinator.seats[self.partition].tenure
         if self.connected is None:
             return
         key = self.partition, self.connected.producer_id, self.connected.nonce

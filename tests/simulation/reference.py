@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from logtx.journal.acks import Ack, AddAcks, Subscribe
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
@@ -46,6 +47,7 @@ from logtx.journal.records.types import (
     Snapshot,
 )
 from logtx.journal.sidecar import is_sidecar, sidecar_of, to_delivered
+from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.journal.txid import TxId
 
 from .history import History, JournalRecord, Record
@@ -150,6 +152,10 @@ class Journal:
         """Valid ADOPT records, each with its offset."""
         self.placings: list[tuple[JournalRecord, Placed]] = []
         """Valid PLACED records."""
+        self.owners: list[tuple[JournalRecord, Owner]] = []
+        """Valid OWNER records."""
+        self.of_queues: list[tuple[JournalRecord, Subscribe | AddAcks | Ack]] = []
+        """Valid records of subscriptions."""
         self._phases: dict[tuple[str, str], Phase] = {}
         self._chunks = (-1, -1, 0)
         self._hw: list[tuple[int, int]] = []
@@ -161,6 +167,7 @@ class Journal:
             bids = isinstance(told, Owner) and told.replaces == epoch
             if bids and (epoch == -1 or entry.incarnation == incarnation):
                 epoch, incarnation, in_place = offset, entry.incarnation, True
+                self.owners.append((record, told))
             elif isinstance(told, Owner):
                 self.void[offset], in_place = "owner", False
             elif (entry.epoch, entry.incarnation) != (epoch, incarnation):
@@ -236,6 +243,8 @@ class Journal:
             case Placed():
                 self.placings.append((record, told))
                 self._place(told)
+            case Subscribe() | AddAcks() | Ack():
+                self.of_queues.append((record, told))
             case _:
                 pass
 
@@ -490,7 +499,15 @@ class Partition:
                     continue  # The rest was in the topic that was deleted.
                 items.append(((offset, 1, 0), offset, [*accepted, *moved]))
         items += self._at_places(reading, by_txid)
-        self.expected = [(place, each) for _, place, accepted in sorted(items) for each in accepted]
+        items.sort()
+        self.expected = [(place, each) for _, place, accepted in items for each in accepted]
+        self.names = [
+            (MessageId(offset, sequence if is_placed else AT_OFFSET, nth), each)
+            for (offset, is_at_it, sequence), _, accepted in items
+            for is_placed in (not is_at_it,)
+            for nth, each in enumerate(accepted)
+        ]
+        """(name, offset) of the same records: what a queue calls them (decision 31)."""
 
     def _read_sidecar(self, reading: Reading) -> dict[TxId, list[tuple[int, int]]]:
         found: dict[TxId, list[tuple[int, int]]] = {}

@@ -60,6 +60,14 @@ class Setting:
     """What histories draw from in which transactions use sidecars; None: none does."""
     retains_sidecars: bool = False
     """Whether retention takes the start of topics with sidecars, and these are trimmed."""
+    queues: Random | None = None
+    """What histories draw from in which a topic is worked off as a queue; None: none is."""
+    queue_is_failover: bool = False
+    """Whether each partition of the queue is one worker's at a time."""
+    queue_begins_late: bool = False
+    """Whether the queue begins at the ends of its topics' partitions."""
+    queue_has_temporary: bool = False
+    """Whether the temporary topic is one of the queue's."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

@@ -36,10 +36,16 @@ TEMPORARY_SHARE: Final = 0.5
 class Operator:
     """Switches the topics of one history."""
 
-    def __init__(self, setting: Setting, network: Network, begin_reading: Act) -> None:
+    def __init__(
+        self, setting: Setting, network: Network, begin_reading: Act, *, once: bool = False
+    ) -> None:
         """Plans the first switches. `begin_reading` is called at once, or when a topic is switched
-        that nobody may read before."""
+        that nobody may read before.
+
+        With `once` there is one switch, of the output, and nobody reads it before.
+        """
         assert setting.modes is not None
+        self._once = once
         self._begin_reading: Act | None = begin_reading
         self._setting = setting
         self._network = network
@@ -55,8 +61,11 @@ class Operator:
         if self._draw.random() < BLIND_SHARE:
             self._switch(OUTPUT, Mode.METADATA, without_records=True)
         else:
-            self._readers_begin()
+            if not once:
+                self._readers_begin()
             self._plan(OUTPUT)
+        if once:
+            return
         if setting.topology.has_temporary and self._draw.random() < TEMPORARY_SHARE:
             self._plan(TEMPORARY)
 
@@ -110,7 +119,7 @@ class Operator:
         self.waits.pop(topic, None)
         self.has_switched |= topic == OUTPUT
         self._readers_begin()
-        if self._draw.random() < BACK_SHARE:
+        if not self._once and self._draw.random() < BACK_SHARE:
             other = Mode.MARKERS if mode is Mode.METADATA else Mode.METADATA
             stays_ms = self._draw.randint(*STAYS_MS)
             blind = other is Mode.METADATA and stays_ms % ONE_BLIND_OF == 1

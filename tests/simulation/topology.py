@@ -26,6 +26,8 @@ INPUT: Final = "in"
 """Topic whose offsets are the input: they are numbers without records."""
 OUTPUT: Final = "out"
 SIDECAR: Final = sidecar_of(OUTPUT)
+RESULTS: Final = "results"
+"""What the workers of a queue write; only histories with queues have it."""
 TEMPORARY: Final = "temporary"
 """A topic of one partition that is deleted; most histories do not have it."""
 DELETED_MS: Final = (150, 600)
@@ -80,13 +82,15 @@ class Topology:
         """Until when producers write to the temporary topic."""
         self._behind: _Behind | None = None
         self._truthful_until_ms = 0
+        self._partitions = PARTITIONS
+        """Partitions of the output, in the end."""
         self._silent = range(0)
         """Virtual time in which nobody answers look-ups."""
         self._grows_ms = 0
         if faults.tries("topic grows"):
             self._grows_ms = faults.trials.randint(*GROWS_MS)
             self._resize(1)
-            scheduler.after(self._grows_ms, lambda: self._resize(PARTITIONS))
+            scheduler.after(self._grows_ms, lambda: self._resize(self._partitions))
         if faults.tries("no look-ups for long"):
             begins_ms = faults.trials.randint(0, OUTAGE_MS)
             scheduler.after(begins_ms, lambda: self.be_silent(OUTAGE_MS))
@@ -104,6 +108,13 @@ class Topology:
     def add_sidecar(self) -> None:
         """Creates the sidecar of the topic that stays, as a coordinator does at first use."""
         self.truth[SIDECAR] = _created(SIDECAR, PARTITIONS)
+
+    def make_queue(self, partitions: int) -> None:
+        """Gives the output as many partitions as are used, for a queue looks at all; and creates
+        the topic that its workers write to."""
+        self._partitions = partitions
+        self._resize(min(partitions, self.writable))
+        self.truth[RESULTS] = _created(RESULTS, PARTITIONS)
 
     def _delete_temporary(self) -> None:
         now_ms, history = self._scheduler.now_ms, self._history

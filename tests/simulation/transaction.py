@@ -7,12 +7,13 @@ librdkafka.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
+from logtx.journal.acks import Acks
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
@@ -23,6 +24,7 @@ from logtx.journal.control import (
     encode_data_control,
 )
 from logtx.journal.errors import (
+    CoordinatorBusyError,
     LogtxError,
     RetriableError,
     TransactionAbortedError,
@@ -51,6 +53,8 @@ REGISTER_MS: Final = 30
 not be the first to name them."""
 
 
+BUSY_MS: Final = 10
+"""Pause before a request is repeated that could not be decided yet."""
 EXTENSIONS: Final = 3
 """How often a transaction's timeout is begun anew."""
 
@@ -80,6 +84,8 @@ class Host(Party):
     network: Network
     session: Session
     floors: Floors
+    feeds_output = True
+    """Whether its transactions may write to the topic that readers and workers read."""
 
     @abstractmethod
     def next_value(self) -> int:
@@ -128,7 +134,7 @@ class Transaction:
         own = BranchTally(
             OWN_BRANCH, producer.floors, on_settled=self.advance, on_failure=self._failed
         )
-        self._in_parts = self._setting.faults.writes_in_parts()
+        self._in_parts = producer.feeds_output and self._setting.faults.writes_in_parts()
         self._writing = 0
         """Number of branches whose summaries its commit waits for."""
         self._commits_later = False
@@ -290,6 +296,42 @@ class Transaction:
             session=producer.session.connected, txid=txid, group=group, steps=steps
         )
         producer.session.submit(lambda _id, _below: command, self._offsets_answered)
+
+    def send_acks(
+        self,
+        group: str,
+        acks: Sequence[Acks],
+        *,
+        delay_ms: int = 0,
+        on_reply: Callable[[LogtxError | None], None] = lambda _: None,
+    ) -> None:
+        """Acknowledges messages of a queue in this transaction.
+
+        Args:
+            group: the subscription.
+            acks: the messages.
+            delay_ms: how long nobody gets them if it aborts.
+            on_reply: called with why it was refused, or None.
+        """
+        session, txid = self.producer.session, self.txid
+        assert txid is not None
+        assert session.connected is not None
+        self.book.requests += 1
+        command = commands.AddAcks(
+            session=session.connected, txid=txid, group=group, acks=tuple(acks), delay_ms=delay_ms
+        )
+
+        def ask() -> None:
+            session.submit(lambda _id, _below: command, answered)
+
+        def answered(reply: commands.Reply) -> None:
+            if isinstance(reply, CoordinatorBusyError):
+                self.producer.later(BUSY_MS, ask)  # As `client/session.py` repeats it.
+            else:
+                on_reply(reply if isinstance(reply, LogtxError) else None)
+                self._offsets_answered(reply)
+
+        ask()
 
     def register(self) -> None:
         """Tells the coordinator which partitions it writes to."""

@@ -5,7 +5,7 @@ At first everything goes wrong that can; then the faults stop, and everything mu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -13,7 +13,7 @@ from random import Random
 from types import ModuleType
 from typing import Any, Final
 
-from logtx.coordinator.core import snapshot, tenure
+from logtx.coordinator.core import dispatch, snapshot, tenure
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
@@ -26,9 +26,12 @@ from .coordinators import Coordinator
 from .faults import Faults
 from .history import History
 from .lanes import QUICK
+from .leases import QUEUES_QUICK, WITHOUT_DISK
 from .logs import LATE_MAX_MS, Broker
 from .network import Network, query
 from .producers import Producer
+from .queue_reference import left_in_queue
+from .queues import QUEUE, QueueWorker
 from .retention import retain
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
@@ -82,17 +85,38 @@ RETENTION_MS: Final = 170
 """Time between two such deletions."""
 HOLD_MS: Final = 200
 """How long the first of a chain of commits keeps the others waiting."""
+PLACED_QUEUES: Final = 0.35
+"""Share of the histories with queues whose topic is in metadata mode before anybody reads it."""
+AT_WORK: Final = 8
+"""Number of messages that are given out before the faults begin: to join a queue takes long."""
+QUEUE_SURPRISES: Final = 0.25
+"""Share of the faults of appends to the journal that are left where there is a queue: each ends a
+tenure, and to take up work behind that takes long."""
+CALM_WAVE_MS: Final = (100, 300)
+"""Least and most time for which nothing goes wrong where there is a queue."""
+FAULTY_WAVE_MS: Final = (50, 300)
+"""Least and most time for which everything may, before that."""
+SWITCHED_QUEUES: Final = 0.25
+"""Share of those whose topics are switched while they are worked off."""
+TEMPORARY_QUEUES: Final = 0.6
+"""Share of those that have the temporary topic, too, if there is one."""
+FAILOVER_SHARE: Final = 0.2
+"""Share of the queues that give each partition to one worker at a time."""
+BEGINS_LATE_SHARE: Final = 0.2
+"""Share of the queues that begin where their topic's partitions end."""
 CANNOT_READ_FROM_MS: Final = 500
 """Until when at most a coordinator can read the journal, if one can't."""
 LITTLE: Final = ((tenure, "EFFECTS_MAX", 1), (tenure, "DUE_MAX", 2))
 """How much is done in one turn, in the histories that do little in one."""
 
 
-REAL: Final = {(name, module): getattr(module, name) for module, name, _ in QUICK}
+REAL: Final = {
+    (name, module): getattr(module, name) for module, name, _ in (*QUICK, *QUEUES_QUICK)
+}
 
 
 @contextmanager
-def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator[None]:
+def _small_and_quick(further: Iterable[tuple[ModuleType, str, Any]]) -> Iterator[None]:
     """Makes snapshots have several chunks in a small world, and decodes no record twice.
 
     Pauses and ages are short. A mutation that changed one of them stays. `further` constants are
@@ -104,7 +128,8 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator
         (reader, "decode_entry", remembered),
         *further,
     ]
-    wanted += [(m, name, value) for m, name, value in QUICK if getattr(m, name) == REAL[name, m]]
+    quick = *QUICK, *QUEUES_QUICK
+    wanted += [(m, name, value) for m, name, value in quick if getattr(m, name) == REAL[name, m]]
     former = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     for module, name, value in wanted:
         setattr(module, name, value)
@@ -119,7 +144,7 @@ class World:
     """All parties of one history."""
 
     def __init__(  # noqa: PLR0915
-        self, seed: int, *, switches: bool = False, sidecars: bool = False
+        self, seed: int, *, switches: bool = False, sidecars: bool = False, queues: bool = False
     ) -> None:
         """Starts all parties.
 
@@ -128,10 +153,13 @@ class World:
             switches: whether an operator switches topics to places and back.
             sidecars: whether transactions use sidecars. Not together with `switches`: a commit with
                 a sidecar is refused in metadata mode.
+            queues: whether there are workers of a queue, in place of those of a consumer group and
+                of readers. Not together with the others: a queue's consumer reads no sidecar.
         """
         chance = Random(seed)
         self._seed = seed
         history = self.history = History(seed)
+        history.held_ms = dict(((m, n), v) for m, n, v in QUEUES_QUICK)[dispatch, "HELD_MS"]
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
         faults = Faults(
@@ -140,14 +168,25 @@ class World:
             history.counts,
         )
         topology = Topology(scheduler, chance, faults, history)
+        queue = Random(-seed - 70) if queues else None
+        drawn = 1.0 if queue is None else queue.random()
+        in_places = drawn < PLACED_QUEUES + SWITCHED_QUEUES
+        if in_places:
+            # What is placed too low is not given out by a queue that has passed it (docs/queues.md).
+            faults.ends = None
+        if queues:
+            faults.spare("journal append", QUEUE_SURPRISES)
         temporary = Random(-seed - 4)
         has_temporary = temporary.random() < TEMPORARY_CHANCE
-        if switches and faults.modes.random() < ADOPTS_CHANCE:
+        if (switches or in_places) and faults.modes.random() < ADOPTS_CHANCE:
             journals = 2
         if has_temporary:
             topology.add_temporary(temporary, SWITCH_FIRST_MS if switches else 0)
         if sidecars:
             topology.add_sidecar()
+        outputs = chance.randint(1, 3)
+        if queues:
+            topology.make_queue(outputs)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
@@ -157,15 +196,19 @@ class World:
             broker=Broker(scheduler, history, journals, topology.truth),
             shard_config=CONFIG,
             journals=journals,
-            outputs=chance.randint(1, 3),
+            outputs=outputs,
             snapshot_every=chance.choice((12, 30, 80, 10**9)),
             hour_ms=Random(-seed - 1).choice((150, 400, 10**9, 10**9)),
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
-            modes=faults.modes if switches else None,
+            modes=faults.modes if switches or in_places else None,
             sidecars=Random(-seed - 60) if sidecars else None,
             retains_sidecars=sidecars and Random(-seed - 61).random() < TRIMS_CHANCE,
+            queues=queue,
+            queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
+            queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,
+            queue_has_temporary=queue is not None and queue.random() < TEMPORARY_QUEUES,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -178,10 +221,10 @@ class World:
         """Application → its newest instance."""
         self._away = Random(-seed - 2)
         self._instances: list[Producer] = []
-        workers = chance.choice((0, 2, 3))
+        workers = chance.choice((0, 2, 3)) if queue is None else 0
         names = [
             TransactionKey(DEFAULT_OWNER, f"k{n}").name if chance.random() < 0.25 else f"p{n}"
-            for n in range(chance.randint(1, 2) if workers else chance.randint(2, 4))
+            for n in range(chance.randint(1, 2) if workers or queues else chance.randint(2, 4))
         ]
         names += [f"w{n}" for n in range(workers)]
         self._group = Group(self.setting)
@@ -196,19 +239,21 @@ class World:
         self.consumers: list[Consumer | SerialConsumer] = []
         self._operator: Operator | None = None
         self._retention = self.setting.modes
+        begin = self._start_readers if queue is None else self._start_queue
         if self.setting.modes is None:
-            self._start_readers()
+            begin()
             if self.setting.retains_sidecars:
                 self._retention = Random(-seed - 62)
                 scheduler.after(RETENTION_MS, self._retain)
         else:
-            self._operator = Operator(self.setting, self.network, self._start_readers)
-            if self.setting.modes.random() < RETENTION_CHANCE:
+            once = drawn < PLACED_QUEUES
+            self._operator = Operator(self.setting, self.network, begin, once=once)
+            if switches and self.setting.modes.random() < RETENTION_CHANCE:
                 scheduler.after(RETENTION_MS, self._retain)
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
-        if has_temporary:
+        if has_temporary and queue is None:
             scheduler.after(MONKEY_MS, self._read_temporary)
         if faults.tries("coordinator can't read the journal"):
             self._stop_reading(faults.trials.choice(list(self.coordinators.values())))
@@ -225,7 +270,10 @@ class World:
     def run(self) -> History:
         """Runs the whole history; an error that breaks it is in `History.crash`."""
         try:
-            with _small_and_quick(LITTLE if self._little else ()):
+            further: tuple[tuple[ModuleType, str, Any], ...] = LITTLE if self._little else ()
+            if self.setting.queues is not None:
+                further = *further, *WITHOUT_DISK
+            with _small_and_quick(further):
                 self._run()
         except Exception as error:  # noqa: BLE001  # any of a broken core
             self.history.crash = error
@@ -235,8 +283,16 @@ class World:
         setting = self.setting
         scheduler, chance = setting.scheduler, setting.chance
         lasts_ms = chance.randint(*FAULTS_MS)
-        if self._operator is not None and Random(-self._seed - 9).random() < CALM_SHARE:
-            self._wait_for_switch(self._operator)
+        if setting.queues is not None:
+            lasts_ms += lasts_ms // 2
+            scheduler.after(0, self._take_a_breath)
+        operator = self._operator
+        if setting.queues is not None:
+            self._wait_until(lambda: len(self.history.taken) >= AT_WORK)
+        elif operator is not None and Random(-self._seed - 9).random() < CALM_SHARE:
+            # A switch takes as long as all faults last. So else little would be placed before they
+            # end.
+            self._wait_until(lambda: operator.has_switched)
         until_ms = scheduler.now_ms + lasts_ms
         self._latecomer_ms = chance.randint(0, until_ms)
         scheduler.after(MONKEY_MS, self._monkey)
@@ -259,14 +315,33 @@ class World:
             while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
                 scheduler.run_until(scheduler.now_ms + step_ms)
         self.history.unfinished = unfinished
+        self._note_subscriptions()
         for name, count in setting.counters.as_dict().items():
             self.history.counts[f"consumers' {name}"] += count
 
-    def _wait_for_switch(self, operator: Operator) -> None:
-        # A switch takes as long as all faults last. So else little would be placed before they end.
+    def _note_subscriptions(self) -> None:
+        """Notes what owners have of subscriptions, for the checkers."""
+        for coordinator in self.coordinators.values():
+            for seat in coordinator.seats:
+                if seat.tenure is not None and not seat.tenure.over:
+                    rows = seat.tenure.shard.queues.subscriptions.rows()
+                    self.history.subscriptions[seat.partition] = list(rows)
+
+    def _take_a_breath(self) -> None:
+        """Lets nothing go wrong for a moment, again and again: to take up work that was broken off
+        needs a coordinator, a session and a stream, and what breaks then is met by nobody at work.
+        """
+        setting = self.setting
+        assert setting.queues is not None
+        if self.history.taken and setting.faults.on:
+            setting.faults.calm = not setting.faults.calm
+        lasts_ms = setting.queues.randint(*(CALM_WAVE_MS if setting.faults.calm else FAULTY_WAVE_MS))
+        setting.scheduler.after(lasts_ms, self._take_a_breath)
+
+    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
         scheduler, faults = self.setting.scheduler, self.setting.faults
         faults.calm = True
-        while not operator.has_switched and scheduler.now_ms < SWITCH_MAX_MS:
+        while not is_ready() and scheduler.now_ms < SWITCH_MAX_MS:
             scheduler.run_until(scheduler.now_ms + 10)
         faults.calm = False
         self.setting.note("world", "faults begin")
@@ -292,6 +367,8 @@ class World:
         number = sum(p.application == application for p in self._instances)
         group, consumer_group = self._groups(application)
         make = partial(Worker, self._group) if _is_worker(application) else Producer
+        if _is_of_queue(application):
+            make = QueueWorker
         producer = make(
             self.setting,
             self.network,
@@ -309,7 +386,9 @@ class World:
         self._instances.append(producer)
 
     def _producer_id(self, application: str) -> str:
-        if not self._shares_ids or is_key_name(application) or _is_worker(application):
+        if not self._shares_ids or is_key_name(application):
+            return application
+        if _is_worker(application) or _is_of_queue(application):
             return application
         # Each id is that of one application in each of the two groups.
         group, _ = self._groups(application)
@@ -321,6 +400,8 @@ class World:
             return application, f"input{application}"
         if _is_worker(application):
             return "group-0", "workers"
+        if _is_of_queue(application):
+            return "group-0", QUEUE
         which = int(application[1:]) % 2
         return f"group-{which}", f"input-{0 if self._contested else which}"
 
@@ -353,6 +434,15 @@ class World:
             self._read_from_start(key)
         if self.setting.chance.random() < 0.5:
             self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
+
+    def _start_queue(self) -> None:
+        draw = self.setting.queues
+        assert draw is not None
+        for number in range(draw.randint(2, 4)):
+            application = f"q{number}"
+            self._managed[application] = draw.random() < 0.3
+            self._generations[application] = 0
+            self._start_producer(application)
 
     def _read_from_start(self, key: TopicPartition) -> None:
         if not self._may_be_read(key):
@@ -400,6 +490,8 @@ class World:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
         if self._operator is not None and self._operator.is_before_readers:
+            return
+        if self.setting.queues is not None:
             return
         for key in self.setting.output_keys:
             first, end = self._range(key)
@@ -661,10 +753,23 @@ class World:
             left += [f"{topic} is not switched to {mode}" for topic, mode in waits.items()]
         if self._audits:
             left.append(f"{self._audits} questions without an answer")
+        if self.setting.queues is not None and not left:
+            left += left_in_queue(history)
         return left
 
     def _audit(self) -> None:
         """Reads everything with fresh consumers, and asks for outcomes again."""
+        setting, chance = self.setting, self.setting.chance
+        if setting.queues is None:
+            self._read_everything()
+        txids = list(self.history.works)
+        for txid in chance.sample(txids, min(4, len(txids))):
+            self._ask(txid.partition, commands.GetOutcome(txid=txid))
+        for group, consumer_group in {self._groups(name): None for name in self.producers}:
+            if consumer_group != QUEUE:
+                self._ask(setting.home(group), commands.FetchOffsets(group=consumer_group))
+
+    def _read_everything(self) -> None:
         setting, chance = self.setting, self.setting.chance
         temporary = [(TEMPORARY, 0)] if TEMPORARY in setting.topology.truth else []
         for key in setting.output_keys + temporary:
@@ -673,11 +778,6 @@ class World:
             self._start_consumer(f"{name}z", key, chance.randint(first, end), steady=True)
         from_start = {key: self._range(key)[0] for key in setting.output_keys}
         self._start_serial("sa", chance.choice((from_start, self._anywhere())), steady=True)
-        txids = list(self.history.works)
-        for txid in chance.sample(txids, min(4, len(txids))):
-            self._ask(txid.partition, commands.GetOutcome(txid=txid))
-        for group, consumer_group in {self._groups(name): None for name in self.producers}:
-            self._ask(setting.home(group), commands.FetchOffsets(group=consumer_group))
 
     def _ask(self, partition: int, command: commands.Command, to: str | None = None) -> None:
         self._audits += 1
@@ -700,10 +800,16 @@ def _is_worker(producer_id: str) -> bool:
     return producer_id.startswith("w")
 
 
-def simulate(seed: int, *, switches: bool = False, sidecars: bool = False) -> History:
+def _is_of_queue(producer_id: str) -> bool:
+    return producer_id.startswith("q")
+
+
+def simulate(
+    seed: int, *, switches: bool = False, sidecars: bool = False, queues: bool = False
+) -> History:
     """Returns the history of a seed.
 
     With `switches` it is another one, in which topics are switched; with `sidecars` one in which
-    transactions write to sidecars.
+    transactions write to sidecars; with `queues` one in which a topic is worked off as a queue.
     """
-    return World(seed, switches=switches, sidecars=sidecars).run()
+    return World(seed, switches=switches, sidecars=sidecars, queues=queues).run()

@@ -1,0 +1,255 @@
+"""The streams of a queue's consumers, which say what they hold whenever they connect.
+
+`Attachment` plays `coordinator/client/attached.py`, and `ConsumerStream` also
+`coordinator/server/consumers.py`: the latest stream of a consumer counts, from when its Attach
+came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from logtx.coordinator.client import pursuit
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Acknowledge, Acquire, Attach
+from logtx.coordinator.protocol.queues import Lease
+from logtx.journal.acks import joined
+from logtx.journal.errors import (
+    CoordinatorBusyError,
+    CoordinatorLoadingError,
+    LogtxError,
+    NotAttachedError,
+    NotCoordinatorError,
+    SessionClosedError,
+)
+
+from .coordinators import Asked, Coordinator
+from .network import Network, OnReply, Stream
+from .schedule import Party
+
+BUSY_MS: Final = 10
+"""Pause before a request is repeated that could not be decided yet."""
+ATTACH_MS: Final = 400
+"""How long an answer to Attach is waited for."""
+_ELSEWHERE: Final = (
+    *(CoordinatorLoadingError, NotCoordinatorError, SessionClosedError),
+    NotAttachedError,
+)
+
+Command = Acquire | Acknowledge | Attach
+
+
+class ConsumerStream(Stream):
+    """One connection of a queue's consumer to a coordinator, as both ends see it."""
+
+    def __init__(
+        self,
+        network: Network,
+        client: Attachment,
+        coordinator: Coordinator,
+        partition: int,
+        consumer: tuple[str, int],
+    ) -> None:
+        """Opens it. `consumer` is the subscription, and the consumer's number."""
+        Stream.__init__(self, network, client, coordinator, partition)
+        self.key: Final = (partition, *consumer)
+        self._has_joined = False
+        self._inbox: deque[tuple[int, commands.Command]] = deque()
+        self._serves: int | None = None
+        """Number of the request, among all of this stream, that is not handed over yet: topics are
+        looked up for it. Those behind it wait."""
+        self._served = 0
+
+    def _arrived(self, request_id: int, command: commands.Command) -> None:
+        if not self.open_there:
+            return
+        if not self._has_joined:
+            self._has_joined = True
+            links = self.coordinator.links
+            former, links[self.key] = links.get(self.key), self
+            if former is not None:
+                former.end(SessionClosedError("the consumer attached by another connection"))
+        self._inbox.append((request_id, command))
+        self._serve()
+
+    def _serve(self) -> None:
+        """Serves what arrived, one after the other, as a server reads a stream."""
+        if self._serves is not None or not self._inbox:
+            return
+        request_id, command = self._inbox.popleft()
+        number = self._serves = self._served = self._served + 1
+
+        def began(asked: Asked) -> None:
+            self.asked[request_id] = asked
+            handed_over()
+
+        def answer(reply: commands.Reply) -> None:
+            handed_over()
+            self._answer(request_id, command, reply)
+
+        def handed_over() -> None:
+            if self._serves == number:
+                self._serves = None
+                # Not at once: the tenure is in the middle of it.
+                self.coordinator.later(0, self._serve)
+
+        seat = self.coordinator.seats[self.partition]
+        seat.submit(command, answer, began, is_over=lambda: not self.open_there)
+
+    def _gone_there(self) -> None:
+        coordinator, (partition, group, consumer) = self.coordinator, self.key
+        if coordinator.links.get(self.key) is self:
+            del coordinator.links[self.key]
+            history = self.network.setting.history
+            history.gone.append((group, consumer, history.tick()))
+            tenure = coordinator.seats[partition].tenure
+            if tenure is not None:
+                tenure.consumer_gone(group, consumer, coordinator.now())
+
+
+class Attachment:
+    """Keeps one consumer attached, and asks for it."""
+
+    def __init__(
+        self,
+        network: Network,
+        party: Party,
+        partition: int,
+        attach: Callable[[], Attach],
+        on_attached: Callable[[tuple[Lease, ...]], None],
+        on_leases: Callable[[tuple[Lease, ...]], None],
+    ) -> None:
+        """Begins unconnected; connects by itself.
+
+        Args:
+            network: the way to the coordinators.
+            party: the process of the consumer.
+            partition: journal partition of the subscription.
+            attach: returns how the consumer attaches now.
+            on_attached: called with what the consumer still has, whenever it attached.
+            on_leases: called with each lease, before its request is answered.
+        """
+        self.party = party
+        self.failure: LogtxError | None = None
+        self._network = network
+        self._partition = partition
+        self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
+        self._requests: dict[int, tuple[Command, OnReply]] = {}
+        """Those without an answer, oldest first."""
+        self._next_id = 1
+        self._stream: ConsumerStream | None = None
+        self._flowing = False
+        self._open()
+
+    def waits_for(self, kind: type[Command]) -> bool:
+        """Whether a request of this kind lacks its answer."""
+        return any(isinstance(command, kind) for command, _ in self._requests.values())
+
+    def submit(self, command: Command, on_reply: OnReply) -> None:
+        """Sends a request, now or when the consumer is attached. It waits for as long as there is
+        no owner; `on_reply` is called once."""
+        if self.failure is not None:
+            on_reply(self.failure)
+            return
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        self._requests[request_id] = command, on_reply
+        if self._flowing:
+            self._send(request_id)
+
+    def close(self, error: LogtxError) -> None:
+        """Ends the stream, for good."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        stream, self._stream, self._flowing = self._stream, None, False
+        if stream is not None:
+            stream.close_here()
+        requests, self._requests = self._requests, {}
+        for _, on_reply in requests.values():
+            on_reply(error)
+
+    def _send(self, request_id: int) -> None:
+        if self._stream is not None and request_id in self._requests:
+            command, _ = self._requests[request_id]
+            if isinstance(command, Attach):
+                command = self._with_unanswered(command)
+            self._stream.send(request_id, command)
+
+    def _with_unanswered(self, command: Attach) -> Attach:
+        said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
+        unanswered = (acks for each in said for acks in each.acks)
+        return replace(command, held=joined([*command.held, *unanswered]))
+
+    def _open(self) -> None:
+        if self.failure is not None or self._stream is not None:
+            return
+        setting = self._network.setting
+        owner = setting.owner(self._partition)
+        if owner is None or setting.is_dead(owner):
+            self.party.later(setting.chance.randint(10, 60), self._open)
+            return
+        coordinator = self._network.coordinators[owner]
+        attach = self._with_unanswered(self._attach())
+        consumer = attach.group, attach.consumer
+        self._stream = stream = ConsumerStream(
+            self._network, self, coordinator, self._partition, consumer
+        )
+        stream.send(0, attach)
+        self.party.later(ATTACH_MS, lambda: self._give_up(stream))
+
+    def _give_up(self, stream: ConsumerStream) -> None:
+        if self._stream is stream and not self._flowing:
+            self._break()
+
+    def _break(self) -> None:
+        stream, self._stream, self._flowing = self._stream, None, False
+        if stream is not None:
+            stream.close_here()
+        self.party.later(self._network.setting.chance.randint(5, 60), self._open)
+
+    def lost(self, stream: Stream) -> None:
+        """Takes note that a stream broke."""
+        if self._stream is stream:
+            self._break()
+
+    def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
+        """Takes a reply that arrived."""
+        if self._stream is not stream:
+            return
+        if not self._flowing:
+            self._resume(reply)
+        elif isinstance(reply, _ELSEWHERE):
+            self._break()
+        elif isinstance(reply, CoordinatorBusyError):
+            self.party.later(BUSY_MS, lambda: self._send(request_id))
+        elif request_id in self._requests:
+            _, on_reply = self._requests.pop(request_id)
+            if isinstance(reply, commands.Leases):
+                self._on_leases(reply.leases)
+            elif isinstance(reply, commands.Attached):
+                self._on_attached(reply.leases)
+            on_reply(reply)
+
+    def _resume(self, reply: commands.Reply) -> None:
+        if isinstance(reply, commands.Attached):
+            self._flowing = True
+            self._on_attached(reply.leases)
+            # It has just attached. An earlier Attach would let go of what it got since.
+            attached = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            for on_reply in [self._requests.pop(i)[1] for i in attached]:
+                on_reply(reply)
+            for request_id in list(self._requests):
+                self._send(request_id)
+        elif isinstance(reply, LogtxError):
+            if not pursuit.may_be_elsewhere(reply):
+                self._refused(reply)
+            self._break()
+
+    def _refused(self, error: LogtxError) -> None:
+        # What was acknowledged is repeated when it is attached.
+        asking = [i for i, (c, _) in self._requests.items() if not isinstance(c, Acknowledge)]
+        for on_reply in [self._requests.pop(i)[1] for i in asking]:
+            on_reply(error)

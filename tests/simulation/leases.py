@@ -1,0 +1,211 @@
+"""How a simulated worker reads the leases of a queue: `LeaseReader` as it is, over the world's logs.
+
+It asks for homes and their journals as other readers do, and for the end of the partition as a
+broker tells it. A fetch that would have to wait breaks it off (`NotYetError`): the worker goes on
+with the rest of the lease some time later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from logtx.consumer import leased, topic_ids
+from logtx.consumer.core import share_work
+from logtx.consumer.leased import LeaseReader
+from logtx.consumer.range_reader import places, reading
+from logtx.consumer.range_reader.reading import ReadConfig
+from logtx.coordinator.client.admin import TopicHome
+from logtx.coordinator.core import dispatch
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.queues import Lease
+from logtx.coordinator.protocol.commands import TopicModeInfo
+from logtx.journal.logs.interface import Log
+from logtx.journal.modes import Phase
+from logtx.journal.spans import MessageId
+
+from .consumers import MemoryStore
+from .followers import ReadersLog
+from .logs import LogReader, NotYetError
+from .network import Network, query
+from .schedule import Party
+from .setting import Setting
+
+ERROR_SHARE: Final = 0.03
+"""Share of the fetches in which brokers are away."""
+FETCH_MAX: Final = 4
+"""Most records of one fetch."""
+BATCH: Final = 10_000
+"""Most journal records that are read in one look at a home."""
+QUEUES_QUICK: Final = (
+    (dispatch, "GONE_MS", 150),
+    (dispatch, "HELD_MS", 80),
+    (dispatch, "WAIT_MS", 400),
+    (dispatch, "WINDOW_OFFSETS", 30),
+    (dispatch, "WINDOW_SPANS", 8),
+    (share_work, "UNREADABLE_PAUSE_MS", 60),
+    (share_work, "END_PAUSE_MS", 20),
+    # Real time does not pass here.
+    (leased, "PUBLISHED_S", 0.0),
+    (leased, "PLACE_S", 0.0),
+    (places, "PUBLISHED_POLL_S", 0.0),
+    (reading, "PLACE_S", 0.0),
+    (topic_ids, "CONFIRM_S", 0.0),
+)
+"""Module, constant, and its value in histories with queues."""
+
+
+class Disk(MemoryStore):
+    """What stands for the disk of a reader."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        """Empty."""
+        del directory
+        super().__init__()
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
+WITHOUT_DISK: Final = ((reading, "RocksSpillStore", Disk), (places, "RocksSpillStore", Disk))
+
+
+class _Fetcher:
+    """The `LogConsumer` of one `LeaseReader`: records of one partition, as its leader has them."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._at = ("", 0, 0)
+
+    def assign(self, partitions: Sequence[KafkaPartition]) -> None:
+        """Reads this partition from this offset on."""
+        [assigned] = partitions
+        self._at = assigned.topic, assigned.partition, assigned.offset
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Returns the next records, a few at a time, or an error that passes.
+
+        Raises:
+            NotYetError: this broker has none yet.
+        """
+        del timeout
+        setting, (topic, partition, offset) = self._setting, self._at
+        assert setting.queues is not None
+        end = min(setting.told_end(topic, partition), offset + min(num_messages, FETCH_MAX))
+        if end <= offset:
+            raise NotYetError(topic, partition)
+        if setting.faults.on and setting.queues.random() < ERROR_SHARE:
+            setting.history.counts["fetches of leases that failed"] += 1
+            return [Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))]
+        self._at = topic, partition, end
+        return [
+            Message(
+                topic=topic,
+                partition=partition,
+                offset=record.offset(),
+                key=record.key(),
+                value=record.value(),
+                headers=record.headers(),
+            )
+            for record in setting.broker.data((topic, partition))[offset:end]
+        ]
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
+class _Coordinators:
+    """What tells whether a topic was ever switched: `AdminQueries`, as far as it is asked here."""
+
+    def __init__(self, network: Network, party: Party) -> None:
+        self._network = network
+        self._party = party
+        self._told: dict[str, TopicModeInfo] = {}
+        self._asking: set[str] = set()
+        self._lease = 0
+
+    def begin(self) -> None:
+        """Forgets what was told: it must be asked after a lease was got."""
+        self._told.clear()
+        self._asking.clear()
+        self._lease += 1
+
+    def describe_topic(self, topic: str) -> TopicHome:
+        """Returns a topic's mode and home.
+
+        Raises:
+            NotYetError: there is no answer yet.
+        """
+        home = self._network.setting.places_at
+        never = TopicModeInfo(topic=topic, topic_id="", phase=Phase.MARKERS, mode_offset=-1)
+        if home is None:
+            return TopicHome(never, None, None)
+        if topic in self._told:
+            return TopicHome(self._told[topic], home, None)
+        if topic not in self._asking:
+            self._asking.add(topic)
+            lease = self._lease
+
+            def told(reply: commands.Reply) -> None:
+                if lease == self._lease and isinstance(reply, commands.TopicModes):
+                    self._told[topic] = reply.topics[0] if reply.topics else never
+
+            command = commands.DescribeTopics(topics=(topic,))
+            query(self._network, self._party, home, command, told)
+        raise NotYetError(topic, -1)
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
+class _Log(ReadersLog):
+    """The log of one worker."""
+
+    def consumer(self, config: object) -> LogReader:
+        """Returns a reader that fetches much at once: one look at a home is all that it gets."""
+        made = super().consumer(config)
+        made._batch = BATCH
+        return made
+
+
+class Leases:
+    """Reads the leases of one worker."""
+
+    def __init__(self, network: Network, party: Party) -> None:
+        """Reads nothing yet. `party` is the worker."""
+        setting = network.setting
+        assert setting.queues is not None
+        log = cast(Log, _Log(setting, party.name))
+        kafka: Mapping[str, Any] = {}
+        config = ReadConfig(
+            kafka=kafka,
+            pending_memory_max_bytes=setting.queues.choice((1_500, 10**9)),
+            fail_on_data_loss=False,
+            reader="logtx.ShareConsumer",
+        )
+        self._reader = LeaseReader(log, kafka, config, timeout_s=0)
+        self._reader._consumer = cast(Any, _Fetcher(setting))
+        self._coordinators = _Coordinators(network, party)
+        self._reader._coordinators = cast(Any, self._coordinators)
+
+    @property
+    def bound(self) -> MessageId:
+        """Up to where reading of the last lease is final."""
+        return self._reader.bound
+
+    def may_be_placed(self, topics: Sequence[str]) -> bool:
+        """Returns whether some of the topics had a home, as far as is published."""
+        return self._reader.may_be_placed(topics)
+
+    def begin(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
+        """Yields the messages of a lease with their names, in the order of delivery."""
+        self._coordinators.begin()
+        return self.go_on(lease)
+
+    def go_on(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
+        """Yields those of the rest of a lease that was broken off."""
+        self._reader._ahead._homes._begin_at_s = 0.0  # One that could not be read is tried at once.
+        return self._reader.messages(lease)

@@ -1,0 +1,234 @@
+"""Checkers of queues: each message worked off once, with its result; none given out that may not be.
+
+They see a `History` and nothing of the simulator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
+from logtx.journal.acks import Acks
+from logtx.journal.spans import AT_OFFSET, MessageId
+from logtx.journal.txid import TxId
+
+from .history import History, Message, Said, Told
+from .queue_reference import Fate, Queue, State, queues_of
+from .reference import Reading
+from .topology import RESULTS
+
+
+def worked_off(history: History, reading: Reading) -> Iterator[str]:
+    """Each message is acknowledged once: in one committed transaction, or plainly; none is lost."""
+    said: dict[Message, list[Said]] = defaultdict(list)
+    for each in history.said:
+        said[each.message].append(each)
+    for queue in queues_of(reading):
+        yield from queue.wrong
+        for fate in queue.all():
+            if fate.now.state is State.DELETED and not _was_meant(history, queue, fate, said):
+                yield f"{fate.message} is {fate.now}, and nobody said that it is worked off"
+        if history.settled_ms is not None and history.crash is None:
+            yield from queue.left()
+        yield from _owned(history, queue)
+
+
+def _was_meant(
+    history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]
+) -> bool:
+    """Whether an application said that a message is worked off, or rejected it, as it was."""
+    turn = fate.now
+    if turn.begin is not None:
+        work = history.works.get(queue.journal.transactions[turn.begin].txid)
+        return work is not None and fate.message in work.results.values()
+    if turn.rejected and queue.is_former(fate.message.partition):
+        return True  # Nobody can read it any more: its consumer says so.
+    return any(s.at < turn.at and s.rejected == turn.rejected for s in said[fate.message])
+
+
+def _owned(history: History, queue: Queue) -> Iterator[str]:
+    """Yields what the last owner has otherwise than the journal."""
+    rows = history.subscriptions.get(queue.journal.partition)
+    if rows is None or history.unfinished or history.crash is not None:
+        return
+    for row in rows:
+        if row.group != queue.group:
+            continue
+        for fate in queue.fates.get(row.partition, ()):
+            name = fate.message.name
+            deleted = any(lo <= name < hi for lo, hi in row.deleted)
+            pending = any(lo <= name < hi for _, (lo, hi) in row.pending)
+            kept = State.DELETED if deleted else State.PENDING if pending else State.AVAILABLE
+            if kept is not fate.now.state:
+                yield f"the owner has {fate.message} as {kept}, and the journal as {fate.now}"
+
+
+# ---- what is given out --------------------------------------------------------------------------
+
+
+def given_out(history: History, reading: Reading) -> Iterator[str]:
+    """What is given out exists, is committed, is neither deleted nor pending, and one worker's."""
+    for queue in queues_of(reading):
+        yield from _leases(history, queue)
+        for taken in history.taken:
+            fate = queue.by_message.get(taken.message)
+            where = f"{taken.worker} was given {taken.message} at {taken.offset}"
+            if fate is None or fate.offset != taken.offset:
+                yield f"{where}, which is {fate}"
+            elif fate.txid is not None:
+                found = reading.transaction(fate.txid)
+                decision = found.decision if found is not None else None
+                if decision is None or not decision.committed or decision.at > taken.at:
+                    yield f"{where}, of {fate.txid}: {decision}"
+
+
+@dataclass(slots=True)
+class _Leased:
+    consumer: int
+    epoch: int
+    told: Told
+    lease: Lease
+
+
+def _leases(history: History, queue: Queue) -> Iterator[str]:
+    leased: dict[Message, _Leased] = {}
+    for told in history.told:
+        command, reply = told.command, told.reply
+        if told.partition != queue.journal.partition:
+            continue
+        if not isinstance(reply, commands.Leases | commands.Attached):
+            continue
+        assert isinstance(command, commands.Acquire | commands.Attach)
+        if command.group != queue.group:
+            continue
+        epoch, address, since_ms = _owner(queue, told.at)
+        if isinstance(reply, commands.Leases) and reply.leases and address == told.coordinator:
+            if told.time_ms < since_ms + history.held_ms:
+                yield f"{told.coordinator} gave out {reply} before consumers could attach"
+        for lease in reply.leases:
+            yield from _exists(history, told, lease)
+            for fate in queue.within(lease.partition, [lease.span]):
+                now = _Leased(command.consumer, epoch, told, lease)
+                yield from _may_be_leased(queue, fate, told, address)
+                yield from _is_ones(history, fate, leased.get(fate.message), now)
+                leased[fate.message] = now
+
+
+def _owner(queue: Queue, at: int) -> tuple[int, str, int]:
+    """Returns the epoch of the owner at that time, its address, and since when it owned."""
+    return next(
+        (
+            (record.offset, owner.address, record.time_ms)
+            for record, owner in reversed(queue.journal.owners)
+            if record.at < at
+        ),
+        (-1, "", 0),
+    )
+
+
+def _exists(history: History, told: Told, lease: Lease) -> Iterator[str]:
+    key = lease.partition.key
+    records = history.data.get(key, [])
+    if key in history.former and not lease.partition.topic_id.startswith("new-"):
+        records = history.former[key]
+    end = sum(record.at < told.at for record in records)
+    if lease.span.hi > MessageId(end, AT_OFFSET):
+        yield f"{told.coordinator} leased {lease}, and the partition ended at {end}"
+
+
+def _may_be_leased(queue: Queue, fate: Fate, told: Told, address: str) -> Iterator[str]:
+    if address == told.coordinator:
+        # Nobody else's record lies in the journal: it says what its owner knew.
+        may_be = fate.state_at(told.at) is State.AVAILABLE
+    else:
+        may_be = fate.was_available(told.asked_at, told.at)
+    if not may_be:
+        yield f"{told.coordinator} gave out {fate.message} of {queue.group}: {fate.turns}"
+
+
+def _is_ones(
+    history: History, fate: Fate, former: _Leased | None, now: _Leased
+) -> Iterator[str]:
+    """Yields that a message was given to a second worker while it was the first one's."""
+    if former is None or former.epoch != now.epoch or former.consumer == now.consumer:
+        return
+    since, until = former.told.asked_at, now.told.at
+    over_ms = former.told.asked_ms + former.lease.left_ms
+    if now.told.time_ms >= over_ms or fate.turned(since, until):
+        return
+    if any(who == former.consumer and since < at < until for _, who, at in history.gone):
+        return
+    for told in history.told:
+        # It was decided at some time between the two.
+        if told.asked_at < until and since < told.at and _lets_go(told, fate, former.consumer):
+            return
+    yield f"{fate.message} was given to {former.consumer} and to {now.consumer} at a time"
+
+
+def _lets_go(told: Told, fate: Fate, consumer: int) -> bool:
+    """Whether a consumer said that it has a message no more, or attached anew."""
+    match told.command, told.reply:
+        case commands.Attach(consumer=who), commands.Attached():
+            return who == consumer
+        case commands.Acknowledge(type=AcknowledgeType.RELEASE) as command, commands.AckResults():
+            named = (s for acks in command.acks for s in acks.spans)
+            return command.consumer == consumer and any(
+                lo <= fate.message.name < hi for lo, hi in named
+            )
+    return False
+
+
+# ---- what is told, and what comes of it ---------------------------------------------------------
+
+
+def acknowledged(history: History, reading: Reading) -> Iterator[str]:
+    """What a client is told to be acknowledged, the journal had by then."""
+    for queue in queues_of(reading):
+        for told in history.told:
+            command, reply = told.command, told.reply
+            if told.partition != queue.journal.partition:
+                continue
+            if isinstance(command, commands.AddAcks) and isinstance(reply, commands.Done):
+                for fate in queue.named(command.acks):
+                    begin = command.txid.offset
+                    if not any(t.begin == begin and t.at < told.at for t in fate.turns):
+                        yield f"{told.coordinator} told that {fate.message} is pending: {fate}"
+            elif isinstance(command, commands.Acknowledge) and isinstance(
+                reply, commands.AckResults
+            ):
+                yield from _results(queue, told, command, reply)
+
+
+def _results(
+    queue: Queue, told: Told, command: commands.Acknowledge, reply: commands.AckResults
+) -> Iterator[str]:
+    if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
+        return
+    spans = [Acks(each.partition, (span,)) for each in command.acks for span in each.spans]
+    for each, result in zip(spans, reply.results, strict=True):
+        for fate in queue.named([each]):
+            deleted = fate.state_at(told.at) is State.DELETED
+            if result in (AckResult.DONE, AckResult.DELETED) and not deleted:
+                yield f"{told.coordinator} told {result} of {fate.message}: {fate.turns}"
+
+
+def results(history: History, reading: Reading) -> Iterator[str]:
+    """What transactions acknowledged has its result, once, in the same transaction; no other."""
+    if history.settled_ms is None or history.unfinished or history.crash is not None:
+        return
+    written: dict[Message, list[TxId]] = defaultdict(list)
+    for key, partition in reading.partitions.items():
+        for _, offset in partition.expected if key[0] == RESULTS else ():
+            txid, value = partition.txids[offset], partition.records[offset].value()
+            assert value is not None
+            written[history.works[txid].results[value]].append(txid)
+    for queue in queues_of(reading):
+        for fate in queue.all():
+            begin = fate.now.begin
+            due = [] if begin is None else [queue.journal.transactions[begin].txid]
+            if written.pop(fate.message, []) != due:
+                yield f"{fate.message} has results in {written[fate.message]}, not in {due}"
+    yield from (f"{message} has a result in {txids}" for message, txids in written.items())

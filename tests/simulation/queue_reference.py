@@ -1,0 +1,200 @@
+"""What became of each message of a queue, by a naive reading of the journal: a word a message.
+
+A message is named by its place in the order of delivery, which the naive reading of its partition
+says. An acknowledgement names spans: here it is asked of each message whether it lies in them, and
+of those that come later, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property, lru_cache
+
+from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe
+from logtx.journal.places import PartitionId
+from logtx.journal.spans import Span
+from logtx.journal.txid import TxId
+
+from .history import History, Message
+from .reference import Journal, Partition, Reading
+
+
+class State(StrEnum):
+    """What the journal says of a message."""
+
+    AVAILABLE = "available"
+    PENDING = "pending"
+    DELETED = "deleted"
+
+
+@dataclass(slots=True)
+class Turn:
+    """A message got another state."""
+
+    at: int
+    state: State
+    begin: int | None
+    """BEGIN of the transaction that acknowledges it; None: none does."""
+    rejected: bool = False
+
+
+@dataclass(slots=True)
+class Fate:
+    """One message of a queue, and what became of it."""
+
+    message: Message
+    offset: int
+    """Of its record."""
+    place: int
+    txid: TxId | None
+    """The transaction that wrote it; None if it is plain."""
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def now(self) -> Turn:
+        """What became of it in the end."""
+        return self.turns[-1] if self.turns else Turn(0, State.AVAILABLE, None)
+
+    def state_at(self, at: int) -> State:
+        """Returns what the journal said of it at that time."""
+        return next((t.state for t in reversed(self.turns) if t.at <= at), State.AVAILABLE)
+
+    def was_available(self, since: int, until: int) -> bool:
+        """Returns whether it was available at some time from `since` to `until`."""
+        between = [t.state for t in self.turns if since < t.at <= until]
+        return State.AVAILABLE in (self.state_at(since), *between)
+
+    def turned(self, since: int, until: int) -> bool:
+        """Returns whether it got another state in that time."""
+        return any(since < t.at <= until for t in self.turns)
+
+
+class Queue:
+    """One subscription, as its journal tells it."""
+
+    def __init__(self, group: str, journal: Journal, reading: Reading) -> None:
+        """Reads it."""
+        self.group = group
+        self.journal = journal
+        self.starts: dict[PartitionId, int] = {}
+        self.fates: dict[PartitionId, list[Fate]] = {}
+        """Messages of each partition of its, in the order of delivery."""
+        self.wrong: list[str] = []
+        self._reading = reading
+        self._pending: dict[int, list[Fate]] = {}
+        """BEGIN → messages that its transaction has pending."""
+        decided = {
+            found.decision.sequence: found
+            for found in journal.transactions.values()
+            if found.decision is not None
+        }
+        told = {record.offset: (record, what) for record, what in journal.of_queues}
+        for offset in sorted(decided.keys() | told.keys()):
+            if offset in decided:
+                found = decided[offset]
+                assert found.decision is not None
+                self._decide(found.txid.offset, found.decision.at, found.decision.committed)
+            else:
+                record, what = told[offset]
+                if what.group == group:
+                    self._take(record.offset, record.at, what)
+
+    def _take(self, offset: int, at: int, told: Subscribe | AddAcks | Ack) -> None:
+        match told:
+            case Subscribe():
+                for partition, start in told.starts:
+                    if partition in self.starts:
+                        self.wrong.append(f"{offset}: {partition} begins again")
+                    self.starts.setdefault(partition, start)
+                    self.fates.setdefault(partition, list(self._messages(partition)))
+            case AddAcks():
+                found = self.journal.transactions.get(told.begin)
+                if found is None or (found.decision is not None and found.decision.at < at):
+                    self.wrong.append(f"{offset}: {told} of a transaction that is not open")
+                self._turn(offset, told.acks, Turn(at, State.PENDING, told.begin))
+            case Ack():
+                self._turn(offset, told.acks, Turn(at, State.DELETED, None, told.rejected))
+
+    def _turn(self, offset: int, acks: Iterable[Acks], turn: Turn) -> None:
+        for fate in self.named(acks):
+            if fate.now.state is not State.AVAILABLE:
+                what = f"{offset}: {fate.message} becomes {turn}, and it is {fate.now}"
+                self.wrong.append(what)
+            fate.turns.append(turn)
+            if turn.begin is not None:
+                self._pending.setdefault(turn.begin, []).append(fate)
+
+    def _decide(self, begin: int, at: int, committed: bool) -> None:
+        for fate in self._pending.pop(begin, ()):
+            if (fate.now.state, fate.now.begin) == (State.PENDING, begin):
+                state = State.DELETED if committed else State.AVAILABLE
+                fate.turns.append(Turn(at, state, begin if committed else None))
+
+    def _messages(self, partition: PartitionId) -> Iterator[Fate]:
+        found = self._reading.partitions.get(partition.key)
+        if found is None or found.topic_id != partition.topic_id:
+            found = self._reading.former.get(partition.key)
+        if found is not None and found.topic_id == partition.topic_id:
+            yield from _fates(partition, found, self.starts[partition])
+
+    def all(self) -> Iterator[Fate]:
+        """Yields all messages that it has to give out."""
+        for fates in self.fates.values():
+            yield from fates
+
+    def named(self, acks: Iterable[Acks]) -> Iterator[Fate]:
+        """Yields the messages that spans name."""
+        for each in acks:
+            yield from self.within(each.partition, each.spans)
+
+    def within(self, partition: PartitionId, spans: Collection[Span]) -> Iterator[Fate]:
+        """Yields the messages of a partition that lie in spans."""
+        for fate in self.fates.get(partition, ()):
+            if any(lo <= fate.message.name < hi for lo, hi in spans):
+                yield fate
+
+    @cached_property
+    def by_message(self) -> dict[Message, Fate]:
+        """All messages by their names."""
+        return {fate.message: fate for fate in self.all()}
+
+    def is_former(self, partition: PartitionId) -> bool:
+        """Returns whether a partition went with its topic."""
+        former = self._reading.former.get(partition.key)
+        return former is not None and former.topic_id == partition.topic_id
+
+    def left(self) -> Iterator[str]:
+        """Yields what is still to be worked off."""
+        for fate in self.all():
+            is_former = self.is_former(fate.message.partition)
+            if fate.now.state is not State.DELETED and not is_former:
+                yield f"{fate.message} of {self.group} is {fate.now.state}"
+        topics = {partition.topic for partition in self.starts}
+        subscribed = {partition.key for partition in self.starts}
+        for key, partition in self._reading.partitions.items():
+            if key[0] in topics and partition.expected and key not in subscribed:
+                yield f"{key} has messages, and is no part of {self.group}"
+
+
+def _fates(partition: PartitionId, found: Partition, start: int) -> Iterator[Fate]:
+    for (name, offset), (place, _) in zip(found.names, found.expected, strict=True):
+        if place >= start:
+            yield Fate(Message(partition, name), offset, place, found.txids.get(offset))
+
+
+@lru_cache(maxsize=1)
+def queues_of(reading: Reading) -> list[Queue]:
+    """Returns all subscriptions of a history."""
+    return [
+        Queue(group, journal, reading)
+        for journal in reading.journals
+        for group in sorted({told.group for _, told in journal.of_queues})
+    ]
+
+
+def left_in_queue(history: History) -> list[str]:
+    """Returns what is still to be worked off."""
+    found = queues_of(Reading(history))
+    return [what for queue in found for what in queue.left()] if found else ["there is no queue"]
