@@ -197,8 +197,11 @@ class SerialReader:
         except JournalError as error:
             # What was decided before can still be delivered; `raise_failure` raises this after it.
             self._journal_failure = error
-        # Whose turn it is changes without anything read there: its sidecar may be wanted now.
-        for key in (*(s.key for s in self._shares), *self._order.due_in(self._buffers)):
+        # Whose turn it is changes without anything read there: its sidecar may be wanted now. The
+        # order is not asked while shares are left: it would pass over decisions that are not due
+        # here, and drop what is held of lower sequence.
+        shares = [share.key for share in self._shares]
+        for key in shares or self._order.due_in(self._buffers):
             self._reading.wake(key)
         busy = self._reading.work() or busy
         if not self._shares:

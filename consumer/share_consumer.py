@@ -234,6 +234,7 @@ class ShareConsumer(Acknowledger):
             pending_dir=config.pending_dir,
             torn_skip=config.torn_skip,
             fail_on_data_loss=False,
+            reads_sidecars=False,
             reader="logtx.ShareConsumer",
         )
         self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)

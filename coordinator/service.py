@@ -53,6 +53,7 @@ from .server.sidecars import Sidecars
 from .server.stream import StreamLimits
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, Streams
 from .server.switching import Switching
+from .server.trimming import SidecarConfig, SidecarTrimmer
 from .store.opening import MetadataConfig
 from .store.runtime import MetadataRuntime
 from .tasks import Failures, essential_task
@@ -104,6 +105,8 @@ class CoordinatorConfig:
     """When snapshots of the journal are taken and the journal is trimmed."""
     metrics_listen: str | None = None
     """host:port to serve `/metrics` at; port 0 takes a free one; None: no metrics."""
+    sidecars: SidecarConfig = field(default_factory=SidecarConfig)
+    """When records of sidecars that nobody needs are deleted."""
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     """Where headers and operations of transactions are kept, to be asked for."""
     client: Mapping[str, Any] = field(default_factory=dict)
@@ -187,6 +190,8 @@ class Coordinator:
         self._ticker: asyncio.Task[None] | None = None
         self._guard = RetentionGuard(self._log, self._served, self._abort, config.retention)
         self._guarding: asyncio.Task[None] | None = None
+        self._trimmer: SidecarTrimmer | None = None
+        self._trimming: asyncio.Task[None] | None = None
         self.address = ""
         """host:port that clients connect to."""
 
@@ -261,6 +266,14 @@ class Coordinator:
         metadata.start()
         self._ticker = essential_task(self._tick(), "ticks")
         self._guarding = essential_task(self._guard.run(), "retention")
+        trimmer = self._trimmer = SidecarTrimmer(
+            self._log,
+            known=self._known,
+            served=self._served_partitions,
+            journal=journal,
+            config=self._config.sidecars,
+        )
+        self._trimming = essential_task(trimmer.run(), "trimming")
         if self._config.metrics_listen is not None:
             self._metrics = self._serve_metrics(self._config.metrics_listen, services)
 
@@ -329,7 +342,7 @@ class Coordinator:
         """
         if self._ownership is not None and give:
             await self._ownership.leave()
-        for task in (self._ticker, self._guarding):
+        for task in (self._ticker, self._guarding, self._trimming):
             if task is not None:
                 task.cancel()
         if self._metrics is not None:
@@ -338,6 +351,8 @@ class Coordinator:
         self._bindings.close()
         self._rules.close()
         self._sidecars.close()
+        if self._trimmer is not None:
+            self._trimmer.close()
         if self._ownership is not None:
             await self._ownership.stop()
         if self._metadata is not None:
@@ -362,7 +377,12 @@ class Coordinator:
     def _serve_metrics(self, listen: str, services: Services) -> MetricsServer:
         assert self._metadata is not None, "it is started before"
         reader = Reader(
-            self._runtimes, self._streams, services.markers, self._counters, self._metadata
+            self._runtimes,
+            self._streams,
+            services.markers,
+            self._counters,
+            self._metadata,
+            None if self._trimmer is None else self._trimmer.counters,
         )
         loop = asyncio.get_running_loop()
         return MetricsServer(listen, CoordinatorCollector(reader, self._log, loop))

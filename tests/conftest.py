@@ -10,11 +10,12 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import hypothesis
 import pytest
 from confluent_kafka import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
@@ -30,38 +31,64 @@ MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
 
 LONGEST: Final = (
-    "simulation/test_simulation.py",
-    "test_groups_kafka.py",
-    "test_end_to_end.py",
-    "consumer/test_commits.py",
-    "simulation/test_mutations.py",
+    "integration/spark/test_sink.py",
     "test_places_kafka.py",
+    "search/test_search.py",
+    "consumer/test_interruptions.py",
     "test_failover_kafka.py",
+    "simulation/test_simulation.py",
+    "test_end_to_end.py",
+    "test_sidecars.py",
+    "simulation/test_mutations.py",
+    "test_faults_kafka.py",
     "integration/demo/test_runs.py",
     "histories/test_producer.py",
-    "consumer/test_interruptions.py",
-    "chaos/test_run.py",
-    "integration/spark/test_sink.py",
-    "test_faults_kafka.py",
-    "chaos/test_faults.py",
+    "consumer/test_commits.py",
+    "test_plain_reader_kafka.py",
+    "test_secured_kafka.py",
+    "test_rules_kafka.py",
+    "producer/test_transactions.py",
+    "consumer/test_consumer.py",
+    "consumer/test_rebalance.py",
     "integration/test_blocks.py",
     "coordinator/test_ownership.py",
-    "consumer/test_consumer.py",
-    "search/test_search.py",
-    "test_secured_kafka.py",
     "coordinator/test_topic_answers.py",
+    "chaos/test_faults.py",
+    "integration/local/test_broker.py",
+    "integration/cli/test_up.py",
+    # Nearly all of their tests are slow ones.
+    "chaos/test_run.py",
     "integration/local/test_cluster.py",
-    "consumer/test_rebalance.py",
     "integration/local/test_kafka_versions.py",
     "benchmarks/test_scenarios.py",
-    # Nearly all of their tests are slow ones.
     "integration/demo/test_faults.py",
     "chaos/test_mutations.py",
-    "integration/spark/test_faults.py",
-    "integration/spark/test_source.py",
     "integration/demo/test_spark.py",
 )
 """Files that take longest. If one of them began last, all other processes would wait for it."""
+
+
+WITH_ONE_CLUSTER: Final = (
+    "integration/spark/",
+    "test_groups_kafka.py",
+    "integration/inspect/test_processes.py",
+    "chaos/test_checker_dump.py",
+)
+"""Files and folders of the tests of `logtx_cluster` and of Spark. One process has them all: a Kafka
+with a coordinator, and a Spark, cost half a minute of CPU in each process that starts them."""
+
+
+class ByFileAndCluster(LoadFileScheduling):
+    """Gives each file to one process, and the files of `WITH_ONE_CLUSTER` to one and the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "cluster" if file.removeprefix("tests/").startswith(WITH_ONE_CLUSTER) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileAndCluster | None:
+    """Takes the place of pytest-xdist's `--dist loadfile`."""
+    return ByFileAndCluster(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

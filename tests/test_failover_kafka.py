@@ -23,6 +23,8 @@ from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import Begin
 from logtx.journal.state import State
 
+from .parameters import slow
+
 pytestmark = pytest.mark.kafka
 TIMEOUT_S: Final = 30.0
 COORDINATORS: Final = 3
@@ -88,7 +90,7 @@ def begins(log: KafkaLog, producer_id: str) -> int:
     )
 
 
-@pytest.mark.parametrize("in_flight", [1, 64])
+@pytest.mark.parametrize("in_flight", [64, *slow([1])])
 def test_kill_of_the_owner_while_clients_commit(
     log: KafkaLog, fleet: Fleet, topic: str, in_flight: int
 ) -> None:
@@ -148,6 +150,7 @@ def test_an_owner_that_was_stopped_returns_as_a_zombie(
     require_true(log, committer)
 
 
+@pytest.mark.slow
 def test_planned_moves_abort_nothing_and_keep_the_balance(
     log: KafkaLog, fleet: Fleet, topic: str, unique: Callable[[str], str]
 ) -> None:
@@ -172,6 +175,7 @@ def test_planned_moves_abort_nothing_and_keep_the_balance(
     require_true(log, committer)
 
 
+@pytest.mark.slow
 def test_commits_of_unknown_outcome_are_resolved_as_decided(
     log: KafkaLog, fleet: Fleet, topic: str, unique: Callable[[str], str]
 ) -> None:

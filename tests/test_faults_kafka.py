@@ -25,6 +25,8 @@ from logtx.journal.reader import read_entries
 from logtx.journal.records.types import Aborted, Committed
 from logtx.journal.state import State
 
+from .parameters import slow
+
 pytestmark = pytest.mark.kafka
 TIMEOUT_S = 30.0
 
@@ -135,7 +137,7 @@ def start_coordinator(servers: str, log: Path) -> CoordinatorChild:
     return child
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, *slow([signal.SIGTERM])])
 def test_open_transactions_outlive_the_coordinator_process(
     logtx_kafka: LocalKafka,
     topic: str,
@@ -210,7 +212,7 @@ time.sleep(60)
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, *slow([signal.SIGTERM])])
 def test_a_killed_producer_leaves_nothing_open(
     logtx_kafka: LocalKafka,
     log: KafkaLog,

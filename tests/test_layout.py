@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LONGEST
+from .conftest import LONGEST, WITH_ONE_CLUSTER
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("journal", "coordinator", "producer", "consumer", "integration", "chaos")
@@ -68,11 +68,17 @@ def imported_modules(module: Path) -> Iterator[Path]:
 
 
 @cache
+def imports(module: Path) -> tuple[set[str], set[Path]]:
+    """Returns the packages and our own modules that a module imports. Most are reached by many."""
+    return set(imported_packages(module.read_text("utf-8"))), set(imported_modules(module))
+
+
 def reached(module: Path) -> frozenset[Path]:
     """Returns a module, and all of ours that it imports, directly or not."""
     found, todo = {module}, [module]
     while todo:
-        new = set(imported_modules(todo.pop())) - found
+        _, ours = imports(todo.pop())
+        new = ours - found
         found |= new
         todo += new
     return frozenset(found)
@@ -82,7 +88,8 @@ def reached(module: Path) -> frozenset[Path]:
 def test_pure_module_reaches_nothing_impure(name: str) -> None:
     for module in reached(ROOT / name):
         path = module.relative_to(ROOT).as_posix()
-        found = IMPURE.intersection(imported_packages(module.read_text("utf-8")))
+        packages, _ = imports(module)
+        found = IMPURE.intersection(packages)
         assert found <= HARMLESS.get(path, set()), f"{path} imports {found}"
 
 
@@ -112,6 +119,12 @@ def test_every_package_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse(package.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("name", LONGEST)
+@pytest.mark.parametrize("name", [*LONGEST, *WITH_ONE_CLUSTER])
 def test_a_file_that_is_begun_first_is_there(name: str) -> None:
-    assert (ROOT / "tests" / name).is_file()
+    assert (ROOT / "tests" / name).exists()
+
+
+def test_whatever_needs_logtx_cluster_is_given_to_one_process() -> None:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if re.search(r"logtx_cluster:\s*Cluster", path.read_text("utf-8")):
+            assert path.relative_to(ROOT / "tests").as_posix().startswith(WITH_ONE_CLUSTER)

@@ -13,11 +13,19 @@ from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicErr
 from logtx.journal.logs.interface import Log
 from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
 
+from .parameters import KAFKA, SLOW_KAFKA
 from .test_end_to_end import MakeTopic, cluster, consumer, producer, servers, values
 
 __all__ = ["cluster", "consumer", "producer", "servers"]
 MakeConsumer = Callable[..., logtx.Consumer]
 TIMEOUT_S = 20.0
+each_transport = pytest.mark.parametrize("transport", ["memory", "mock", KAFKA], indirect=True)
+
+
+@pytest.fixture(params=["memory", "mock", SLOW_KAFKA])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every run of the tests has those of `each_transport` on Kafka, too."""
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +41,7 @@ def committed(producer: logtx.Producer, topic: str, *written: str, sidecar: bool
             txn.produce(topic, value, partition=0)
 
 
+@each_transport
 def test_both_kinds_are_delivered_in_commit_order_and_aborts_leave_no_trace(
     log: Log, producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic
 ) -> None:
@@ -142,6 +151,7 @@ def test_a_branch_of_another_process_writes_to_the_sidecar_if_it_is_told_to(
     assert values(consumer(topic), 4)[:3] == expected[:3]
 
 
+@each_transport
 def test_a_topic_that_grows_takes_its_sidecar_along(
     log: Log,
     servers: dict[str, Any],
@@ -248,6 +258,7 @@ def test_a_pattern_that_matches_a_sidecar_delivers_once(
             reader.assign([TopicPartition(sidecar_of(topic), 0, 0)])
 
 
+@each_transport
 def test_serial_order_joins_both_kinds_over_partitions(
     producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, unique: Any
 ) -> None:
@@ -328,6 +339,7 @@ def test_records_of_a_transaction_that_was_left_end_at_once(
     assert len(list(present.records)) == 50
 
 
+@each_transport
 def test_a_sidecar_that_lost_records_stops_its_readers(
     log: Log,
     producer: logtx.Producer,

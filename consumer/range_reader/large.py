@@ -4,7 +4,8 @@ Which records of a transaction count is known at its marker, behind all of them.
 read a range can share it only at markers: all records of a transaction come in one task, and the
 others read and throw away. This divides a transaction whose records stand together: from its first
 to its last one there is no other record, by the counts of its marker, which follows at once. Then
-each task can check its own part: it must find a record of the transaction at each offset.
+each task can check its own part: it must find a record of the transaction at each offset. One that
+has a part of its records in the sidecar is left to a single task, for its pointer delivers both.
 
 A `Search` finds such transactions by halving: the records of some offsets are enough.
 """
@@ -66,7 +67,7 @@ class Large:
     @classmethod
     def of(cls, txid: RawTxId, marker: Marker, offset: int) -> Large | None:
         """Returns what ends with this marker; None if it did not commit, or does not stand so."""
-        if not marker.committed or not marker.branches:
+        if not marker.committed or not marker.branches or marker.is_pointer:
             return None
         found = cls(txid, marker.commit_sequence, tuple(marker.branches))
         stated = sum(b.count for b in marker.branches)

@@ -3,7 +3,8 @@
 A range [start, end) delivers its plain records, and all of each transaction whose marker is in it.
 A side read fetches such a transaction's records below `start`. So ranges need no state from each
 other, and can be read again, anywhere, with one result. There is no look-up: a transaction without
-a marker in the range belongs to a later one.
+a marker in the range belongs to a later one. A pointer is such a marker: what it names in the
+sidecar is read when its turn comes, by the task of the range, and none of it is buffered.
 
 Where a home places transactions, the range carries what is placed in it. A range that carries
 nothing may come to a mode record: its topic was switched when it was planned, and that was not
@@ -13,6 +14,7 @@ it, and reads the home itself.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -21,11 +23,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...journal.collector import collector_paused
-from ...journal.errors import BrokerError, MalformedHeaderError, NotSupportedError
+from ...journal.errors import (
+    BrokerError,
+    ConsumerError,
+    MalformedHeaderError,
+    NotSupportedError,
+)
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.position import Passed, Position
 from ...journal.spans import AT_OFFSET, MessageId
@@ -33,9 +40,12 @@ from ..core.buffer import PartitionBuffer
 from ..core.entries import EndedTransaction, ModeMet, PlainRun
 from ..core.pending import PendingTransactionMap, RawTxId, Record
 from ..core.placed_buffer import PlacedBuffer, PlacedTransaction
+from ..core.pointers import StreamRequest
+from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
 from ..malformed import malformed_event
 from ..side_read import SideReader
+from ..sidecar_read import SidecarReader, delivered
 from ..spill.store import RocksSpillStore
 from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
@@ -44,6 +54,7 @@ from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
 
+_LOG = logging.getLogger(__name__)
 FETCH_RECORDS: Final = 10_000
 """Most records of one fetch: a larger value takes more memory, a smaller one more time."""
 TAKE_RECORDS: Final = 1_000
@@ -93,6 +104,8 @@ class ReadConfig:
     """Where it goes; None: Spark's local directory on the executor."""
     torn_skip: bool = False
     """Whether to skip torn transactions instead of failing."""
+    reads_sidecars: bool = True
+    """Whether to read what lies in sidecars; else it is an error."""
     reader: str = "Spark"
     """Who reads, for messages of errors."""
     fail_on_data_loss: bool = True
@@ -160,7 +173,10 @@ class RangeReader:
         self._store = RocksSpillStore(config.pending_dir or _local_dir())
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._settings = {**CONSUMER, **config.kafka}
-        self._side_reader = SideReader(self._log, self._settings, self._pending)
+        self._shared = Shared()
+        self._shared.relocate = delivered
+        self._side_reader = SideReader(self._log, self._settings, self._pending, self._shared)
+        self._sidecar_reader = SidecarReader(self._log, self._settings)
         self._placed: PlacedRangeInput | None = None
         """Ends what the home places; None without a home, and when all of it is ended."""
         self._buffer = self._make_buffer(part.start, part.places)
@@ -194,6 +210,7 @@ class RangeReader:
         return {
             "malformed": malformed_event,
             "torn_skip_below": 2**63 if self._config.torn_skip else 0,
+            "shared": self._shared,
         }
 
     def shares(self) -> Iterator[Share]:
@@ -204,7 +221,9 @@ class RangeReader:
             TornTransactionError, IntegrityError: a committed transaction is not whole.
             MalformedHeaderError: a record's TxId or TxCtl header does not decode.
             SwitchedError: the topic was switched when the range was planned.
-            NotSupportedError: a transaction has its records in a sidecar.
+            NotAuthorizedError: a sidecar may not be read.
+            NotSupportedError: a transaction has its records in a sidecar, and `reads_sidecars` is
+                false.
             BrokerError: no progress in `STALL_S`.
         """
         part, buffer = self._part, self._buffer
@@ -214,12 +233,13 @@ class RangeReader:
             yield from self._taken() if self._large is None else self._taken_of(self._large)
             if buffer.failure is not None:
                 raise buffer.failure
-            if buffer.stream_wanted() is not None:
-                raise NotSupportedError(
-                    f"a transaction in {part.topic}[{part.partition}] has its records in a sidecar,"
-                    f" which {self._config.reader} can't read yet: read the topic with"
-                    " logtx.Consumer"
-                )
+            wanted = buffer.stream_wanted()
+            if wanted is not None:
+                if self._stream(buffer, wanted):
+                    progress_s = time.monotonic()
+                else:
+                    self._check_progress(progress_s, wanted)
+                continue
             if buffer.blocked:
                 self._side_reader.step(buffer, _POLL_S)
                 progress_s = time.monotonic()
@@ -236,11 +256,40 @@ class RangeReader:
                 return
             if self._fetch():
                 progress_s = time.monotonic()
-            elif time.monotonic() - progress_s > STALL_S:
-                raise BrokerError(
-                    f"reading {part.topic}[{part.partition}] stood at {buffer.next_offset} of "
-                    f"{part.end} for {STALL_S:g} s: check the brokers"
-                )
+            else:
+                self._check_progress(progress_s, None)
+
+    def _check_progress(self, progress_s: float, wanted: StreamRequest | None) -> None:
+        if time.monotonic() - progress_s <= STALL_S:
+            return
+        if wanted is None:
+            topic, partition = self._part.topic, self._part.partition
+            at, end = self._buffer.next_offset, self._part.end
+        else:
+            (topic, partition), at, end = wanted.sidecar, wanted.next_offset, wanted.last_offset + 1
+        raise BrokerError(
+            f"reading {topic}[{partition}] stood at {at} of {end} for {STALL_S:g} s: check the"
+            " brokers"
+        )
+
+    def _stream(self, buffer: PartitionBuffer, wanted: StreamRequest) -> bool:
+        """Reads a slice of what a pointer names. Returns whether anything came of it."""
+        if not self._config.reads_sidecars:
+            raise NotSupportedError(
+                f"a transaction in {self._part.topic}[{self._part.partition}] has its records in a"
+                f" sidecar, which {self._config.reader} can't read yet: read the topic with"
+                " logtx.Consumer"
+            )
+        try:
+            is_busy = self._sidecar_reader.step([buffer], _POLL_S)
+        except ConsumerError:
+            raise
+        except KafkaException as error:
+            _LOG.warning("sidecar_read_failed error=%s", error)
+            is_busy = False
+        if not is_busy:
+            time.sleep(_POLL_S)
+        return buffer.failure is not None or buffer.stream_wanted() != wanted
 
     def _assign(self, offset: int) -> None:
         if not self._reached:
@@ -393,6 +442,7 @@ class RangeReader:
         if self._own is not None:
             self._own.close()
         self._side_reader.close()
+        self._sidecar_reader.close()
         self._buffer.close()
         self._store.close()
 

@@ -6,9 +6,11 @@ Source: Transaction keys, "Admin API & CLI".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
+from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError, NotSupportedError, RetriableError, TopicModeError
 from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
@@ -17,6 +19,7 @@ from ...journal.value import value
 from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
+    DescribeSidecars,
     DescribeTopics,
     Done,
     ForgetGroup,
@@ -29,6 +32,7 @@ from ..protocol.commands import (
     Outcome,
     SetTopicMode,
     SetTopicRule,
+    SidecarNeeds,
     TopicModeInfo,
     TopicModes,
     TransactionInfo,
@@ -37,6 +41,8 @@ from ..protocol.commands import (
 )
 from .queries import CoordinatorQueries
 
+SIDECARS_MAX: Final = 5_000
+"""Sidecar partitions in one question: some 100 kB. More hold the event loop longer."""
 SWITCH_PAUSE_S: Final = 0.1
 """Pause between two questions how far a switch is. A longer one ends the command later; a shorter
 one asks the home's owner more often."""
@@ -182,6 +188,26 @@ class AdminQueries(CoordinatorQueries):
             UnknownKeyError: no producer ever connected with it.
         """
         self._ask(name, DeleteKey(name=name), Done)
+
+    def describe_sidecars(
+        self, partition: int, main_starts: Mapping[TopicPartition, int]
+    ) -> SidecarNeeds:
+        """Returns what finished transactions of a journal partition need of sidecars.
+
+        Args:
+            partition: number of the journal partition.
+            main_starts: sidecar partition → offset at which its main partition's log starts.
+
+        Raises:
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        asked, slices = list(main_starts.items()), list[SidecarNeeds]()
+        for first in range(0, max(len(asked), 1), SIDECARS_MAX):
+            command = DescribeSidecars(main_starts=dict(asked[first : first + SIDECARS_MAX]))
+            slices.append(self._ask(partition, command, SidecarNeeds))
+        # Of the first answer: what the later ones tell may be of transactions that began since.
+        steps = tuple(step for each in slices for step in each.steps)
+        return replace(slices[0], steps=steps)
 
     # ---- modes of topics ------------------------------------------------------------------------
 

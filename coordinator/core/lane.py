@@ -28,8 +28,9 @@ from .mode_records import MayMark, ModeWrite
 from .transactions import TransactionMetadata
 
 Headers = list[tuple[str, bytes | None]]
-Finished = Callable[[int, tuple[TopicPartition, ...]], None]
-"""Called once all markers are written, with the BEGIN offset and the partitions that were gone."""
+Finished = Callable[[int, tuple[TopicPartition, ...], Mapping[TopicPartition, int]], None]
+"""Called once all markers are written, with the BEGIN offset, the partitions that were gone, and
+sidecar partition → offset of its pointer."""
 
 
 class LaneState(Enum):
@@ -108,6 +109,8 @@ class Ending:
     """None: its shard is gone, and the next owner writes its markers again."""
     may_mark: MayMark
     gone: list[TopicPartition] = field(default_factory=list)
+    pointers: dict[TopicPartition, int] = field(default_factory=dict)
+    """Sidecar partition → offset of its pointer in the main partition."""
 
     @property
     def txid(self) -> TxId:
@@ -139,7 +142,8 @@ class Job:
     points_to: DataPartition | None = None
     """The sidecar partition whose records are delivered here: the marker is a pointer."""
     pointer: int | None = None
-    """Of a marker in a sidecar: the offset at which its pointer was written, if it is known."""
+    """Of a marker in a sidecar: the offset at which its pointer was written; None: the main topic
+    is gone, and it has none."""
 
     @property
     def txid(self) -> TxId:
@@ -232,4 +236,4 @@ def count(job: Job, *, gone: bool) -> None:
     if gone:
         ending.gone.append(job.partition.key)
     if ending.missing == 0 and ending.finished is not None:
-        ending.finished(ending.transaction.begin, tuple(ending.gone))
+        ending.finished(ending.transaction.begin, tuple(ending.gone), ending.pointers)

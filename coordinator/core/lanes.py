@@ -46,7 +46,9 @@ Records of a transaction in a sidecar (`journal.sidecar`) are delivered at a poi
 partition. That is the transaction's marker there, and stands in the lane of the main partition
 between the markers of lower and of higher sequences: beside the lane it could overtake one, and
 readers would take it, or the other, for a duplicate (trap 90). The marker of the sidecar itself
-follows when the pointer is acknowledged, and states its offset. Nobody needs an order of these. The
+follows when the pointer is acknowledged, and states its offset, which is also told with the
+transaction's end: it says how long the sidecar is needed (`staircases`). A pointer whose
+acknowledgement tells no offset is written again. Nobody needs an order of these markers. The
 pointer says what the decision says, `since` too: a copy that a new owner writes must not claim that
 the first pointer lies behind itself (trap 91).
 
@@ -184,7 +186,7 @@ class MarkerLanes:
         partitions, placed = transaction.partitions, transaction.placed
         missing = len(partitions) - len(placed)
         if not missing:
-            finished(transaction.begin, ())
+            finished(transaction.begin, (), {})
             return
         listed = PartitionList.of(partitions)
         ending = Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
@@ -353,18 +355,30 @@ class MarkerLanes:
             lane.until_empty = False
             self._turn(lane, LaneState.FLOWING)
         if isinstance(job.part_of, Ending):
-            self._follow(job, offset)
-            count(job, gone=False)
+            self._end_written(job.part_of, job, offset)
         else:
             self._mode_written(job.part_of, job, offset, now_ms)
         self._send(lane)
 
-    def _follow(self, job: Job, offset: int | None) -> None:
-        """Queues the marker of the sidecar behind its pointer, at this offset; None: not known."""
-        if job.points_to is None or not job.part_of.is_live:
+    def _end_written(self, ending: Ending, job: Job, offset: int | None) -> None:
+        if offset is None and job.points_to is not None and ending.is_live:
+            # What may be trimmed depends on its offset, which this answer does not tell: that of a
+            # copy serves as well.
+            again = Job(job.lane, ending, job.partition, points_to=job.points_to)
+            job.lane.queue.appendleft(again)
+            return
+        self._follow(ending, job, offset)
+        count(job, gone=False)
+
+    def _follow(self, ending: Ending, job: Job, offset: int | None) -> None:
+        """Queues the marker of the sidecar behind its pointer, at this offset; None: there is none,
+        as the main topic is gone."""
+        if job.points_to is None or not ending.is_live:
             return  # The next owner writes both.
+        if offset is not None:
+            ending.pointers[job.points_to.key] = offset
         lane = self._lane(job.txid.partition, job.points_to.key)
-        lane.queue.append(Job(lane, job.part_of, job.points_to, pointer=offset))
+        lane.queue.append(Job(lane, ending, job.points_to, pointer=offset))
         self._send(lane)
 
     def _reach(self, job: Job, offset: int | None) -> None:
@@ -529,7 +543,7 @@ class MarkerLanes:
             job = lane.queue.popleft()
             if isinstance(job.part_of, Ending):
                 # The sidecar outlives its main topic: its own transaction must end there, too.
-                self._follow(job, None)
+                self._follow(job.part_of, job, None)
                 count(job, gone=True)
             else:
                 self._modes.give_up(job.part_of)

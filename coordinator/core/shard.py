@@ -33,6 +33,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -84,7 +85,7 @@ from .data_partitions import (
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState, marked_by
-from .sidecars import sidecars_among, since_of
+from .sidecars import sidecars_among, since_of, steps_of
 from .topic_homes import TopicHomes
 from .transactions import (
     TransactionMetadata,
@@ -166,6 +167,8 @@ class Shard(ShardState):
                 case commands.DescribeTopics():
                     page = switching.describe(command, self.modes, self.places, self.published)
                     return Decision(replies=((ref, page),), fresh=True)
+                case commands.DescribeSidecars():
+                    return Decision(replies=((ref, self._sidecar_needs(command)),), fresh=True)
                 case commands.Attach():
                     # A topic that was deleted may be one of the queue's.
                     _check_certain(None if isinstance(doubt, UnknownTopicError) else doubt)
@@ -530,19 +533,30 @@ class Shard(ShardState):
         replies.extend((ref, error) for ref in self._waiting.pop(transaction.begin))
         return Decision(records=tuple(records), replies=tuple(replies))
 
-    def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
+    def finish(
+        self,
+        begin: int,
+        gone: tuple[TopicPartition, ...],
+        pointers: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> Decision:
         """Finishes a decided transaction: every marker and place is durable, or its partition gone.
 
         Args:
             begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
             gone: its partitions that don't exist any more and got no marker. One that got no place
                 either is not among them, if its marker went to another topic of the name.
+            pointers: sidecar partition → offset in its main partition at which the pointer was
+                acknowledged.
         """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
         committed = transaction.state is State.COMMITTING
-        record = (Committed if committed else Aborted)(begin=begin, gone=gone)
+        record = (
+            Committed(begin=begin, gone=gone, pointers=steps_of(transaction, pointers))
+            if committed
+            else Aborted(begin=begin, gone=gone)
+        )
         asked_by = self._finishing.pop(begin)
         if not asked_by:
             return Decision(records=(record,))
@@ -619,6 +633,15 @@ class Shard(ShardState):
             waiting=self.places.waiting_in(change.topic, topic_id),
         )
         return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))
+
+    def _sidecar_needs(self, command: commands.DescribeSidecars) -> commands.SidecarNeeds:
+        found = (self.staircases.needed(*each) for each in command.main_starts.items())
+        return commands.SidecarNeeds(
+            hw=self.hw,
+            end=self.watermark.end,
+            incarnation=self.incarnation,
+            steps=tuple(step for step in found if step is not None),
+        )
 
     # ---- what time and other decisions bring about ----------------------------------------------
 

@@ -64,6 +64,7 @@ from .places import Places
 from .placing import PlaceWrites
 from .producers import Producers
 from .queues import Queues
+from .staircases import Staircases
 from .topic_homes import TopicHomes
 from .transactions import TransactionMetadata, TransactionMetadataStore
 from .waiting import WaitingCommits, WaitingQuestions
@@ -111,6 +112,8 @@ class ShardState:
         """Who places in the topics of other homes; None: nothing is handed over. Volatile."""
         self.queues = Queues()
         """The subscriptions that are bound here, and their consumers."""
+        self.staircases = Staircases()
+        """What the pointers of finished transactions need of sidecars."""
         self.published: set[str] = set()
         """Topics of whose mode readers are told. Volatile."""
         self.watermark = Watermark()
@@ -415,6 +418,7 @@ class ShardState:
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
             self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
+            self.staircases.replay(record.pointers)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import TopicModeError
-from ...journal.records.types import DataPartition
+from ...journal.records.types import DataPartition, PointerStep
 from ...journal.sidecar import is_sidecar, main_of, sidecar_of
 from .transactions import TransactionMetadata
 
@@ -61,6 +61,21 @@ def since_of(
             the log's start on.
     """
     return tuple((key, told.get(main_partition(key), 0)) for key in sidecars)
+
+
+def steps_of(
+    transaction: TransactionMetadata, pointers: Mapping[TopicPartition, int]
+) -> tuple[PointerStep, ...]:
+    """Returns what the pointers of a committed transaction need.
+
+    Args:
+        transaction: the transaction.
+        pointers: sidecar partition → offset of its pointer.
+    """
+    return tuple(
+        PointerStep(key, offset, min(r.first_offset for r in transaction.branches[key]))
+        for key, offset in pointers.items()
+    )
 
 
 def check_mains_are_marked(

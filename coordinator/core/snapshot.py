@@ -46,6 +46,7 @@ from ...journal.records.types import (
     OffsetStep,
     Owner,
     PartitionWrites,
+    PointerStep,
     Snapshot,
     SnapshotAdopted,
     SnapshotAdoption,
@@ -86,6 +87,8 @@ SHARE_BRANCHES: Final = CHUNK_BYTES // _BRANCH_BYTES // 2
 """Branches of one partition that go into one row. More could exceed a chunk."""
 _SINCE_BYTES: Final = 20
 """Upper bound of a partition's number, and the offset of its mode record."""
+_STEP_BYTES: Final = 30
+"""Upper bound of what a pointer needs: three numbers."""
 _SPAN_BYTES: Final = 80
 """Upper bound of a span of messages: six numbers, and the transaction that they are pending in."""
 _SEQUENCE_BYTES: Final = 30
@@ -108,6 +111,7 @@ _Rows: TypeAlias = tuple[
     list[SnapshotAdoption],
     list[SnapshotSince],
     list[SnapshotSubscription],
+    list[tuple[PointerStep, ...]],
 ]
 _Row: TypeAlias = (
     SnapshotProducer
@@ -124,6 +128,7 @@ _Row: TypeAlias = (
     | SnapshotAdoption
     | SnapshotSince
     | SnapshotSubscription
+    | tuple[PointerStep, ...]
 )
 
 
@@ -152,7 +157,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = (*([], [], [], [], [], []), *([], [], [], []), *([], [], [], []), [])
+        rows: _Rows = (*([], [], [], [], [], []), *([], [], [], []), *([], [], [], []), [], [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -164,7 +169,7 @@ class SnapshotTaker:
         self.done = self._next is None
         producers, transactions, groups, bindings, claims, uses = rows[:6]
         modes, last_places, places, fence_places = rows[6:10]
-        handed, adopted, unplaced, since, subscriptions = rows[10:]
+        handed, adopted, unplaced, since, subscriptions, staircases = rows[10:]
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -192,6 +197,7 @@ class SnapshotTaker:
             unplaced=tuple(unplaced),
             sidecar_since=tuple(since),
             subscriptions=tuple(subscriptions),
+            pointers=tuple(chain.from_iterable(staircases)),
         )
         self._index += 1
         return chunk
@@ -241,7 +247,7 @@ def _rows(shard: Shard) -> _Rows:
         *(producers, transactions, groups, bindings, claims, uses),
         *(modes, last, places, fence_places),
         *(handed, adopted, unplaced, since),
-        list(shard.queues.subscriptions.rows()),
+        *(list(shard.queues.subscriptions.rows()), list(shard.staircases.rows())),
     )
 
 
@@ -335,11 +341,17 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for use in uses:
         yield 5, use, _name_bytes(use[0])
     yield from _pieces_of_places(rows)
+    yield from _pieces_of_sidecars(rows)
+    yield from _pieces_of_subscriptions(rows)
+
+
+def _pieces_of_sidecars(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     for told in rows[13]:
         for ends in _split(told.partitions, _handed_bytes):
             size = _FIXED_BYTES + sum(map(_handed_bytes, ends))
             yield 13, told._replace(partitions=ends), size
-    yield from _pieces_of_subscriptions(rows)
+    for steps in rows[15]:
+        yield 15, steps, _name_bytes(steps[0].sidecar[0]) + _STEP_BYTES * len(steps)
 
 
 def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
@@ -576,6 +588,7 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     _restore_places(shard, chunks, transactions)
     for subscription in chain.from_iterable(c.subscriptions for c in chunks):
         shard.queues.subscriptions.restore(subscription)
+    shard.staircases.replay(chain.from_iterable(c.pointers for c in chunks))
     epochs = EpochFilter(first.epoch, incarnation)
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
 

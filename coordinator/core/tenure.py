@@ -219,6 +219,8 @@ class Tenure:
         """BEGIN → number of its effects that are not durable yet."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
         """BEGIN → its partitions that don't exist any more and got no marker."""
+        self._pointers: dict[int, Mapping[TopicPartition, int]] = {}
+        """BEGIN → sidecar partition → offset of the pointer, of what has some."""
         self.placer = Placer(shell.first_marker)
         """What is durably decided and not durably placed, and what to ask for next."""
         self._floors = Floors(shell.written_to, shell.looks_apart_ms)
@@ -482,24 +484,34 @@ class Tenure:
                 self._park(_Parked(parked.item, max(parked.behind, end)))
         self._ask_next()
 
-    def written(self, begin: int, gone: tuple[TopicPartition, ...] = ()) -> None:
+    def written(
+        self,
+        begin: int,
+        gone: tuple[TopicPartition, ...] = (),
+        pointers: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Notes that an effect of a transaction is durable, and finishes it after the last one.
 
         Args:
             begin: offset of the transaction's BEGIN.
             gone: its partitions that don't exist any more and got no marker.
+            pointers: sidecar partition → offset of its pointer in the main partition; None: it has
+                none.
         """
         if self.over or self.quiescing:
             return
         if gone:
             self._gone[begin] = (*self._gone.get(begin, ()), *gone)
+        if pointers:
+            self._pointers[begin] = pointers
         self._unwritten[begin] -= 1
         if self._unwritten[begin] == 0 and not self._pausing:
             self._finish(begin)
 
     def _finish(self, begin: int) -> None:
         del self._unwritten[begin]
-        self._apply(self.shard.finish(begin, self._gone.pop(begin, ())))
+        gone, pointers = self._gone.pop(begin, ()), self._pointers.pop(begin, {})
+        self._apply(self.shard.finish(begin, gone, pointers))
 
     # ---- places and modes -----------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import LogtxError
 from ...journal.modes import Mode, Phase
 from ...journal.position import Position
-from ...journal.records.types import AbortReason, OffsetStep
+from ...journal.records.types import AbortReason, OffsetStep, PointerStep
 from ...journal.state import State
 from ...journal.txid import TxId
 from ...journal.value import value
@@ -322,6 +322,14 @@ class OpenSidecars:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class DescribeSidecars:
+    """Ask what the finished transactions of a journal partition need of sidecars."""
+
+    main_starts: Mapping[TopicPartition, int]
+    """Sidecar partition → offset at which its main partition's log starts."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class DescribeTopics:
     """Ask for the modes of topics whose home the journal partition is."""
 
@@ -355,6 +363,7 @@ Command: TypeAlias = (
     | DescribeTopics
     | SetTopicRule
     | OpenSidecars
+    | DescribeSidecars
     | AddAcks
     | Attach
     | Acquire
@@ -523,6 +532,20 @@ class TopicModes:
     """There is a further page, after the last of these."""
 
 
+@value(frozen=True, slots=True, kw_only=True)
+class SidecarNeeds:
+    """Answer to `DescribeSidecars`."""
+
+    hw: int
+    """Transaction high watermark: all that was begun below is finished."""
+    end: int
+    """All that was begun before the question lies below it."""
+    incarnation: int
+    steps: tuple[PointerStep, ...] = ()
+    """Of each partition that was asked for, and of which something is needed: see
+    `Staircases.needed`."""
+
+
 Reply: TypeAlias = (
     Connected
     | Began
@@ -535,6 +558,7 @@ Reply: TypeAlias = (
     | KeyInfo
     | Keys
     | TopicModes
+    | SidecarNeeds
     | Attached
     | Leases
     | AckResults

@@ -42,7 +42,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "attach", "acquire", "acknowledge", "add_acks")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class Request(_message.Message):
     DESCRIBE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SET_TOPIC_RULE_FIELD_NUMBER: _ClassVar[int]
     OPEN_SIDECARS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_SIDECARS_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
@@ -95,14 +96,15 @@ class Request(_message.Message):
     describe_topics: DescribeTopics
     set_topic_rule: SetTopicRule
     open_sidecars: OpenSidecars
+    describe_sidecars: DescribeSidecars
     attach: Attach
     acquire: Acquire
     acknowledge: Acknowledge
     add_acks: AddAcks
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., describe_sidecars: _Optional[_Union[DescribeSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "attached", "leases", "ack_results")
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "sidecar_needs", "attached", "leases", "ack_results")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,7 @@ class Reply(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_MODES_FIELD_NUMBER: _ClassVar[int]
+    SIDECAR_NEEDS_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     ACK_RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -132,10 +135,11 @@ class Reply(_message.Message):
     keys: Keys
     claimed: Claimed
     topic_modes: TopicModes
+    sidecar_needs: SidecarNeeds
     attached: Attached
     leases: Leases
     ack_results: AckResults
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., ack_results: _Optional[_Union[AckResults, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ..., sidecar_needs: _Optional[_Union[SidecarNeeds, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., ack_results: _Optional[_Union[AckResults, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -452,6 +456,46 @@ class OpenSidecars(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeSidecars(_message.Message):
+    __slots__ = ("sidecars",)
+    SIDECARS_FIELD_NUMBER: _ClassVar[int]
+    sidecars: _containers.RepeatedCompositeFieldContainer[SidecarPartitions]
+    def __init__(self, sidecars: _Optional[_Iterable[_Union[SidecarPartitions, _Mapping]]] = ...) -> None: ...
+
+class SidecarPartitions(_message.Message):
+    __slots__ = ("topic", "partitions", "main_starts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    MAIN_STARTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    main_starts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., main_starts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SidecarNeeds(_message.Message):
+    __slots__ = ("hw", "end", "incarnation", "steps")
+    HW_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    hw: int
+    end: int
+    incarnation: int
+    steps: _containers.RepeatedCompositeFieldContainer[PointerSteps]
+    def __init__(self, hw: _Optional[int] = ..., end: _Optional[int] = ..., incarnation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[PointerSteps, _Mapping]]] = ...) -> None: ...
+
+class PointerSteps(_message.Message):
+    __slots__ = ("topic", "partitions", "pointers", "firsts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    POINTERS_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    pointers: _containers.RepeatedScalarFieldContainer[int]
+    firsts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., pointers: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SetTopicRule(_message.Message):
     __slots__ = ("rule", "mode", "transaction_group")

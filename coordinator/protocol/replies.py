@@ -15,7 +15,7 @@ from ...journal.errors import (
     NotSupportedError,
     error_from_code,
 )
-from ...journal.records.types import AbortReason
+from ...journal.records.types import AbortReason, PointerStep
 from ...journal.state import State
 from ...journal.txid import TxId
 from . import commands, queue_wire
@@ -268,6 +268,30 @@ def _decode_topic_modes(wire: pb.TopicModes) -> commands.TopicModes | NotSupport
     return commands.TopicModes(infos, wire.more)
 
 
+def _encode_sidecar_needs(wire: pb.SidecarNeeds, reply: commands.SidecarNeeds) -> None:
+    wire.hw, wire.end, wire.incarnation = reply.hw, reply.end, reply.incarnation
+    rows: dict[str, pb.PointerSteps] = {}
+    for step in reply.steps:
+        topic, partition = step.sidecar
+        row = rows.get(topic)
+        if row is None:
+            row = rows[topic] = wire.steps.add(topic=topic)
+        row.partitions.append(partition)
+        row.pointers.append(step.pointer)
+        row.firsts.append(step.first)
+
+
+def _decode_sidecar_needs(wire: pb.SidecarNeeds) -> commands.SidecarNeeds:
+    steps = tuple(
+        PointerStep((row.topic, partition), pointer, first)
+        for row in wire.steps
+        for partition, pointer, first in zip(row.partitions, row.pointers, row.firsts, strict=True)
+    )
+    return commands.SidecarNeeds(
+        hw=wire.hw, end=wire.end, incarnation=wire.incarnation, steps=steps
+    )
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -294,6 +318,7 @@ CODECS: Final[Mapping[type[commands.Reply], Codec]] = {
     commands.KeyInfo: Codec("key", _encode_key, _decode_key),
     commands.Keys: Codec("keys", _encode_keys, _decode_keys),
     commands.TopicModes: Codec("topic_modes", _encode_topic_modes, _decode_topic_modes),
+    commands.SidecarNeeds: Codec("sidecar_needs", _encode_sidecar_needs, _decode_sidecar_needs),
     commands.Attached: Codec("attached", queue_wire.encode_attached, queue_wire.decode_attached),
     commands.Leases: Codec("leases", queue_wire.encode_leases, queue_wire.decode_leases),
     commands.AckResults: Codec(

@@ -365,6 +365,30 @@ def _decode_open_sidecars(wire: pb.OpenSidecars, _: Envelope) -> commands.OpenSi
     return commands.OpenSidecars(topics=tuple(wire.topics))
 
 
+def _encode_describe_sidecars(
+    wire: pb.DescribeSidecars, command: commands.DescribeSidecars
+) -> None:
+    # Without fields it must be marked as present.
+    wire.SetInParent()
+    rows: dict[str, pb.SidecarPartitions] = {}
+    for (topic, partition), start in command.main_starts.items():
+        row = rows.get(topic)
+        if row is None:
+            row = rows[topic] = wire.sidecars.add(topic=topic)
+        row.partitions.append(partition)
+        row.main_starts.append(start)
+
+
+def _decode_describe_sidecars(wire: pb.DescribeSidecars, _: Envelope) -> commands.DescribeSidecars:
+    return commands.DescribeSidecars(
+        main_starts={
+            (check_topic(row.topic), partition): start
+            for row in wire.sidecars
+            for partition, start in zip(row.partitions, row.main_starts, strict=True)
+        }
+    )
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -420,6 +444,9 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     ),
     commands.SetTopicRule: Codec("set_topic_rule", _encode_set_topic_rule, _decode_set_topic_rule),
     commands.OpenSidecars: Codec("open_sidecars", _encode_open_sidecars, _decode_open_sidecars),
+    commands.DescribeSidecars: Codec(
+        "describe_sidecars", _encode_describe_sidecars, _decode_describe_sidecars
+    ),
     commands.Attach: Codec("attach", queue_wire.encode_attach, queue_wire.decode_attach),
     commands.Acquire: Codec("acquire", queue_wire.encode_acquire, queue_wire.decode_acquire),
     commands.Acknowledge: Codec(

@@ -4,9 +4,10 @@ A separate thread serves one scrape at a time. It asks the event loop for a copy
 that nothing that changes is read from two threads, and builds the text from the copy. Between
 scrapes only `CoordinatorCounters` cost anything.
 
-Cardinality: series carry a journal partition, a reason of aborts, or a transaction key. At most
-`KEYS_MAX` keys have series of their own: half of them are those connected last, which show epoch
-conflicts, the others those connected longest ago, which show unused keys. All keys are counted.
+Cardinality: series carry a journal partition, a reason of aborts, a sidecar, or a transaction key.
+At most `SHOWN_MAX` sidecars have series of their own: those with most offsets. At most `KEYS_MAX`
+keys have: half of them are those connected last, which show epoch conflicts, the others those
+connected longest ago, which show unused keys. All keys are counted.
 
 Source: Transaction keys, "Metrics"; PIP-471, "Metrics".
 """
@@ -49,6 +50,7 @@ from ..runtime.partition import PartitionRuntime, Role
 from ..store.counters import QUERY_BOUNDS_S
 from ..store.runtime import MetadataRuntime
 from .streams import Streams
+from .trimming import SHOWN_MAX, TrimCounters
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,6 +130,9 @@ class Reading:
     place_sum_s: float
     store: StoreSample | None
     """None if there is no metadata store."""
+    sidecar_offsets: tuple[tuple[str, int], ...]
+    """(sidecar, its offsets), of those that have series: those with most."""
+    sidecar_held_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +156,10 @@ class Reader:
         markers: MarkerWriter,
         counters: CoordinatorCounters,
         metadata: MetadataRuntime | None = None,
+        sidecars: TrimCounters | None = None,
     ) -> None:
         self._metadata = metadata
+        self._sidecars = sidecars or TrimCounters()
         self._runtimes = runtimes
         self._streams = streams
         self._markers = markers
@@ -185,12 +192,18 @@ class Reader:
                 "load_seconds": _by_partition(counters.load_seconds),
                 "connections": tuple(((y,), n) for y, n in counters.connections_refused.items()),
                 "requests": tuple(((str(c),), n) for c, n in counters.requests_refused.items()),
+                "sidecar_trimmed": (((), self._sidecars.trimmed),),
+                "sidecar_failed": (((), self._sidecars.failed),),
             },
             latency_counts=tuple(counters.commit_latency.counts),
             latency_sum_s=counters.commit_latency.sum_s,
             place_counts=tuple(counters.place_seconds.counts),
             place_sum_s=counters.place_seconds.sum_s,
             store=self._store(),
+            sidecar_offsets=tuple(
+                heapq.nlargest(SHOWN_MAX, self._sidecars.offsets.items(), key=lambda each: each[1])
+            ),
+            sidecar_held_s=self._sidecars.held_ms / 1_000,
         )
 
     def _store(self) -> StoreSample | None:
@@ -388,6 +401,11 @@ def _states(reading: Reading) -> Iterator[Metric]:
     topics = sum(sample.topics_in_metadata for _, sample in served)
     text = "Topics in metadata mode that have their home here."
     yield _gauge("topics_metadata_mode", text, [((), topics)], ())
+    offsets = [([sidecar], n) for sidecar, n in reading.sidecar_offsets]
+    text = "Offsets of a sidecar that is trimmed here, from its start to its end."
+    yield _gauge("sidecar_offsets", text, offsets, ("topic",))
+    text = "Time that unfinished transactions have held up the trimming of sidecars."
+    yield _gauge("sidecar_held_seconds", text, [((), reading.sidecar_held_s)], ())
 
 
 _TOTALS: Final = (
@@ -417,6 +435,8 @@ _TOTALS: Final = (
     ("load_seconds", "load_seconds", "Time spent loading it.", _PARTITION),
     ("connections", "connections_refused", "Streams that did not become a session.", ("why",)),
     ("requests", "requests_refused", "Requests answered by an error.", ("code",)),
+    ("sidecar_trimmed", "sidecar_trimmed_offsets", "Offsets of sidecars that were trimmed.", ()),
+    ("sidecar_failed", "sidecar_trims_failed", "Partitions that could not be trimmed.", ()),
 )
 
 

@@ -28,7 +28,7 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from ...journal.logs.interface import Log, TopicInfo
-from ...journal.records.codec import WITH_SIDECARS
+from ...journal.records.codec import WITH_POINTERS
 from ...journal.sidecar import sidecar_of
 from ..membership.members import Members
 from ..protocol.commands import Done, OpenSidecars
@@ -103,7 +103,7 @@ class Sidecars:
     def _check_builds(self) -> None:
         others = self.members.reached(time.monotonic()) if self.members is not None else []
         for other in others:
-            if other.journal_format < WITH_SIDECARS:
+            if other.journal_format < WITH_POINTERS:
                 raise NotSupportedError(
                     f"the coordinator at {other.address} does not read journals with sidecars:"
                     " upgrade it, then ask again"

@@ -167,7 +167,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                     commands.ListTransactions
                     | commands.ListKeys
                     | commands.GetKey
-                    | commands.DescribeTopics,
+                    | commands.DescribeTopics
+                    | commands.DescribeSidecars,
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)

@@ -146,6 +146,14 @@ _RetentionAbortShare = Annotated[
         "deletion by the topic's retention. \\[default: 0.8]",
     ),
 ]
+_SidecarTrimDelayMs = Annotated[
+    int | None,
+    typer.Option(
+        min=-1,
+        help="How long records of sidecars stay that no reader needs any more, at least; -1: for "
+        "ever. \\[default: 3600000, an hour]",
+    ),
+]
 _MetadataStore = Annotated[
     str | None,
     typer.Option(
@@ -204,6 +212,7 @@ def coordinator(
     outcome_retention_ms: _OutcomeRetentionMs = None,
     retention_warn_share: _RetentionWarnShare = None,
     retention_abort_share: _RetentionAbortShare = None,
+    sidecar_trim_delay_ms: _SidecarTrimDelayMs = None,
     metadata_store: _MetadataStore = None,
     metadata_history_ms: _MetadataHistoryMs = None,
     metadata_header_retention_ms: _MetadataHeaderRetentionMs = None,
@@ -243,6 +252,7 @@ def _config(kafka: Kafka, options: Mapping[str, Any]) -> CoordinatorConfig:
     from ...coordinator.core.decision import ShardConfig
     from ...coordinator.runtime.housekeeping import HousekeepingConfig
     from ...coordinator.server.retention import RetentionConfig
+    from ...coordinator.server.trimming import SidecarConfig
     from ...coordinator.service import CoordinatorConfig
     from ...coordinator.store.opening import MetadataConfig
 
@@ -271,6 +281,7 @@ def _config(kafka: Kafka, options: Mapping[str, Any]) -> CoordinatorConfig:
         retention=RetentionConfig(
             **given("retention_warn_share", "retention_abort_share", without="retention_")
         ),
+        sidecars=SidecarConfig(**given("sidecar_trim_delay_ms", without="sidecar_")),
         metadata=MetadataConfig(
             **given(
                 "metadata_store",

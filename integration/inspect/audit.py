@@ -11,6 +11,7 @@ from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.reader import read_records
+from ...journal.sidecar import SUFFIX, is_sidecar
 from ...journal.state import State
 from .checks import Audit, Report, Suspect
 from .committed_offsets import committed_iovs
@@ -67,6 +68,9 @@ def _begin(
     journal.read_on()
     finished = {s.txid: s for s in journal if s.state in _FINISHED}
     keys = _partitions(log, topics, journal)
+    # Sidecars first: one that is trimmed meanwhile would seem to lack what a pointer names that was
+    # there when its topic's start was told.
+    keys.sort(key=lambda key: not is_sidecar(key[0]))
     starts = {key: log.start_offset(*key) for key in keys}
     ends = {key: log.end_offset(*key) for key in keys}
     journal.read_on()
@@ -99,12 +103,17 @@ def _partitions(
     log: Log, topics: Sequence[str] | None, journal: Iterable[Any]
 ) -> list[TopicPartition]:
     named = {topic for seen in journal for topic, _ in seen.partitions}
+    if topics is None:
+        chosen = sorted(named)
+    else:
+        sidecars = {topic + SUFFIX for topic in topics} & named
+        chosen = sorted({*topics, *sidecars})
     keys = []
-    for topic in sorted(named if topics is None else topics):
+    for topic in chosen:
         try:
             count = log.partition_count(topic)
         except UnknownTopicError:
-            if topics is not None:
+            if topics is not None and topic in topics:
                 raise
             continue  # deleted since
         keys += [(topic, partition) for partition in range(count)]

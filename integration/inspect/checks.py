@@ -29,6 +29,7 @@ from ...journal.places import GONE, PartitionId
 from ...journal.position import Place
 from ...journal.records.scan import JournalPart, SeenAdoption, SeenTransaction
 from ...journal.records.types import Forget
+from ...journal.sidecar import SUFFIX
 from ...journal.state import State
 from ...journal.txid import TxId
 from .groups import Group
@@ -294,6 +295,51 @@ class Audit:
                 key,
                 f"the marker says {marker.branches}, the decision {stated}",
             )
+        self._check_pointer(key, offset, marker, found)
+
+    def _check_pointer(self, key: Key, offset: int, marker: Marker, found: SeenTransaction) -> None:
+        """Checks what the first marker in a main partition says of the sidecar.
+
+        What the sidecar holds is compared with the decision at its own marker, and the decision
+        with the pointer here.
+        """
+        sidecar = key[0] + SUFFIX, key[1]
+        written = {w.partition.key: w.branches for w in found.writes}
+        if not found.state.commits:
+            if key[:2] not in found.partitions and sidecar in found.partitions:
+                detail = f"aborted, wrote to the sidecar alone, and has a marker at {offset}"
+                self._find(Severity.VIOLATION, "aborted_in_main", key, detail)
+            return
+        stated = written.get(sidecar, ())
+        if found.writes and sorted(stated, key=_branch) != sorted(marker.sidecar, key=_branch):
+            detail = f"the pointer says {marker.sidecar} of the sidecar, the decision {stated}"
+            self._find(Severity.VIOLATION, "pointer_decision", key, detail)
+        if not marker.is_pointer:
+            return
+        since = found.since.get(sidecar, marker.since)
+        if since != marker.since:
+            detail = f"the pointer says that the partition ended at {marker.since}, the decision"
+            self._find(Severity.VIOLATION, "pointer_decision", key, f"{detail} at {since}")
+        start = self.starts[key[:2]]
+        for step in found.pointers:
+            if step.sidecar == sidecar and start <= step.pointer < offset:
+                detail = f"the first one stands at {offset}, the journal has one at {step.pointer}"
+                self._find(Severity.VIOLATION, "pointer_place", key, detail)
+        self._check_sidecar(key, marker, start)
+
+    def _check_sidecar(self, key: Key, marker: Marker, start: int) -> None:
+        """Checks that the sidecar still has what a pointer names."""
+        begins = self.starts.get((key[0] + SUFFIX, key[1]))
+        first = min(branch.first_offset for branch in marker.sidecar)
+        if begins is not None and begins <= first:
+            return
+        what = "there is none" if begins is None else f"it begins at {begins}"
+        detail = f"it names the sidecar from {first} on, and {what}"
+        if marker.since < start:
+            # As for readers: a copy of one that retention took, perhaps.
+            self._find(Severity.UNVERIFIABLE, "pointer_records", key, detail)
+        else:
+            self._find(Severity.VIOLATION, "pointer_records", key, detail)
 
     def _check_order(self) -> None:
         """Checks that the first COMMITTED markers of each lane are in commit-sequence order."""

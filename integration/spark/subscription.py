@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.settings import take_text
+from ...journal.sidecar import check_read_by_user, is_sidecar
 
 _NAMES: Final = ("subscribe", "subscribePattern", "assign")
 
@@ -23,7 +24,7 @@ class Subscription:
     """``subscribe``, or the topics of ``assign``; empty with a pattern."""
     pattern: str | None = None
     """``subscribePattern``: Python's regular expression of whole names. Topics that come later and
-    match are read from their start."""
+    match are read from their start. Sidecars never match."""
     assigned: Mapping[str, tuple[int, ...]] | None = None
     """``assign``: partitions of each topic."""
 
@@ -33,6 +34,7 @@ class Subscription:
 
         Raises:
             ConfigError: there is none, more than one, or a bad one.
+            UnsupportedTopicError: it names a sidecar: name the topic it belongs to.
         """
         given = {name: take_text(rest, name.lower(), None) for name in _NAMES}
         chosen = [(name, text) for name, text in given.items() if text is not None]
@@ -47,10 +49,12 @@ class Subscription:
             topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
             if not topics:
                 raise ConfigError("option subscribe names no topic: write it as 'flights,legs'")
+            _check_named(topics)
             return cls(topics=topics)
         if name == "subscribePattern":
             return cls(pattern=_checked_pattern(text))
         assigned = _parse_assigned(text)
+        _check_named(assigned)
         return cls(topics=tuple(assigned), assigned=assigned)
 
     def matching(self, listed: Iterable[str]) -> set[str]:
@@ -58,7 +62,7 @@ class Subscription:
         if self.pattern is None:
             return set()
         matches = re.compile(self.pattern).fullmatch
-        return {topic for topic in listed if matches(topic)}
+        return {topic for topic in listed if matches(topic) and not is_sidecar(topic)}
 
     def includes(self, topic: str) -> bool:
         """Returns whether a topic of this name is read."""
@@ -92,6 +96,11 @@ class Subscription:
 
 def _listed(topics: Collection[str]) -> str:
     return f"topic{'s' if len(topics) > 1 else ''} {', '.join(sorted(topics))}"
+
+
+def _check_named(topics: Iterable[str]) -> None:
+    for topic in topics:
+        check_read_by_user(topic)
 
 
 def _checked_pattern(text: str) -> str:

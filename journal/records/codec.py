@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v9.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v10.avsc`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 9
+FORMAT_VERSION: Final = 10
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -77,6 +77,10 @@ Its writes are in rows, however many they are."""
 WITH_QUEUES: Final = 9
 """Version of a snapshot's chunk that speaks of subscriptions. An older program would forget them.
 """
+WITH_POINTERS: Final = 10
+"""Version of a record that finishes a transaction with pointers, and of a snapshot's chunk that
+speaks of such. An older program would forget what pointers need, and a newer one that owns the
+journal behind it would trim that away."""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -175,6 +179,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if isinstance(record, Committed | Snapshot) and record.pointers:
+        return WITH_POINTERS
     if isinstance(record, Snapshot) and record.subscriptions:
         return WITH_QUEUES
     if isinstance(record, PrepareCommit | Snapshot) and record.sidecar_since:

@@ -26,6 +26,7 @@ from .types import (
     DataPartition,
     OffsetStep,
     PartitionWrites,
+    PointerStep,
     SnapshotAdopted,
     SnapshotAdoption,
     SnapshotClaim,
@@ -546,6 +547,31 @@ def _ends_of_mains_from_avro(rows: Iterable[Avro]) -> Handed:
     )
 
 
+def _pointers_to_avro(steps: Iterable[PointerStep]) -> list[Avro]:
+    grouped: dict[str, list[PointerStep]] = {}
+    for step in steps:
+        grouped.setdefault(step.sidecar[0], []).append(step)
+    return [
+        {
+            "topic": topic,
+            "partitions": [step.sidecar[1] for step in found],
+            "pointers": [step.pointer for step in found],
+            "firsts": [step.first for step in found],
+        }
+        for topic, found in grouped.items()
+    ]
+
+
+def _pointers_from_avro(rows: Iterable[Avro]) -> tuple[PointerStep, ...]:
+    return tuple(
+        PointerStep((row["topic"], partition), pointer, first)
+        for row in rows
+        for partition, pointer, first in zip(
+            row["partitions"], row["pointers"], row["firsts"], strict=True
+        )
+    )
+
+
 def _snapshot_since_to_avro(rows: Iterable[SnapshotSince]) -> list[Avro]:
     return [{"begin": r.begin, "partitions": _ends_of_mains_to_avro(r.partitions)} for r in rows]
 
@@ -646,6 +672,7 @@ TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "starts": _offsets_to_avro,
     "acks": acks_to_avro,
     "subscriptions": subscriptions_to_avro,
+    "pointers": _pointers_to_avro,
     "txid": TxId.to_bytes,
     "Adoption.writes": _adopted_writes_to_avro,
     "Claim.partitions": _keys_to_avro,
@@ -684,6 +711,7 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "kind": SubscriptionKind,
     "acks": acks_from_avro,
     "subscriptions": subscriptions_from_avro,
+    "pointers": _pointers_from_avro,
     "txid": TxId.from_bytes,
     "Adoption.writes": _adopted_writes_from_avro,
     "settled": tuple,

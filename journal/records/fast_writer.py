@@ -206,7 +206,9 @@ def _placed(record: Placed) -> bytes:
 
 
 def _finished(record: Committed | Aborted) -> bytes | None:
-    return None if record.gone else _long(record.begin) + _NOTHING
+    if record.gone or (isinstance(record, Committed) and record.pointers):
+        return None
+    return _long(record.begin) + _NOTHING
 
 
 WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {

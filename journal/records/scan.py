@@ -29,6 +29,7 @@ from .types import (
     OffsetStep,
     Owner,
     PartitionWrites,
+    PointerStep,
     PrepareAbort,
     PrepareCommit,
     Snapshot,
@@ -71,6 +72,10 @@ class SeenTransaction:
     places: dict[PartitionId, int | None] = field(default_factory=dict)
     """Where its commit is placed and has records that count → the place, `GONE`, or None before
     there is one."""
+    since: dict[TopicPartition, int] = field(default_factory=dict)
+    """See `PrepareCommit.sidecar_since`."""
+    pointers: tuple[PointerStep, ...] = ()
+    """See `Committed.pointers`."""
 
     @property
     def outlived_coordinator(self) -> bool:
@@ -145,6 +150,7 @@ class JournalScan:
         """What the chunks of a snapshot say so far: offset of BEGIN, or of ADOPT → rows of
         `SnapshotPlaces`."""
         self._listed_handed: dict[int, set[TopicPartition]] = {}
+        self._listed_since: dict[int, dict[TopicPartition, int]] = {}
         """The same of what is handed over."""
         self._between: list[tuple[int, Entry]] = []
         """Entries between the chunks of a snapshot, with their offsets.
@@ -233,6 +239,7 @@ class JournalScan:
         if isinstance(record, PrepareCommit):
             seen.writes = joined((*seen.writes, *record.writes)) if seen.writes else record.writes
             seen.partitions.update(w.partition.key for w in record.writes)
+            seen.since = dict(record.sidecar_since)
             self._place(seen, offset, record)
         else:
             seen.writes = ()
@@ -270,6 +277,8 @@ class JournalScan:
         state = State.COMMITTED if isinstance(record, Committed) else State.ABORTED
         if seen is not None and seen.state in VALID_PREVIOUS[state]:
             seen.state, seen.gone, seen.finished_in = state, record.gone, epoch
+            if isinstance(record, Committed):
+                seen.pointers = record.pointers
             del self.unfinished[record.begin]
 
     def _from_snapshot(self, incarnation: int, record: Snapshot) -> None:
@@ -298,6 +307,8 @@ class JournalScan:
             # The rows of its transaction may come in a later chunk.
             keys = self._listed_handed.setdefault(over.begin, set())
             keys.update(key for key, _ in over.partitions)
+        for told in record.sidecar_since:
+            self._listed_since.setdefault(told.begin, {}).update(told.partitions)
         for mode in record.modes:
             self._turn(mode.topic, mode.phase)
         for each in record.unplaced:
@@ -312,6 +323,8 @@ class JournalScan:
         listed, self._listed_places = self._listed_places, {}
         for begin, keys in self._listed_handed.items():
             self.unfinished[begin].handed = frozenset(keys)
+        for begin, since in self._listed_since.items():
+            self.unfinished[begin].since = since
         waiting: list[tuple[int, PartitionId, SeenTransaction | SeenAdoption]] = []
         for begin, seen in self.unfinished.items():
             if seen.state.commits:

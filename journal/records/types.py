@@ -239,6 +239,16 @@ class PrepareAbort:
     """See `PrepareCommit`."""
 
 
+class PointerStep(NamedTuple):
+    """What a pointer needs of a sidecar partition, or several that lie side by side."""
+
+    sidecar: TopicPartition
+    pointer: int
+    """Offset in the main partition at which the last of them was acknowledged."""
+    first: int
+    """The lowest offset in the sidecar that they name."""
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Committed:
     """Every marker of a committed transaction is acknowledged, or its partition gone."""
@@ -247,6 +257,9 @@ class Committed:
     begin: int
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that were deleted before they took their marker."""
+    pointers: tuple[PointerStep, ...] = ()
+    """Where its pointers were acknowledged, and what they need: a step for each of its sidecar
+    partitions with records, but for those whose main topic is gone."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -507,6 +520,9 @@ class Snapshot:
     sidecar_since: tuple[SnapshotSince, ...] = ()
     subscriptions: tuple[SnapshotSubscription, ...] = ()
     """What became of the messages of the subscriptions that are bound here."""
+    pointers: tuple[PointerStep, ...] = ()
+    """What the pointers of finished transactions need, by sidecar partition: see
+    `Committed.pointers`."""
 
 
 JournalRecord: TypeAlias = (

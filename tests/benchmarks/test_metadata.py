@@ -56,7 +56,7 @@ def test_the_row_of_plain_records_has_a_difference_as_its_goal() -> None:
 
 
 def test_the_metadata_store_is_measured_in_the_same_table() -> None:
-    found = [command.store_row(row) for row in measured(20_000, print)]
+    found = [command.store_row(row) for row in measured(2_000, print)]
     assert {len(row) for row in found} == {len(command._COLUMNS)}
     assert "RocksDB: transactions of 2 writes projected" in found[0][0]
     assert found[0][-1].startswith("≤ 20, ")

@@ -75,6 +75,7 @@ def run_all(
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_kind_of_scenario_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "OPEN", growth.OPEN[:1])

@@ -336,13 +336,21 @@ def test_an_interrupted_worker_closes_its_clients_and_another_goes_on(
     assert len(sources) == len(set(sources)) == total
 
 
+IDLE_S = 1.5
+"""Time without an event after which nothing more comes."""
+
+
 class Idles(Interrupts):
     """One that Ctrl-C hits when it is given nothing more."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, "")
-        self._until_s = time.monotonic() + 3
+        self._until_s = time.monotonic() + IDLE_S
         self.stopping = SimpleNamespace(is_set=self._look, wait=lambda _s: None)
+
+    def write(self, event: str, **fields: object) -> None:
+        super().write(event, **fields)
+        self._until_s = time.monotonic() + IDLE_S
 
     def _look(self) -> bool:
         if time.monotonic() > self._until_s:

@@ -1,4 +1,4 @@
-"""Whole runs: a short one; in `make test-all` a minute of everything, and one of Kafka's own."""
+"""Whole runs, for `make test-all`: a short one, a minute of everything, and one of Kafka's own."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def killed(directory: Path) -> set[str]:
     return {event["target"].partition("-")[0] for event in kills}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path, console: Console) -> None:
     # By this seed a coordinator, a producer and a worker are killed early enough, however late the

@@ -22,6 +22,7 @@ from logtx.consumer.reading import Reading
 from logtx.journal.errors import MalformedHeaderError, SpillError
 from logtx.journal.logs.memory.log import MemoryLog
 
+from ..parameters import slow
 from ..signals import KINDS, Tracer
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
@@ -285,7 +286,7 @@ def reader(log: MemoryLog, **settings: Any) -> Consumer:
     return consumer
 
 
-@pytest.mark.parametrize("seed", [0, 1, 10])
+@pytest.mark.parametrize("seed", [0, *slow([1, 10])])
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
 @pytest.mark.parametrize(
     ("call", "isolation"),

@@ -10,6 +10,7 @@ from confluent_kafka import Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.position_store import Taken, TransactionPositions
+from logtx.consumer.reading import FETCH_EVERY_S
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import (
     BrokerError,
@@ -90,6 +91,18 @@ def test_trap_23_each_transaction_in_a_row_in_decision_order(
     assert read(consumer, 5) == [b"a-00", b"a-01", b"a-10", b"b-00", b"b-20"]
     assert nothing_more(consumer, 0.1)
     assert consumer.stats()["passed_records"] == 1
+
+
+def test_decisions_that_are_not_due_here_drop_nothing_of_what_is_being_delivered(
+    written: Transactions, serial: MakeConsumer
+) -> None:
+    consumer = serial(0, 1)
+    first = across(written, b"a", 2, 1)
+    mark(written, first, 0, 1)
+    assert read(consumer, 1) == [b"a-00"]
+    mark(written, across(written, b"b", 0, 0, 1), 2)
+    time.sleep(FETCH_EVERY_S)  # It reads on, and finds that the second decision is not due.
+    assert read(consumer, 2) == [b"a-01", b"a-10"]
 
 
 def test_other_groups_are_passed_over_and_counted(

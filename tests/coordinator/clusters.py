@@ -156,9 +156,9 @@ def cluster_of(log: Log) -> Iterator[Cluster]:
             node.kill()
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
     """Waits until something holds, for a bounded time."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.005)

@@ -384,10 +384,16 @@ class Coordinator:
                 flying = self.late.popleft()
                 self.journal.append(flying.entry, flying.meant)
 
-    def finish(self, begin: int, gone: tuple[TopicPartition, ...] = ()) -> None:
-        """Reports the markers of a decided transaction as written, or their partitions as gone."""
+    def finish(
+        self,
+        begin: int,
+        gone: tuple[TopicPartition, ...] = (),
+        pointers: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Reports the markers of a decided transaction as written, or their partitions as gone, and
+        where its pointers are."""
         del self.markers[begin]
-        self.tenure.written(begin, gone)
+        self.tenure.written(begin, gone, pointers)
 
     def finish_late(self, begin: int, *, gone: bool) -> None:
         """Reports the late markers of a transaction as written, or that no topic has the name."""
@@ -631,6 +637,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         "claims": [*shard.claims.rows()],
         "bindings": dict(shard.bindings),
         "subscriptions": list(shard.queues.subscriptions.rows()),
+        "staircases": list(shard.staircases.rows()),
         "modes": shard.modes.rows(),
         "places": (dict(shard.places.last), shard.places.rows(), len(shard.places.unplaced)),
     }

@@ -10,6 +10,7 @@ from logtx.coordinator.runtime import appender
 from logtx.journal.logs.interface import Log
 from logtx.journal.reader import find_fates, journal_partition_of
 
+from ..parameters import SLOW_KAFKA
 from .clusters import PARTITIONS, Cluster, Committer, cluster_of
 
 
@@ -21,6 +22,7 @@ def cluster(own_log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.parametrize("transport", ["memory", "mock", SLOW_KAFKA], indirect=True)
 def test_a_committing_client_loses_nothing(cluster: Cluster, unique: Callable[[str], str]) -> None:
     group, topic = unique("group"), unique("topic")
     cluster.log.create_topic(topic, partitions=1)

@@ -118,6 +118,8 @@ class World:
         self._parts: dict[TxId, int] = {}
         """Number of the latest part of each transaction that has any."""
         self._written: dict[TxId, dict[TopicPartition, dict[int, tuple[int, int, int]]]] = {}
+        self._pointers: dict[TxId, dict[TopicPartition, int]] = {}
+        """Where the pointers of each transaction are, by sidecar partition."""
         self.coordinator = self.take_over("host-1:7070")
 
     def take_over(self, name: str) -> Coordinator:
@@ -253,7 +255,7 @@ class World:
 
     def finish(self, txid: TxId, *gone: TopicPartition) -> None:
         """All markers of a transaction are acknowledged, or their partitions gone."""
-        self.coordinator.finish(txid.offset, gone)
+        self.coordinator.finish(txid.offset, gone, self._pointers.get(txid))
         self.coordinator.ack()
 
     # ---- data partitions
@@ -330,6 +332,7 @@ class World:
             aside = asides.get(partition)
             offset = self._put_marker(event, transaction, named, points_to=aside)
             if aside is not None:
+                self._pointers.setdefault(transaction.txid, {})[aside.key] = offset
                 self._put_marker(event, transaction, aside, pointer=offset)
 
     def _put_marker(

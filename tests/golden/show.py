@@ -179,6 +179,9 @@ def state(shard: Shard) -> Iterator[str]:
     for row in shard.claims.rows():
         claimed = " ".join(map(name, row.partitions))
         yield f"claim {row.number} of group {row.group} by {row.claimant}: {claimed}"
+    for row in shard.staircases.rows():
+        steps = ", ".join(f"up to {step.pointer} from {step.first} on" for step in row)
+        yield f"pointers of {name(row[0].sidecar)} need {steps}"
     for each in shard.queues.subscriptions.rows():
         if each.deleted or each.pending:
             yield f"subscription {each.group} ({each.kind}) {name(each.partition.key)}"

@@ -9,13 +9,17 @@ from typing import Final
 
 import pytest
 
+from ..parameters import slow
 from ..simulation.registry import DOCS, described_in_docs
 from .producer import run
 from .producer_checkers import CHECKERS, judge
 from .producer_mutations import MUTATIONS
 from .taken_back import Mutation
 
-SEEDS: Final = range(100)
+SEEDS: Final = 40
+"""Each run of the tests has these."""
+MANY: Final = 100
+"""What `make test-all` runs."""
 TRIES: Final = range(60)
 """Seeds that a mutation may need beside its own, if threads hide it there."""
 
@@ -29,8 +33,9 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_histories() -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", [range(SEEDS), *slow([range(SEEDS, MANY)])])
+def test_histories(seeds: range) -> None:
+    for seed in seeds:
         found = judge(seed)
         if found:
             trace = "\n".join(run(seed).lines)

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     """Searches; returns 1 if an invariant was broken or a mutation was not noticed, else 0."""
     parser = argparse.ArgumentParser(prog="make search ARGS=", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="one scenario or mutation")
-    parser.add_argument("--reduced", action="store_true", help="what `make test` visits")
+    parser.add_argument("--reduced", action="store_true", help="the form that tests visit")
     parser.add_argument("--mutations", action="store_true", help="drop rules, one at a time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seconds", type=float, default=900, help="CPU time for each, at most")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from .explore import Move, Report, State, explore
@@ -9,19 +12,34 @@ from .mutations import MUTATIONS, Mutation, search
 from .scenarios import SEARCHES, Search
 
 STATES_MAX = 60_000
-LARGE = {"parts", "replaced", "questions"}
-"""Names of searches that take a quarter of the time of all."""
+LARGE = {
+    *("claims", "duel", "expiry", "fencing", "look-ups", "markers", "offsets", "parts"),
+    *("one partition", "questions", "and back", "replaced", "switch, replaced", "to places"),
+    *("too low", "adopted, in order", "adopted, replaced", "fences, switched", "fences, too low"),
+    *("queue: crashes", "queue: cumulative", "queue: repeated", "queue: slow"),
+    *("a sequence of the other", "aborts free all", "an end before the adoption"),
+    *("an end before the decision", "cumulative over deleted", "cumulative over pending"),
+    *("ends before fates", "placed beside refusals", "places below records", "places fall"),
+    *("redone in order of BEGIN", "replaced owners are believed", "void decisions adopted"),
+}
+"""Names of searches, and of dropped rules, that take more than a second or two. Each kind of world
+has others, which every run of the tests visits."""
+
+
+def parameters(some: Iterable[Search | Mutation]) -> list[Any]:
+    """Returns a parameter for each, of its name; the large ones are slow."""
+    named = [(each.full.name if isinstance(each, Search) else each.name, each) for each in some]
+    return [
+        pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in LARGE))
+        for name, each in named
+    ]
 
 
 def told(report: Report) -> str:
     return f"{report.world}: {report.violation}\n" + "\n".join(report.trace)
 
 
-@pytest.mark.parametrize(
-    "each",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each.full.name in LARGE)) for each in SEARCHES],
-    ids=lambda each: each.full.name,
-)
+@pytest.mark.parametrize("each", parameters(SEARCHES))
 def test_no_state_breaks_an_invariant(each: Search) -> None:
     report = explore(each.world(reduced=True), states_max=STATES_MAX)
     assert report.violation is None, told(report)
@@ -29,7 +47,7 @@ def test_no_state_breaks_an_invariant(each: Search) -> None:
     assert report.states > 100
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", parameters(MUTATIONS))
 def test_search_finds_what_a_dropped_rule_breaks(mutation: Mutation) -> None:
     report = search(mutation, states_max=STATES_MAX)
     assert report.violation is not None, f"{mutation.what}: not found in {report.states} states"
@@ -65,6 +83,11 @@ class Stairs:
 
     def tell_end(self, state: State) -> list[str]:  # noqa: ARG002
         return []
+
+
+def test_the_large_ones_are_there() -> None:
+    names = {each.full.name for each in SEARCHES} | {each.name for each in MUTATIONS}
+    assert names >= LARGE
 
 
 def test_every_state_is_visited_once() -> None:

@@ -61,6 +61,7 @@ from .placing import Modes, Placing
 from .queue_ends import QueueEnds
 from .schedule import Party
 from .setting import WALL_MS, Setting
+from .trimming import Trimmer
 
 # A history's log tells its end truthfully, and virtual time is not the clock's: no confirmation.
 loading.CONFIRM_S = 0.0
@@ -158,6 +159,13 @@ class Coordinator(Party):
         if self.setting.modes is not None and self.setting.journals > 1:
             draw = Random(self.process_nonce)  # Not of the others', which other histories share.
             self.later(EXCHANGE_MS[0], lambda: self._exchange(draw))
+        if self.setting.retains_sidecars:
+            draw = Random(self.process_nonce)
+            Trimmer(self.setting, self, draw, self._served, lambda: self.reads)
+
+    def _served(self, partition: int) -> Shard | None:
+        tenure = self.seats[partition].tenure
+        return None if tenure is None else tenure.shard
 
     def _exchange(self, draw: Random) -> None:
         """Lets its journals hand transactions over, and adopt, as `runtime/handing.py` does."""

@@ -7,6 +7,7 @@ find it torn, which is another matter (`torn.reset`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 from logtx.journal.control import TopicPartition
 from logtx.journal.txid import TxId
@@ -15,15 +16,14 @@ from .reference import Partition, Reading
 from .setting import Setting
 
 
-def retain(setting: Setting, needed: Mapping[TopicPartition, int]) -> None:
+def retain(setting: Setting, needed: Mapping[TopicPartition, int], draw: Random) -> None:
     """Deletes the start of some data partitions.
 
     Args:
         setting: of the world.
         needed: data partition → offset from which on some reader needs it.
+        draw: says how much of it.
     """
-    draw = setting.modes
-    assert draw is not None
     reading = Reading(setting.history)
     for key, upto in needed.items():
         start = setting.broker.data_starts.get(key, 0)
@@ -46,6 +46,14 @@ def whole_below(partition: Partition, reading: Reading, wanted: int) -> int:
             for offset, txid in partition.txids.items()
             if offset < start
             and not _is_over(reading, txid, ends.get(offset), last.get(txid, -1), start)
+        ]
+        # A reader that begins between a pointer and its copy delivers at the copy.
+        torn += [
+            offset
+            for m in partition.markers
+            if m.marker.is_pointer
+            and (offset := m.record.offset()) < start
+            and not _is_over(reading, m.txid, offset, last[m.txid], start)
         ]
         if not torn:
             return start

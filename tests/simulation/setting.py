@@ -58,6 +58,8 @@ class Setting:
     """What histories draw from in which topics are switched; None: all topics keep to markers."""
     sidecars: Random | None = None
     """What histories draw from in which transactions use sidecars; None: none does."""
+    retains_sidecars: bool = False
+    """Whether retention takes the start of topics with sidecars, and these are trimmed."""
     queues: Random | None = None
     """What histories draw from in which a topic is worked off as a queue; None: none is."""
     queue_is_failover: bool = False

@@ -1,4 +1,4 @@
-"""Checker of sidecars: what pointers say; it sees a `History` and nothing of the simulator."""
+"""Checker of sidecars: what pointers say, and what was trimmed; it sees a `History` alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from logtx.journal.control import TopicPartition
 from logtx.journal.sidecar import is_sidecar
+from logtx.journal.txid import TxId
 
 from .history import History
 from .reference import MarkerRecord, Partition, Reading, sidecar_key
@@ -16,6 +17,7 @@ def sidecars(history: History, reading: Reading) -> Iterator[str]:
     for key, partition in reading.partitions.items():
         if is_sidecar(key[0]):
             yield from _ends(reading, key, partition)
+            yield from _trimmed(history, reading, key)
             continue
         for marked in partition.markers:
             for what in _said(history, reading, key, marked):
@@ -64,3 +66,27 @@ def _ends(reading: Reading, key: TopicPartition, partition: Partition) -> Iterat
             yield f"{where} stands before its pointer"
         elif marked.marker.pointer not in {None, *(record.offset() for record in own)}:
             yield f"{where} names no pointer of it: {[r.offset() for r in own]}"
+
+
+def _trimmed(history: History, reading: Reading, key: TopicPartition) -> Iterator[str]:
+    """Yields what was trimmed, and named by a pointer that was still there, or was to come."""
+    trims = [trim for trim in history.data_trims if trim.partition == key]
+    main = next(k for k in reading.partitions if sidecar_key(k) == key)
+    firsts: dict[TxId, MarkerRecord] = {}
+    for marked in reading.partitions[main].markers:
+        if marked.marker.is_pointer:
+            firsts.setdefault(marked.txid, marked)
+    for found in (t for j in reading.journals for t in j.transactions.values()) if trims else ():
+        decision = found.decision
+        if decision is None or not decision.committed or not decision.writes.get(key):
+            continue
+        needed = min(r.first_offset for r in decision.writes[key])
+        for trim in trims:
+            starts = (
+                t.before for t in history.data_trims if t.partition == main and t.at < trim.at
+            )
+            pointer, start = firsts.get(found.txid), max(starts, default=0)
+            is_passed = pointer is not None and pointer.record.at < trim.at
+            is_passed = is_passed and pointer is not None and pointer.record.offset() < start
+            if trim.before > needed and not is_passed and key not in found.gone:
+                yield f"{key} was trimmed to {trim.before}, and {found.txid} needs {needed}"

@@ -10,8 +10,8 @@ from logtx.consumer.core import buffer, pointers
 from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
-from logtx.coordinator.core import lane, shard, snapshot
-from logtx.coordinator.core.lane import Job, Lane
+from logtx.coordinator.core import lane, shard, snapshot, trimming
+from logtx.coordinator.core.lane import Ending, Job, Lane
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.journal.control import Marker
 from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar
@@ -28,7 +28,8 @@ def marker_overtakes_its_pointer(patch: Patch) -> None:
     def early(self: MarkerLanes, lane: Lane) -> None:
         for job in [j for j in lane.queue if j.points_to is not None and j not in followed]:
             followed.add(job)
-            follow(self, job, None)
+            assert isinstance(job.part_of, Ending)
+            follow(self, job.part_of, job, None)
         send(self, lane)
 
     patch(MarkerLanes, "_send", early)
@@ -65,6 +66,19 @@ def snapshot_forgets_since(patch: Patch) -> None:
     """A snapshot has no `since`: the next owner marks the main partition, and points nowhere."""
     row = snapshot.SnapshotSince
     patch(snapshot, "SnapshotSince", lambda begin, _: row(begin, ()))
+
+
+@caught_by("sidecars", of="shell")
+def sidecars_are_trimmed_at_once(patch: Patch) -> None:
+    """What is trimmed does not wait for the end of what was begun before (trap 128)."""
+    patch(trimming._Checkpoint, "is_passed", lambda self, _: self.is_proved)
+
+
+@caught_by("sidecars", of="shell")
+def pointers_are_not_told(patch: Patch) -> None:
+    """The end of a commit does not tell its pointers: nothing is known to need sidecars."""
+    finish = shard.Shard.finish
+    patch(shard.Shard, "finish", lambda self, begin, gone, _=None: finish(self, begin, gone))
 
 
 @caught_by("exactly-once", of="consumer")

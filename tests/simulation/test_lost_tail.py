@@ -103,6 +103,7 @@ def test_hardly_anybody_who_knew_more_serves_on(worlds: list[UncleanElection]) -
     assert sum(world.noticed for world in worlds) > len(worlds) * 2 // 3
 
 
+@pytest.mark.slow
 def test_an_owner_that_believes_any_offset_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Tenure.end_told
 

@@ -72,6 +72,9 @@ HANG_MS: Final = 1_300
 """Timeout of the transaction that hangs while the others must go on."""
 SILENT_MS: Final = 1_500
 """How long no look-up of a topic is answered meanwhile; longer than a commit may take."""
+TRIMS_CHANCE: Final = 0.4
+"""Share of the histories with sidecars in which data is deleted that all have read, and sidecars
+are trimmed behind it."""
 RETENTION_CHANCE: Final = 0.4
 """Share of the histories with switches in which data is deleted that all have read."""
 ADOPTS_CHANCE: Final = 0.7
@@ -204,6 +207,7 @@ class World:
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
             modes=faults.modes if switches or in_places else None,
             sidecars=Random(-seed - 60) if sidecars else None,
+            retains_sidecars=sidecars and Random(-seed - 61).random() < TRIMS_CHANCE,
             queues=queue,
             queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
             queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,
@@ -237,9 +241,13 @@ class World:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
         self._operator: Operator | None = None
+        self._retention = self.setting.modes
         begin = self._start_readers if queue is None else self._start_queue
         if self.setting.modes is None:
             begin()
+            if self.setting.retains_sidecars:
+                self._retention = Random(-seed - 62)
+                scheduler.after(RETENTION_MS, self._retain)
         else:
             once = drawn < PLACED_QUEUES
             self._operator = Operator(self.setting, self.network, begin, once=once)
@@ -464,14 +472,14 @@ class World:
         if not self.setting.faults.on:
             return
         self.setting.scheduler.after(RETENTION_MS, self._retain)
-        assert self._operator is not None
-        if self._operator.is_before_readers:
+        assert self._retention is not None
+        if self._operator is not None and self._operator.is_before_readers:
             return
         needed = {
             key: min((k.needs(key) for k in self.consumers), default=0)
             for key in self.setting.output_keys
         }
-        retain(self.setting, needed)
+        retain(self.setting, needed, self._retention)
 
     def _read_temporary(self) -> None:
         """Begins to read the temporary topic, some time after it was created anew."""

@@ -90,7 +90,7 @@ def offsets(records: Sequence[FakeRecord]) -> list[int]:
     return [record.at for record in records]
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(ACTIONS, st.integers(0, 60), st.integers(1, 40), st.integers(1, 4))
 def test_deliveries_equal_the_naive_readers_from_any_start(
     actions: list[tuple[int, int, int]], start: int, batch: int, limit: int
@@ -134,7 +134,7 @@ def test_a_crash_after_every_record_loses_and_repeats_nothing(
     assert got == want
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(ACTIONS, st.integers(1, 40))
 def test_every_record_is_delivered_late_aborted_or_pending(
     actions: list[tuple[int, int, int]], batch: int

@@ -41,6 +41,7 @@ def kafka_log(logtx_kafka: ExistingKafka) -> Iterator[KafkaLog]:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_peak_memory_of_a_transaction_of_200_mb(
     kafka_log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

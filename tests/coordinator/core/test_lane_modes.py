@@ -401,7 +401,7 @@ def test_a_late_marker_goes_out_before_those_of_later_sequences(stage: Stage) ->
     assert stage.lanes.first(0, A0) == 1_001, "a place of a later sequence waits for it"
     while stage.sent:
         stage.answer()
-    assert done == [(1, ())]
+    assert done == [(1, (), {})]
 
 
 def test_a_late_marker_is_given_up_if_no_topic_has_the_name(stage: Stage) -> None:
@@ -416,7 +416,7 @@ def test_a_late_marker_is_given_up_if_no_topic_has_the_name(stage: Stage) -> Non
         stage.tell("a", None)
         stage.now_ms += lanes.LOOK_PAUSE_MS
         stage.wait()
-    assert done == [(1, (A0,))]
+    assert done == [(1, (A0,), {})]
 
 
 def test_the_first_marker_that_a_partition_lacks_may_be_behind_those_of_an_ended_tenure(

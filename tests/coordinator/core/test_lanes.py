@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -88,6 +89,8 @@ class Stage:
     sent: deque[_Sent] = field(default_factory=deque)
     looked_up: Counter[str] = field(default_factory=Counter)
     finished: dict[tuple[int, int], tuple[TopicPartition, ...]] = field(default_factory=dict)
+    pointers: dict[TopicPartition, int] = field(default_factory=dict)
+    """Sidecar partition → offset of the pointer, of the latest that is finished there."""
     renewed: int = 0
     wake_ms: int | None = None
 
@@ -118,9 +121,12 @@ class Stage:
         """Writes a transaction's markers."""
         journal = transaction.txid.partition
 
-        def finished(begin: int, gone: tuple[TopicPartition, ...]) -> None:
+        def finished(
+            begin: int, gone: tuple[TopicPartition, ...], pointers: Mapping[TopicPartition, int]
+        ) -> None:
             assert (journal, begin) not in self.finished, "finished once"
             self.finished[journal, begin] = gone
+            self.pointers.update(pointers)
 
         self.lanes.write(transaction, 0, lambda: 0, finished, may_mark)
 

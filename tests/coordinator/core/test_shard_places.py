@@ -24,6 +24,7 @@ from logtx.journal.modes import Mode, ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.records.types import PrepareCommit, Snapshot
 
+from ...parameters import slow
 from ..harness import Coordinator, Journal
 from .test_shard_checkers import Checker
 from .test_shard_stateful import CONFIG, WEIGHTS, World, pick, run_seed
@@ -235,7 +236,7 @@ def played(seed: int, steps: int = 80) -> PlacedWorld:
     return world
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_history_of_seed(seed: int) -> None:
     run_seed(seed, make=PlacedWorld, weights_of=PLACED_WEIGHTS)
 
@@ -247,7 +248,7 @@ def test_histories_of_many_seeds() -> None:
         run_seed(seed, 120, make=PlacedWorld, weights_of=PLACED_WEIGHTS)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(20), *slow(range(20, 40))])
 def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
     entries = played(seed).journal.entries
     truth = known(replica(entries).shard)
@@ -258,7 +259,7 @@ def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
         assert known(replica(entries, start).shard) == truth
 
 
-@pytest.mark.parametrize("seed", range(100, 116))
+@pytest.mark.parametrize("seed", [*range(100, 105), *slow(range(105, 116))])
 def test_every_prefix_of_the_journal_is_a_safe_state(seed: int) -> None:
     world = played(seed, steps=50)
     for cut in range(1, world.journal.end + 1):

@@ -521,7 +521,7 @@ def run_seed(
 
 
 QUICK: Final = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -531,7 +531,7 @@ def test_random_histories() -> None:
     run_state_machine_as_test(ShardMachine, settings=QUICK)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_history_of_seed(seed: int) -> None:
     run_seed(seed)
 

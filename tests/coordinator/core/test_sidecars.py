@@ -16,7 +16,13 @@ from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_co
 from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTopicError
 from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.records.codec import decode_entry, encode_entry
-from logtx.journal.records.types import DataPartition, PrepareCommit, Snapshot
+from logtx.journal.records.types import (
+    Committed,
+    DataPartition,
+    PointerStep,
+    PrepareCommit,
+    Snapshot,
+)
 
 from ..harness import dump
 from .test_lanes import Stage as LaneStage
@@ -72,6 +78,7 @@ def test_a_pointer_goes_first_and_the_sidecars_marker_names_its_offset() -> None
     assert (pointer.topic_id, pointer.sidecar_id) == ("", "id-side")
     stage.answer(offset=77)
     assert not stage.finished
+    assert stage.pointers == {}, "it is told with the end"
     assert stage.in_flight() == [(0, SIDE0)]
     ended = stage.headers()
     assert not ended.is_pointer
@@ -79,6 +86,7 @@ def test_a_pointer_goes_first_and_the_sidecars_marker_names_its_offset() -> None
     assert (ended.topic_id, ended.sidecar_id) == ("id-side", "")
     stage.answer()
     assert stage.finished == {(0, 0): ()}
+    assert stage.pointers == {SIDE0: 77}
 
 
 def test_one_pointer_is_the_end_of_what_lies_in_both() -> None:
@@ -128,15 +136,42 @@ def test_a_topic_that_is_gone_leaves_the_marker_of_its_sidecar() -> None:
     assert stage.headers().pointer is None, "there is none"
     stage.answer()
     assert stage.finished == {(0, 0): (A0,)}
+    assert stage.pointers == {}
 
 
-def test_a_pointer_whose_offset_is_not_told_is_written_once() -> None:
+def test_a_pointer_whose_offset_is_not_told_is_written_again_before_what_follows() -> None:
+    stage = Stage()
+    for begin in range(3):
+        stage.write(pointed(begin, SIDE0))
+    assert stage.in_flight() == [(0, A0), (1, A0), (2, A0)]
+    stage.answer(offset=None)
+    assert stage.in_flight() == [(1, A0), (2, A0), (0, A0)]
+    first = pointed(0, SIDE0).commit_sequence
+    assert stage.lanes.first(0, A0) == first, "nothing of a later sequence is placed before it"
+    stage.answer(offset=8)
+    stage.answer(offset=9)
+    stage.answer(offset=10)
+    while stage.sent:
+        stage.answer()
+    assert stage.finished == {(0, begin): () for begin in range(3)}
+    assert stage.pointers == {SIDE0: 10}
+
+
+def test_a_lost_copy_of_such_a_pointer_goes_out_once_more() -> None:
     stage = Stage()
     stage.write(pointed(0, SIDE0))
+    stage.write(pointed(1, SIDE0))
     stage.answer(offset=None)
-    assert stage.headers().pointer is None
-    stage.answer()
-    assert stage.finished == {(0, 0): ()}
+    stage.answer(Failure.REFUSED)
+    stage.answer(Failure.STOPPED)
+    assert not stage.sent
+    stage.wait()
+    order = []
+    while stage.sent:
+        order.append((stage.sent[0].job.txid.offset, stage.answer(offset=20 + len(order))))
+        stage.wait()
+    assert [begin for begin, key in order if key == A0] == [1, 0]
+    assert stage.finished == {(0, 0): (), (0, 1): ()}
 
 
 def test_who_lost_the_journal_leaves_the_sidecars_marker_to_the_next_owner() -> None:
@@ -179,6 +214,16 @@ class Commits(Parts):
     def transaction(self) -> TransactionMetadata:
         """The transaction whose markers go out."""
         return self.coordinator.markers[self.txid.offset].transaction
+
+    def restored(self) -> Replica:
+        """Takes a snapshot. Returns a standby that begins at it."""
+        first = self.snapshot()
+        replica = Replica(self.coordinator.shard.partition, self.coordinator.config, first)
+        for offset, entry in enumerate(self.journal.entries):
+            if offset >= first:
+                replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+        replica.read_decisions()
+        return replica
 
     @property
     def decision(self) -> PrepareCommit:
@@ -238,16 +283,55 @@ def test_the_next_owner_says_the_same(stage: Commits) -> None:
 
 def test_trap_91_a_snapshot_keeps_what_a_decision_said(stage: Commits) -> None:
     stage.end({SIDE0: wrote(0)}, ends={A0: 41})
-    first = stage.snapshot()
+    replica = stage.restored()
     assert {encode_entry(chunk)[0] for chunk in stage.records(Snapshot)} == {8}
-    replica = Replica(stage.coordinator.shard.partition, stage.coordinator.config, first)
-    for offset, entry in enumerate(stage.journal.entries):
-        if offset >= first:
-            replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
-    replica.read_decisions()
-    assert replica.shard is not None
     [transaction] = replica.shard.transactions
     assert transaction.since == {SIDE0: 41}
+
+
+def test_the_end_of_a_commit_tells_what_its_pointers_need(stage: Commits) -> None:
+    writes = {SIDE0: (BranchRange(0, 7, 9, 2), BranchRange(3, 4, 8, 2)), SIDE1: wrote(0), A0: ()}
+    assert is_committing(stage.end(writes, ends={A0: 41, A1: 3}))
+    begin, shard = stage.txid.offset, stage.coordinator.shard
+    assert shard.staircases.needed(SIDE0, 0) is None
+    stage.coordinator.finish(begin, pointers={SIDE0: 43, SIDE1: 5})
+    stage.coordinator.ack()
+    [finished] = stage.records(Committed)
+    steps = PointerStep(SIDE0, 43, 4), PointerStep(SIDE1, 5, wrote(0)[0].first_offset)
+    assert finished.record == Committed(begin=begin, pointers=steps)
+    assert encode_entry(finished)[0] == 10
+    for known in (shard, stage.journal.load(stage.coordinator.config), stage.restored().shard):
+        assert known.staircases.needed(SIDE0, 43) == steps[0]
+        assert known.staircases.needed(SIDE0, 44) is None
+        assert known.staircases.needed(SIDE1, 0) == steps[1]
+    assert {encode_entry(chunk)[0] for chunk in stage.records(Snapshot)} == {10}
+
+
+def test_what_ends_without_a_pointer_is_written_as_before(stage: Commits) -> None:
+    assert is_committing(stage.end({SIDE0: wrote(0)}, ends={A0: 41}))
+    stage.coordinator.finish(stage.txid.offset, (A0,))
+    stage.coordinator.ack()
+    [finished] = stage.records(Committed)
+    assert encode_entry(finished)[0] == 2
+    assert stage.coordinator.shard.staircases.needed(SIDE0, 0) is None
+
+
+def test_an_aborted_transaction_needs_nothing(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)}, commands.Action.ABORT)
+    stage.coordinator.finish(stage.txid.offset)
+    stage.coordinator.ack()
+    assert stage.coordinator.shard.staircases.needed(SIDE0, 0) is None
+
+
+def test_a_snapshot_of_many_steps_has_several_chunks(
+    stage: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.core.snapshot.CHUNK_BYTES", 700)
+    steps = [PointerStep(("a._txnlog", p), n, n) for p in range(5) for n in range(9)]
+    stage.coordinator.shard.staircases.replay(steps)
+    restored = stage.restored().shard
+    assert [*restored.staircases.rows()] == [*stage.coordinator.shard.staircases.rows()]
+    assert len(stage.records(Snapshot)) > 3
 
 
 def test_a_main_topic_that_does_not_exist_is_told(stage: Commits) -> None:

@@ -20,6 +20,7 @@ from logtx.journal.position import Position
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import Claim, Entry, Owner, PrepareAbort, Snapshot
 
+from ...parameters import slow
 from ..harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
 from .test_shard_stateful import WEIGHTS, World
 
@@ -98,7 +99,7 @@ def counting(entries: list[Entry]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(30), *slow(range(30, 60))])
 def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
     entries = history(seed)
     truth = known(replica(entries).shard)
@@ -110,7 +111,7 @@ def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
         assert known(replica(entries, start).shard) == truth
 
 
-@pytest.mark.parametrize("seed", range(60, 80))
+@pytest.mark.parametrize("seed", [*range(60, 68), *slow(range(68, 80))])
 def test_a_torn_snapshot_never_counts(seed: int) -> None:
     """Its owner died between two chunks, had a surprise, or was replaced: trap 9."""
     entries = history(seed)

@@ -23,7 +23,7 @@ from logtx.journal.errors import ConfigError, LogtxError, NotSupportedError, err
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.places import PartitionId
 from logtx.journal.position import Passed, Place, Position
-from logtx.journal.records.types import AbortReason, OffsetStep
+from logtx.journal.records.types import AbortReason, OffsetStep, PointerStep
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
@@ -195,6 +195,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         rule=st.sampled_from(["*", "orders.*"]),
         mode=st.sampled_from([None, Mode.MARKERS]),
     ),
+    commands.DescribeSidecars: st.builds(
+        commands.DescribeSidecars, main_starts=st.dictionaries(PARTITION, LONG, max_size=5)
+    ),
     commands.OpenSidecars: st.builds(
         commands.OpenSidecars, topics=st.lists(NAME, max_size=3).map(tuple)
     ),
@@ -291,6 +294,15 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     commands.Keys: st.builds(commands.Keys, st.lists(KEY, max_size=3).map(tuple), st.booleans()),
     commands.TopicModes: st.builds(
         commands.TopicModes, st.lists(MODE_INFO, max_size=3).map(tuple), st.booleans()
+    ),
+    commands.SidecarNeeds: st.builds(
+        commands.SidecarNeeds,
+        hw=LONG,
+        end=LONG,
+        incarnation=LONG,
+        steps=PARTITIONS.flatmap(
+            lambda keys: st.tuples(*(st.builds(PointerStep, st.just(k), LONG, LONG) for k in keys))
+        ),
     ),
     commands.Attached: st.builds(commands.Attached, LEASES),
     commands.Leases: st.builds(commands.Leases, LEASES),

@@ -67,7 +67,7 @@ class Stage:
         """Writes a transaction's markers."""
         self.writer.lanes.write(transaction, 0, lambda: 0, self._done)
 
-    def _done(self, begin: int, gone: Gone) -> None:
+    def _done(self, begin: int, gone: Gone, _pointers: Mapping[TopicPartition, int]) -> None:
         assert begin not in self.finished
         self.finished[begin] = gone
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -27,9 +28,11 @@ from logtx.coordinator.protocol.commands import Outcome, Reply
 from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram, PlaceClock
 from logtx.coordinator.server import metrics, streams
+from logtx.coordinator.server.trimming import SidecarConfig
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.coordinator.store.opening import MetadataConfig
 from logtx.journal.errors import (
+    BrokerError,
     ConfigError,
     CoordinatorBusyError,
     NotCoordinatorError,
@@ -43,6 +46,8 @@ from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.types import AbortReason
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
+
+from ..clusters import until
 
 TIMEOUT_S = 15.0
 ASKED_FOR = {"transaction.begin.ahead": False}
@@ -274,6 +279,41 @@ def test_the_metadata_store_is_counted(memory_log: MemoryLog, port: int) -> None
         lag = {"partition": str(txn.txid.partition)}
         assert value(series, "metadata_projection_lag_records", **lag) >= 0
         open_.abort()
+
+
+def test_what_sidecars_hold_and_what_was_trimmed(
+    memory_log: MemoryLog, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = MemoryLog.delete_records
+
+    def refuse(self: MemoryLog, topic: str, partition: int, *rest: Any, **named: Any) -> None:
+        if partition == 1:
+            raise BrokerError("not authorized")
+        delete(self, topic, partition, *rest, **named)
+
+    monkeypatch.setattr(MemoryLog, "delete_records", refuse)
+    memory_log.create_topic("aside", partitions=2)
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        journal_partitions=2,
+        metrics_listen=f"127.0.0.1:{port}",
+        sidecars=SidecarConfig(trim_delay_ms=200),
+    )
+    settings = {"bootstrap.servers": memory_log.bootstrap_servers, **ASKED_FOR}
+    with EmbeddedCoordinator(config), logtx.Producer(settings) as producer:
+        txn = producer.begin_transaction(sidecar=True)
+        for partition in range(2):
+            txn.produce("aside", b"x", partition=partition)
+        producer.flush(TIMEOUT_S)
+        until(lambda: value(scrape(port), "sidecar_held_seconds") > 0.1)
+        assert value(scrape(port), "sidecar_offsets", topic="aside._txnlog") == 2
+        txn.abort()
+        until(lambda: value(scrape(port), "sidecar_trims_failed_total") == 1)
+        until(lambda: value(scrape(port), "sidecar_offsets") == 2)
+        series = scrape(port)
+        assert value(series, "sidecar_trimmed_offsets_total") == 2
+        assert value(series, "sidecar_held_seconds") == 0
 
 
 @pytest.mark.usefixtures("coordinator")

@@ -25,7 +25,8 @@ Started = Callable[..., Any]
 CONNECTED = [
     "audit", "coordinator", "demo", "export", "group delete", "group history", "group list",
     "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
-    "keys list", "metadata check", "metadata horizon", "metadata status", "topics describe",
+    "keys list", "metadata check", "metadata horizon", "metadata status", "sidecar list",
+    "sidecar trim", "topics describe",
     "topics list", "topics remove-rule", "topics set-mode", "txn abort", "txn describe",
     "txn list", "txn show", "txn watch",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
 from logtx.coordinator.server.retention import RetentionConfig
+from logtx.coordinator.server.trimming import SidecarConfig
 from logtx.coordinator.store.opening import MetadataConfig
 from logtx.integration.cli import checkout
 from logtx.integration.cli import main as cli
@@ -171,6 +172,7 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
         "limits": ShardConfig(session_grace_ms=9),
         "housekeeping": HousekeepingConfig(),
         "retention": RetentionConfig(),
+        "sidecars": SidecarConfig(),
         "metadata": MetadataConfig(),
     }
 
@@ -208,6 +210,8 @@ def test_a_coordinators_limits(
     assert seen[0].retention == RetentionConfig(warn_share=0.5, abort_share=0.6)
     assert run_main(monkeypatch, *start, "--retention-abort-share", "0.4") == 1
     assert "the warning comes first" in capsys.readouterr().err
+    assert run_main(monkeypatch, *start, "--sidecar-trim-delay-ms", "-1") == 0
+    assert seen[-1].sidecars == SidecarConfig(trim_delay_ms=-1)
 
 
 def test_demo_and_chaos_are_commands_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

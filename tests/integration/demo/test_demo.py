@@ -35,6 +35,7 @@ def flights() -> list[Flight]:
 # ---- the file -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # reads all of its 336,776 flights
 def test_the_file_is_what_the_documentation_says() -> None:
     total = cancelled = without_tail_number = 0
     names: set[tuple[Any, ...]] = set()

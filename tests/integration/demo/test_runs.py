@@ -31,6 +31,8 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
 
 FLIGHTS = 20_000
+FEW = 500
+"""Too few for any kill."""
 
 
 def demo_command(directory: Path, *arguments: str) -> list[str]:
@@ -73,6 +75,17 @@ class Shown:
 
 
 @pytest.mark.kafka
+@pytest.mark.timeout(180)
+def test_a_short_run_without_kills(tmp_path: Path) -> None:
+    shown = Shown(tmp_path, "--flights", str(FEW))
+    assert shown.figure("flights") == FEW
+    assert shown.figure("ledger entries") == 2 * FEW
+    assert shown.figure("in transactions") == shown.figure("transactions committed") > 0
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
     shown = Shown(tmp_path, "--flights", str(FLIGHTS))
@@ -123,9 +136,8 @@ def test_three_coordinators_survive_kills_and_zombies(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         demo = subprocess.Popen(demo_command(tmp_path), stdout=out, stderr=out)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from logtx.integration.inspect.checks import Audit, Report
 from logtx.integration.inspect.groups import Group
 from logtx.journal.control import (
     BranchRange,
+    DataControl,
     Marker,
     ModeRecord,
+    encode_data_control,
     encode_marker,
     encode_mode_record,
 )
 from logtx.journal.places import GONE, PartitionId
 from logtx.journal.records.scan import JournalPart, SeenAdoption, SeenTransaction
-from logtx.journal.records.types import DataPartition, PartitionWrites
+from logtx.journal.records.types import DataPartition, PartitionWrites, PointerStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -213,3 +217,98 @@ def test_a_mode_record_is_of_no_transaction(blank: int) -> None:
     report = audited(committed(placed=True), group(3), turned)
     assert report.clean is bool(blank)
     assert (report.markers, report.records) == (0, 3)
+
+
+# ---- sidecars -----------------------------------------------------------------------------------
+
+MAIN, SIDE = ("p", 0), ("p._txnlog", 0)
+ASIDE = (BranchRange(0, 5, 8, 3), BranchRange(7, 4, 4, 1))
+
+
+def pointed(*, committed: bool = True, pointer: int | None = 20) -> SeenTransaction:
+    writes = (
+        PartitionWrites(DataPartition(*SIDE), ASIDE),
+        PartitionWrites(DataPartition(*MAIN), ()),
+    )
+    steps = () if pointer is None else (PointerStep(SIDE, pointer, 4),)
+    return SeenTransaction(
+        txid=TXID,
+        state=State.COMMITTED if committed else State.ABORTED,
+        partitions={MAIN, SIDE} if committed else {SIDE},
+        commit_sequence=12,
+        writes=writes if committed else (),
+        since={SIDE: 17} if committed else {},
+        pointers=steps if committed else (),
+    )
+
+
+def ends_at(key: tuple[str, int], offset: int, **said: Any) -> Group:
+    fields: dict[str, Any] = {"committed": True, "commit_sequence": 12, "hw": 0, "epoch": 0, **said}
+    control = encode_marker(Marker(**fields))
+    return Group(*key, TXID.to_bytes(), control, 1, offset, offset, 1)
+
+
+def audited_aside(
+    seen: SeenTransaction, *groups: Group, starts: tuple[int, int] | tuple[int] = (0, 0)
+) -> set[tuple[str, str]]:
+    begins = dict(zip((MAIN, SIDE), starts, strict=False))
+    part = JournalPart(0, 0, {TXID.offset: seen})
+    audit = Audit(finished_before={TXID: seen}, parts=[part], starts=begins, now_ms=0)
+    for key in begins:
+        audit.feed(each for each in groups if each[:2] == key)
+        audit.check([key])
+    return set(audit.finish({}).counts)
+
+
+OF_SIDE = (
+    Group(*SIDE, TXID.to_bytes(), b"", 3, 5, 8, 0),
+    Group(*SIDE, TXID.to_bytes(), encode_data_control(DataControl(branch=7)), 1, 4, 4, 0),
+)
+SIDE_ENDS = ends_at(SIDE, 9, branches=ASIDE, pointer=20)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "offset", "starts", "found"),
+    [
+        ({"sidecar": ASIDE, "since": 17}, 20, (0, 0), set()),
+        ({"sidecar": ASIDE[::-1], "since": 17}, 20, (17, 4), set()),
+        ({"sidecar": ASIDE[:1], "since": 17}, 20, (0, 0), {("violation", "pointer_decision")}),
+        ({}, 20, (0, 0), {("violation", "pointer_decision")}),
+        ({"sidecar": ASIDE, "since": 16}, 20, (0, 0), {("violation", "pointer_decision")}),
+        ({"sidecar": ASIDE, "since": 17}, 21, (0, 0), {("violation", "pointer_place")}),
+        ({"sidecar": ASIDE, "since": 17}, 21, (21, 0), set()),
+        ({"sidecar": ASIDE, "since": 17}, 20, (0,), {("violation", "pointer_records")}),
+    ],
+)
+def test_what_a_pointer_says_is_what_was_decided_and_is_there(
+    pointer: dict[str, Any],
+    offset: int,
+    starts: tuple[int, int],
+    found: set[tuple[str, str]],
+) -> None:
+    said = audited_aside(
+        pointed(), *OF_SIDE, SIDE_ENDS, ends_at(MAIN, offset, **pointer), starts=starts
+    )
+    assert said == found
+
+
+@pytest.mark.parametrize(("main_start", "severity"), [(17, "violation"), (18, "unverifiable")])
+def test_what_was_trimmed_though_a_pointer_names_it_is_told(main_start: int, severity: str) -> None:
+    pointer = ends_at(MAIN, 20, sidecar=ASIDE, since=17)
+    found = audited_aside(pointed(), SIDE_ENDS, pointer, starts=(main_start, 9))
+    assert (severity, "pointer_records") in found
+    assert found - {("unverifiable", "record_counts")} == {(severity, "pointer_records")}
+
+
+def test_what_a_sidecar_lacks_is_told_at_its_own_marker() -> None:
+    pointer = ends_at(MAIN, 20, sidecar=ASIDE, since=17)
+    found = audited_aside(pointed(), OF_SIDE[0], SIDE_ENDS, pointer)
+    assert found == {("violation", "record_counts")}
+
+
+def test_an_abort_leaves_no_marker_where_nothing_was_written() -> None:
+    aborted = pointed(committed=False)
+    ended = ends_at(SIDE, 9, committed=False)
+    assert audited_aside(aborted, *OF_SIDE, ended) == set()
+    found = audited_aside(aborted, *OF_SIDE, ended, ends_at(MAIN, 3, committed=False))
+    assert found == {("violation", "aborted_in_main")}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.errors import (
     BrokerNotRunningError,
     BrokerStartError,
@@ -93,7 +93,7 @@ def test_all_errors_are_in_one_tree() -> None:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
-    kafka = LocalKafka(tmp_path / "data")
+    kafka = LocalKafka(tmp_path / "data", java_options=QUICK_TO_START)
     kafka.start()
     yield kafka
     kafka.stop()
@@ -138,7 +138,7 @@ def test_orderly_stop_and_restart_keep_data_and_address(own_kafka: LocalKafka) -
     assert "App info kafka.server for 1 unregistered" in own_kafka.log_path.read_text()
     own_kafka.stop()  # again: nothing to do
 
-    again = LocalKafka(own_kafka.data_dir)
+    again = LocalKafka(own_kafka.data_dir, java_options=QUICK_TO_START)
     with again:
         assert again.bootstrap_servers == address
         again.start()  # running: nothing to do
@@ -147,6 +147,7 @@ def test_orderly_stop_and_restart_keep_data_and_address(own_kafka: LocalKafka) -
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_kill_and_start_again(own_kafka: LocalKafka) -> None:
     address, pid = own_kafka.bootstrap_servers, own_kafka.pid
     create_topic(address, "orders")

@@ -199,6 +199,7 @@ def offsets_of(producer: Producer, count: int = 1) -> list[int]:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_one_of_three_is_killed_and_comes_back(three: LocalCluster) -> None:
     leader = three.broker(topic_of_one_partition(three))

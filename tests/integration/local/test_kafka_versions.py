@@ -24,6 +24,7 @@ def test_the_newest_known_version_is_the_one_in_use() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.parametrize("version", LOCKS)
 def test_a_transaction_with_its_input_offsets(tmp_path: Path, version: str) -> None:
     jars = ensure_jars(lock=LOCKS[version])

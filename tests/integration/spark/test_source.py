@@ -14,6 +14,7 @@ import pytest
 import logtx
 from logtx.integration.spark.versions import find
 from logtx.integration.testing import Cluster
+from logtx.journal.sidecar import in_sidecar
 
 from ...waiting import eventually
 from .conftest import committed
@@ -42,17 +43,19 @@ def source(spark: Any, logtx_cluster: Cluster) -> Callable[..., Any]:
     return make
 
 
-def write(cluster: Cluster, topic: str, numbers: range, *, abort: bool = False) -> Any:
+def write(
+    cluster: Cluster, topic: str, numbers: range, *, abort: bool = False, sidecar: bool = False
+) -> Any:
     """A transaction over both partitions; returns when its markers are there."""
     before = sum(cluster.log.end_offset(topic, p) for p in (0, 1))
-    txn = cluster.producer().begin_transaction()
+    txn = cluster.producer().begin_transaction(sidecar=sidecar)
     for n in numbers:
         headers = [("n", b"%d" % n)]
         txn.produce(
             topic, b"%d" % n, b"k", headers=headers, partition=n % 2, timestamp=STAMP_MS + n
         )
     outcome = txn.abort() if abort else txn.commit()
-    end = before + len(numbers) + 2
+    end = before + (0 if sidecar else len(numbers)) + (0 if sidecar and abort else 2)
     eventually(lambda: sum(cluster.log.end_offset(topic, p) for p in (0, 1)) == end)
     return outcome
 
@@ -80,6 +83,52 @@ def test_a_batch_has_kafkas_columns_and_ours(source: Any, logtx_cluster: Cluster
     everything = source(topic, isolation_level="read_uncommitted", minPartitions="5")
     assert everything.rdd.getNumPartitions() >= 5
     assert Counter(int(r.value) for r in everything.collect()) == Counter(range(30))
+
+
+def test_records_of_sidecars_come_in_their_place(source: Any, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(2)
+    write(logtx_cluster, topic, range(10))
+    aside = write(logtx_cluster, topic, range(10, 20), sidecar=True)
+    write(logtx_cluster, topic, range(20, 30), sidecar=True, abort=True)
+    write(logtx_cluster, topic, range(30, 40))
+    frame = source(topic, includeHeaders="true", minPartitions="5")
+    assert frame.rdd.getNumPartitions() >= 5
+    rows = frame.collect()
+    for partition in (0, 1):
+        mine = [int(row.value) for row in rows if row.partition == partition]
+        assert mine == [n for n in (*range(20), *range(30, 40)) if n % 2 == partition]
+    [row] = [row for row in rows if bytes(row.value) == b"13"]
+    assert (row.topic, row.partition, in_sidecar(row.offset)) == (topic, 1, 1)
+    assert (row.txid, row.commit_sequence) == (str(aside.txid), aside.commit_sequence)
+    assert (bytes(row.key), row.timestampType) == (b"k", 0)
+    assert round(row.timestamp.timestamp() * 1_000) == STAMP_MS + 13
+    assert [(h.key, bytes(h.value)) for h in row.headers] == [("n", b"13")]
+
+
+@pytest.mark.slow
+def test_a_stream_of_a_topic_with_a_sidecar(
+    source: Any, sink: Any, spark: Any, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = logtx_cluster.topic(2)
+    found: list[list[int]] = []
+
+    def run() -> None:
+        frame = source(topic, stream=True, startingOffsets="earliest")
+        query = (
+            frame.writeStream.foreachBatch(
+                lambda batch, _: found.append([int(r.value) for r in batch.collect()])
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    for first in (0, 300):
+        values = spark.range(first, first + 300).selectExpr("string(id) value")
+        sink(values, topic=topic, sidecar="true").save()
+        run()
+    assert [sorted(batch) for batch in found if batch] == [[*range(300)], [*range(300, 600)]]
 
 
 @pytest.mark.slow

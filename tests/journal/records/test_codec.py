@@ -54,6 +54,7 @@ from logtx.journal.records.types import (
     OffsetStep,
     Owner,
     PartitionWrites,
+    PointerStep,
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
@@ -493,6 +494,22 @@ SAMPLES_V9: dict[str, JournalRecord] = {
 }
 """Records that speak of subscriptions."""
 SUBSCRIPTIONS = (SnapshotSubscription("g", SubscriptionKind.SHARED, F1, (), ()),)
+POINTERS = (
+    PointerStep(("delays._txnlog", 0), 41, 2**40),
+    PointerStep(("delays._txnlog", 3), 0, 0),
+    PointerStep(("delays._txnlog", 3), 2**40, 7),
+    PointerStep(("fares._txnlog", 1), 17, 3),
+)
+SAMPLES_V10: dict[str, JournalRecord] = {
+    "committed_with_pointers": Committed(begin=17042, pointers=POINTERS),
+    "committed_with_pointers_gone": Committed(
+        begin=17042, gone=(("fares", 1),), pointers=POINTERS[:1]
+    ),
+    "snapshot_with_pointers": chunk(
+        first=17042, index=0, last=True, subscriptions=SUBSCRIPTIONS, pointers=POINTERS
+    ),
+}
+"""What speaks of pointers that were written. All others are written as before."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -503,6 +520,7 @@ GOLDEN_SAMPLES = {
     7: SAMPLES_V7,
     8: SAMPLES_V8,
     9: SAMPLES_V9,
+    10: SAMPLES_V10,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -569,6 +587,14 @@ SINCES = st.lists(st.tuples(st.tuples(NAME, INT), OFFSET), max_size=4).map(
         for topic in dict.fromkeys(p[0][0] for p in found)
         for pair in found
         if pair[0][0] == topic
+    )
+)
+POINTER_STEPS = st.lists(st.builds(PointerStep, st.tuples(NAME, INT), LONG, LONG), max_size=4).map(
+    lambda found: tuple(
+        step
+        for topic in dict.fromkeys(step.sidecar[0] for step in found)
+        for step in found
+        if step.sidecar[0] == topic
     )
 )
 HANDED_KEYS = HANDED.map(
@@ -670,6 +696,7 @@ SNAPSHOT = st.builds(
             TUPLES(st.tuples(LONG, SPAN)).map(tuple),
         )
     ).map(tuple),
+    pointers=POINTER_STEPS,
 )
 NAMES = TUPLES(NAME).map(tuple)
 PAIRS = TUPLES(st.tuples(NAME, NAME)).map(tuple)
@@ -736,7 +763,7 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         decided_ms=LONG,
         handed=st.just(()) | HANDED_KEYS,
     ),
-    st.builds(Committed, begin=LONG, gone=GONE_KEYS),
+    st.builds(Committed, begin=LONG, gone=GONE_KEYS, pointers=st.just(()) | POINTER_STEPS),
     st.builds(Aborted, begin=LONG, gone=GONE_KEYS),
     st.builds(Bind, group=NAME, transaction_group=NAME),
     st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE_KEYS),
@@ -774,7 +801,7 @@ def test_golden(version: int, name: str) -> None:
 def test_every_type_has_a_golden_record() -> None:
     assert set(GOLDEN_SAMPLES) == set(range(1, FORMAT_VERSION + 1))
     samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
-    samples |= SAMPLES_V8 | SAMPLES_V9
+    samples |= SAMPLES_V8 | SAMPLES_V9 | SAMPLES_V10
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -928,6 +955,11 @@ IN_COLUMNS: list[tuple[int, JournalRecord, JournalRecord]] = [
             *(9, 3, chunk(first=1, index=0, last=True)),
             chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS),
         ),
+        (10, 2, Committed(begin=1), Committed(begin=1, pointers=POINTERS)),
+        (
+            *(10, 9, chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS)),
+            chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS, pointers=POINTERS[:1]),
+        ),
     ],
 )
 def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
@@ -1022,7 +1054,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x0a\x03",
+        b"\x0b\x03",
         b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",

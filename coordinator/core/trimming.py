@@ -1,0 +1,213 @@
+"""Decides up to where sidecars are trimmed: by logtx alone, and never what a reader may need. Pure.
+
+What may the pointers name that are still in a main partition? Of finished transactions `staircases`
+says it. And what may an unfinished transaction come to name? Nobody needs to know what is open
+where, for a transaction begins before it writes. Therefore a *checkpoint* is noted, in this order:
+
+T1. the end of each sidecar partition, and where its main partition's log starts,
+T2. then an end of each journal partition. All that was begun before T1 was answered lies below it.
+
+It is used when the high watermark of every journal partition has reached the noted end. Then all
+that was begun below is finished, and what it needs is in the staircases; all that was begun later
+wrote at or behind the sidecars' noted ends. So a sidecar partition may be trimmed to the lowest of
+its noted end, and of what each journal partition's staircase needs at the main partition's noted
+start. The rest of the rules:
+
+T3. A checkpoint is used when it is as old as the delay. A reader that is in the middle of a pointer
+    when retention takes it has that long to come to its end.
+T4. A broker that leads a journal partition no more, and does not know it yet, may tell an end of
+    the past (decision 26), below a BEGIN whose transaction writes already. So two looks are taken
+    at the ends, far enough apart, and the higher one counts. A sidecar's end or a main partition's
+    start of the past are lower than the present ones: they keep more.
+T5. A topic that was deleted and created anew has other offsets. The ids are asked for before T1,
+    and again before records are deleted; where one differs the checkpoint says nothing.
+
+A transaction that does not end holds all sidecars back, whatever it writes to: checkpoints wait for
+it.
+
+The caller has the clock, asks the log, and deletes the records.
+
+Source: PIP-31, "Retention Cursor"; here no message is marked as deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...journal.control import TopicPartition
+from ...journal.records.types import PointerStep
+from ...journal.sidecar import main_of
+from ...journal.value import value
+
+CHECKPOINTS_PER_DELAY: Final = 10
+"""Checkpoints noted in the time of the delay. With fewer, records wait longer beyond it."""
+CHECKPOINTS_MAX: Final = 2 * CHECKPOINTS_PER_DELAY
+"""Checkpoints that may wait. While a transaction does not end, more would all wait for it."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What a checkpoint says of a sidecar partition."""
+
+    end: int
+    """Its end."""
+    main_start: int
+    """Offset at which its main partition's log starts."""
+    topic_id: str
+    """Id of the sidecar, asked for before; "" where the log has none."""
+    main_id: str
+    """Id of its topic."""
+
+    def is_of(self, sidecar: str, ids: Mapping[str, str]) -> bool:
+        """Returns whether it speaks of the topics that have the names now (T5).
+
+        Args:
+            sidecar: name of the sidecar.
+            ids: topic → id of those that exist, and have one.
+        """
+        told = ids.get(sidecar, ""), ids.get(main_of(sidecar), "")
+        return told == (self.topic_id, self.main_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """A journal partition, as its records say it that are known to be durable."""
+
+    hw: int
+    """Its transaction high watermark."""
+    needed: Callable[[TopicPartition, int], PointerStep | None]
+    """See `Staircases.needed`."""
+
+
+@value(frozen=True, slots=True)
+class Bound:
+    """Up to where a sidecar partition may be trimmed."""
+
+    offset: int
+    held_by: PointerStep | None
+    """What needs it from there on; None: the checkpoint reaches no further."""
+    noted: Noted
+
+
+@dataclass(slots=True, eq=False)
+class _Checkpoint:
+    noted_ms: int
+    sidecars: Mapping[TopicPartition, Noted]
+    journal_ends: dict[int, int] = field(default_factory=dict)
+    told_ms: int | None = None
+    """When the first look at the journals' ends was answered."""
+    is_proved: bool = False
+    """Whether a second look was taken (T4)."""
+
+    def journals_told(
+        self, ends: Mapping[int, int], asked_ms: int, now_ms: int, apart: int
+    ) -> None:
+        if asked_ms < self.noted_ms:
+            return  # Such an end may lie below what wrote before the sidecar's (T2).
+        for partition, end in ends.items():
+            self.journal_ends[partition] = max(end, self.journal_ends.get(partition, 0))
+        if self.told_ms is None:
+            self.told_ms = now_ms
+            self.is_proved = not apart
+        elif asked_ms >= self.told_ms + apart:
+            self.is_proved = True
+
+    def is_passed(self, journals: Mapping[int, JournalView]) -> bool:
+        """Returns whether all that was begun before it is finished."""
+        return self.is_proved and all(
+            partition in journals and journals[partition].hw >= end
+            for partition, end in self.journal_ends.items()
+        )
+
+
+class Trimming:
+    """The checkpoints of one process, and what they allow."""
+
+    def __init__(self, *, delay_ms: int, looks_apart_ms: int) -> None:
+        """Begins without a checkpoint.
+
+        Args:
+            delay_ms: how old a checkpoint must be (T3).
+            looks_apart_ms: least time between the answer to a first look at the journals' ends and
+                the question of the second; 0: one is enough, as a log has but one leader.
+        """
+        self._delay_ms, self._apart_ms = delay_ms, looks_apart_ms
+        self._waiting: deque[_Checkpoint] = deque()
+        """Oldest first."""
+        self._passed: _Checkpoint | None = None
+        """The newest that was passed."""
+
+    def is_due(self, now_ms: int) -> bool:
+        """Returns whether to note another checkpoint.
+
+        Args:
+            now_ms: monotonic time; the same in the calls below.
+        """
+        if len(self._waiting) >= CHECKPOINTS_MAX:
+            return False
+        newest = self._waiting[-1] if self._waiting else self._passed
+        return newest is None or now_ms >= newest.noted_ms + self._delay_ms / CHECKPOINTS_PER_DELAY
+
+    def note(self, sidecars: Mapping[TopicPartition, Noted], now_ms: int) -> None:
+        """Notes a checkpoint (T1). Ask for the journals' ends from now on.
+
+        Args:
+            sidecars: what was told of each sidecar partition. Those that did not answer are
+                missing; they are not trimmed by this checkpoint.
+            now_ms: when it was told.
+        """
+        self._waiting.append(_Checkpoint(now_ms, sidecars))
+
+    @property
+    def wants_journal_ends(self) -> bool:
+        """Whether to ask for the ends of all journal partitions."""
+        return any(not each.is_proved for each in self._waiting)
+
+    def journals_told(self, ends: Mapping[int, int], asked_ms: int, now_ms: int) -> None:
+        """Takes the ends of all journal partitions (T2, T4).
+
+        Args:
+            ends: journal partition → its end. None may be missing.
+            asked_ms: when they were asked for.
+            now_ms: when they were told.
+        """
+        for each in self._waiting:
+            if not each.is_proved:
+                each.journals_told(ends, asked_ms, now_ms, self._apart_ms)
+
+    def bounds(
+        self, journals: Mapping[int, JournalView], now_ms: int
+    ) -> dict[TopicPartition, Bound]:
+        """Returns up to where sidecar partitions may be trimmed now, by the newest checkpoint that
+        is passed.
+
+        Args:
+            journals: all journal partitions of which something is known.
+            now_ms: the time.
+        """
+        of_age = [c for c in self._waiting if now_ms >= c.noted_ms + self._delay_ms]
+        newest = next((c for c in reversed(of_age) if c.is_passed(journals)), None)
+        while newest is not None and self._passed is not newest:
+            self._passed = self._waiting.popleft()
+        passed = self._passed
+        if passed is None or not passed.is_passed(journals):
+            return {}
+        views = [journals[partition] for partition in passed.journal_ends]
+        return {key: _bound(key, noted, views) for key, noted in passed.sidecars.items()}
+
+    def held_ms(self, now_ms: int) -> int:
+        """Returns for how long the oldest checkpoint has been old enough, and is not passed."""
+        if not self._waiting:
+            return 0
+        return max(now_ms - self._waiting[0].noted_ms - self._delay_ms, 0)
+
+
+def _bound(key: TopicPartition, noted: Noted, journals: list[JournalView]) -> Bound:
+    steps = [step for j in journals if (step := j.needed(key, noted.main_start)) is not None]
+    lowest = min(steps, key=lambda step: step.first, default=None)
+    if lowest is None or lowest.first >= noted.end:
+        return Bound(noted.end, None, noted)
+    return Bound(lowest.first, lowest, noted)

@@ -1,0 +1,18 @@
+"""Parameters of tests of which `make test` runs some: all would cost more than they prove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pytest
+
+
+def slow(values: Iterable[Any]) -> list[Any]:
+    """Returns values as parameters of slow tests."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+KAFKA: Final = pytest.param("kafka", marks=pytest.mark.kafka)
+SLOW_KAFKA: Final = pytest.param("kafka", marks=(pytest.mark.kafka, pytest.mark.slow))
+"""The transport `kafka`, where other tests go the same ways to a real broker."""
