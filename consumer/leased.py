@@ -5,6 +5,10 @@ it holds. Where a home places transactions, one that was decided before may be p
 later; so the reader asks for the end of the home's journal, after it got the lease, and waits until
 what is decided below is placed (decision 31).
 
+What is fetched may be another topic's, which got the name while the reader waited for records. So
+it asks for the topic's id behind each fetch: if that is the one of the lease then, the records are
+of the topic, for ids do not come back (trap 120).
+
 It must know that there is a home. Its mode record may be another consumer's, and what is published
 of it is told by brokers, of which one may not have heard of it yet. A transaction that is placed in
 the lease may have all its records below. Nothing in the lease would tell that it is missing, and
@@ -95,11 +99,7 @@ class LeaseReader:
             CoordinatorNotAvailableError: no coordinator tells whether the topic was switched.
         """
         topic, number, topic_id = lease.partition
-        if self._topic_ids.is_another(topic, topic_id):
-            raise TopicRecreatedError(
-                f"topic {topic} was deleted and created anew while its messages were given out:"
-                " the former ones are gone; go on with the next poll"
-            )
+        self._check_is_it(topic, topic_id)
         lo, hi = lease.span
         # A lease that ends within an offset has what is placed there, or a part of it, and the
         # record there only if it ends behind AT_OFFSET. No record may ever come there.
@@ -117,13 +117,31 @@ class LeaseReader:
             places = reach[key].until(Spot(end + at_end)) if key in reach else None
         part = Range(topic, number, start.position, end, places=places)
         with closing(RangeReader(self._config, part, self._log, self._consumer)) as reader:
+            checked = 0
             for share in reader.shares():
+                if reader.fetches > checked:
+                    checked = reader.fetches
+                    self._check_is_it(topic, topic_id)
                 for message, name in _named(share):
                     if lo <= name < hi:
                         yield message, name
+            if reader.fetches > checked:
+                self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
             told = None if reader.has_followed else places
             is_final = settled and not (at_end and reader.has_followed)
             self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
+
+    def _check_is_it(self, topic: str, topic_id: str) -> None:
+        """Checks that a topic is the one that messages were leased of.
+
+        Raises:
+            TopicRecreatedError: it is another one.
+        """
+        if self._topic_ids.is_another(topic, topic_id):
+            raise TopicRecreatedError(
+                f"topic {topic} was deleted and created anew while its messages were given out:"
+                " the former ones are gone; go on with the next poll"
+            )
 
     def _hears_of_switch(self, topic: str, topic_id: str) -> bool:
         """Returns whether a topic was ever switched. If so, its latest switch is known from now on.

@@ -184,6 +184,8 @@ class RangeReader:
         self._own = self._log.consumer(self._settings) if consumer is None else None
         self._consumer: LogConsumer = cast(LogConsumer, consumer or self._own)
         self._reached = part.start.o2 >= part.end
+        self.fetches = 0
+        """Number of fetches in which records came."""
         self.has_followed = False
         """Whether it came to a mode record, and read the home by itself."""
 
@@ -302,6 +304,7 @@ class RangeReader:
             batch = records = self._consumer.consume(wanted, _POLL_S)
             if not batch:
                 return False
+            self.fetches += 1
             if any(map(_error_of, batch)):
                 records = [m for m in batch if m.error() is None]
                 self._events([m for m in batch if m.error() is not None])

@@ -101,6 +101,10 @@ class Queues:
             topic_ids[topic] = None if facts is None else facts.topic_id
             count = 0 if facts is None else facts.partition_count
             named += [PartitionId(topic, p, topic_ids[topic] or "") for p in range(count)]
+        for topic in command.left_topics:
+            # Else nobody would say that it is no more, and where it ended be awaited (trap 121).
+            facts = topics.get(topic)
+            topic_ids[topic] = None if facts is None else facts.topic_id
         # A topic that got more partitions: the first messages of these are of the queue, too.
         topics_before = {(p.topic, p.topic_id) for p in known}
         new = [

@@ -79,6 +79,12 @@ class Attach:
     ack_timeout_ms: int = 30_000
     """How long its leases last."""
 
+    @property
+    def left_topics(self) -> tuple[str, ...]:
+        """Topics of what it works on that it does not subscribe to any more."""
+        held = dict.fromkeys(each.partition.topic for each in self.held)
+        return tuple(topic for topic in held if topic not in self.topics)
+
 
 @value(frozen=True, slots=True, kw_only=True)
 class Acquire:

@@ -28,6 +28,7 @@ from ...journal.errors import (
     NotAllowedError,
     NotCoordinatorError,
     NotSupportedError,
+    RetriableError,
     SessionClosedError,
     UnknownTopicError,
     UnsupportedTopicError,
@@ -430,7 +431,10 @@ class Streams(pb_grpc.CoordinatorServicer):
             now_ms = monotonic_ms()
             each = (self._topics.known.refusal([(t, 0)], now_ms, [t]) for t in command.topics)
             refusal = next((r for r in each if isinstance(r, UnsupportedTopicError)), refusal)
-        return refusal
+        # Of a topic that it only has messages of, the shard must know whether it is there still.
+        left = command.left_topics
+        doubt = await self._topics.learn([(t, 0) for t in left], left)
+        return doubt if isinstance(doubt, RetriableError) else refusal
 
     async def _with_main_ends(
         self, command: commands.End, runtime: PartitionRuntime

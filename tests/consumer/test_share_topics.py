@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
 
 from logtx.consumer import share_consumer, topic_ids
+from logtx.consumer.leased import LeaseReader
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.journal.errors import (
     BrokerError,
+    LogtxError,
     NotHeldError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -185,6 +187,45 @@ def test_of_a_topic_that_is_no_more_a_consumer_is_told_once(
     queue.acknowledge(former[1])
     queue.acknowledge(found[0])
     assert set(queue.commit_sync().values()) == {None}
+
+
+@pytest.mark.usefixtures("attaches_often")
+@pytest.mark.parametrize("what", ["messages", "a gap"])
+def test_what_a_reader_waited_for_may_be_of_a_topic_that_was_created_anew(
+    queues: Queues,
+    producer: Producer,
+    memory_log: MemoryLog,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    """It would be given out under the former one's id, and then once more (trap 120)."""
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.3)
+    fill(producer, 2)
+    hears, is_new = LeaseReader._hears_of_switch, False
+
+    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal is_new
+        if not is_new:
+            is_new = True
+            create_anew(memory_log)
+            if what == "messages":
+                fill(producer, 3, first=7)
+            else:
+                with suppress(LogtxError), producer.begin_transaction() as txn:
+                    txn.produce("orders", b"never", partition=0)
+                    raise BrokerError("aborted")
+                fill(producer, 1, first=7)
+        return hears(self, topic, topic_id)
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    queue = queues()
+    with pytest.raises(TopicRecreatedError):
+        take(queue, 1)
+    count = 3 if what == "messages" else 1
+    found = take(queue, count)
+    assert values(found) == [b"%d" % n for n in range(7, 7 + count)]
+    assert [queue.delivery_count(each) for each in found] == [1] * count
+    assert take(queue, 1, 1.0) == []
 
 
 @pytest.mark.parametrize("anew", [True, False])

@@ -44,6 +44,7 @@ from logtx.journal.errors import (
     JournalTruncatedError,
     LogtxError,
     NotCoordinatorError,
+    RetriableError,
     UnknownRecordError,
 )
 from logtx.journal.logs.interface import Log
@@ -582,9 +583,10 @@ class Seat:
         """
         match command:
             case commands.Attach():
-                named: Collection[TopicPartition] = [(topic, 0) for topic in command.topics]
+                self._submit_attach(command, answer, began, is_over)
+                return
             case commands.Begin() | commands.AddPartitions():
-                named = command.partitions
+                named: Collection[TopicPartition] = command.partitions
             case commands.End(action=commands.Action.COMMIT):
                 named = [*command.writes, *map(main_partition, self._sidecars(command))]
             case commands.AddWrites() | commands.End():
@@ -603,9 +605,29 @@ class Seat:
                     named, lambda: is_over() or self._ask(told, answer, began, why)
                 ),
             ),
-            # Nothing is written for a queue.
-            command.topics if isinstance(command, commands.Attach) else self._unwritten(named),
+            self._unwritten(named),
         )
+
+    def _submit_attach(
+        self,
+        command: commands.Attach,
+        answer: Callable[[commands.Reply], None],
+        began: Callable[[Asked], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Takes a consumer of a queue, as `Streams._prepare_attach` does: nothing is written for
+        it to its topics."""
+        learn, left = self.coordinator.markers.learn, command.left_topics
+
+        def learnt(refusal: LogtxError | None) -> None:
+            def learnt_of_left(doubt: LogtxError | None) -> None:
+                why = doubt if isinstance(doubt, RetriableError) else refusal
+                if not is_over():
+                    self._ask(command, answer, began, why)
+
+            learn([(topic, 0) for topic in left], learnt_of_left, left)
+
+        learn([(topic, 0) for topic in command.topics], learnt, command.topics)
 
     def _sidecars(self, command: commands.End) -> Collection[TopicPartition]:
         # As `PartitionRuntime.sidecars`.

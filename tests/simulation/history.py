@@ -221,6 +221,7 @@ class Taken:
     worker: str
     message: Message
     offset: int
+    value: bytes | None
     at: int
     time_ms: int
 

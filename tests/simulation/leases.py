@@ -24,7 +24,7 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import Lease
 from logtx.coordinator.protocol.commands import TopicModeInfo
 from logtx.journal.logs.interface import Log
-from logtx.journal.modes import Phase
+from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId
 
 from .consumers import MemoryStore
@@ -36,6 +36,10 @@ from .setting import Setting
 
 ERROR_SHARE: Final = 0.03
 """Share of the fetches in which brokers are away."""
+BEHIND_SHARE: Final = 0.2
+"""Share of the looks at what is published of modes that are at a broker which is behind."""
+HEARS_SHARE: Final = 0.2
+"""Share of the fetches of a topic that is no more in which a broker says so."""
 FETCH_MAX: Final = 4
 """Most records of one fetch."""
 BATCH: Final = 10_000
@@ -94,6 +98,8 @@ class _Fetcher:
         del timeout
         setting, (topic, partition, offset) = self._setting, self._at
         assert setting.queues is not None
+        if topic not in setting.topology.truth and setting.queues.random() < HEARS_SHARE:
+            return [Message(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), topic=topic)]
         end = min(setting.told_end(topic, partition), offset + min(num_messages, FETCH_MAX))
         if end <= offset:
             raise NotYetError(topic, partition)
@@ -164,6 +170,33 @@ class _Coordinators:
 class _Log(ReadersLog):
     """The log of one worker."""
 
+    def __init__(self, setting: Setting, reader: str) -> None:
+        """Answers a worker."""
+        super().__init__(setting, reader)
+        self._ids: dict[str, str] | None = None
+        """What was told at first of a lease."""
+        self._asks_again = False
+
+    def begin(self, *, again: bool) -> None:
+        """Begins to read a lease, or `again` the rest of one: that was asked before."""
+        self._asks_again = again
+        self._ids = self._ids if again else None
+
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
+        """Returns topic → id. The first answer of a lease is as old as that."""
+        told = super().topic_ids(topics, timeout_s=timeout_s)
+        if self._ids is None:
+            self._ids = told
+        again, self._asks_again = self._asks_again, False
+        return self._ids if again else told
+
+    def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Returns the end of a partition. A broker may be behind in what is published of modes."""
+        end, draw = super().end_offset(topic, partition, timeout_s=timeout_s), self._setting.queues
+        is_behind = topic == MODES_TOPIC and self._setting.faults.on
+        assert draw is not None
+        return draw.randint(0, end) if is_behind and draw.random() < BEHIND_SHARE else end
+
     def consumer(self, config: object) -> LogReader:
         """Returns a reader that fetches much at once: one look at a home is all that it gets."""
         made = super().consumer(config)
@@ -178,7 +211,8 @@ class Leases:
         """Reads nothing yet. `party` is the worker."""
         setting = network.setting
         assert setting.queues is not None
-        log = cast(Log, _Log(setting, party.name))
+        self._log = _Log(setting, party.name)
+        log = cast(Log, self._log)
         kafka: Mapping[str, Any] = {}
         config = ReadConfig(
             kafka=kafka,
@@ -203,9 +237,13 @@ class Leases:
     def begin(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
         """Yields the messages of a lease with their names, in the order of delivery."""
         self._coordinators.begin()
-        return self.go_on(lease)
+        return self._messages(lease, again=False)
 
     def go_on(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
         """Yields those of the rest of a lease that was broken off."""
+        return self._messages(lease, again=True)
+
+    def _messages(self, lease: Lease, *, again: bool) -> Iterator[tuple[Message, MessageId]]:
+        self._log.begin(again=again)
         self._reader._ahead._homes._begin_at_s = 0.0  # One that could not be read is tried at once.
         return self._reader.messages(lease)

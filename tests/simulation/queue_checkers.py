@@ -75,8 +75,8 @@ def given_out(history: History, reading: Reading) -> Iterator[str]:
         yield from _leases(history, queue)
         for taken in history.taken:
             fate = queue.by_message.get(taken.message)
-            where = f"{taken.worker} was given {taken.message} at {taken.offset}"
-            if fate is None or fate.offset != taken.offset:
+            where = f"{taken.worker} was given {taken.message} at {taken.offset}: {taken.value!r}"
+            if fate is None or (fate.offset, fate.value) != (taken.offset, taken.value):
                 yield f"{where}, which is {fate}"
             elif fate.txid is not None:
                 found = reading.transaction(fate.txid)

@@ -47,6 +47,7 @@ class Fate:
     message: Message
     offset: int
     """Of its record."""
+    value: bytes | None
     place: int
     txid: TxId | None
     """The transaction that wrote it; None if it is plain."""
@@ -181,7 +182,8 @@ class Queue:
 def _fates(partition: PartitionId, found: Partition, start: int) -> Iterator[Fate]:
     for (name, offset), (place, _) in zip(found.names, found.expected, strict=True):
         if place >= start:
-            yield Fate(Message(partition, name), offset, place, found.txids.get(offset))
+            value, txid = found.records[offset].value(), found.txids.get(offset)
+            yield Fate(Message(partition, name), offset, value, place, txid)
 
 
 @lru_cache(maxsize=1)

@@ -287,8 +287,10 @@ class QueueWorker(Producer):
 
     def _given(self, hand: Hand) -> None:
         setting, message = self.setting, hand.message
-        at = setting.history.tick()
-        setting.history.taken.append(Taken(self.name, message, hand.key[2], at, setting.now_ms))
+        at, value = setting.history.tick(), hand.record.value()
+        setting.history.taken.append(
+            Taken(self.name, message, hand.key[2], value, at, setting.now_ms)
+        )
         setting.note(self.name, "is given", message.partition, tuple(message.name))
 
     def _renew(self, client: Attachment, lease: Lease) -> None:

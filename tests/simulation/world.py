@@ -44,6 +44,8 @@ TEMPORARY_CHANCE: Final = 0.25
 """Share of the histories with a topic that is deleted."""
 SWITCH_FIRST_MS: Final = 400
 """By so much later it is deleted where it may be switched, so that some of it is placed before."""
+QUEUE_FIRST_MS: Final = 800
+"""The same where it is a queue's, so that some of it is given out before."""
 EXTENDS_CHANCE: Final = 0.25
 """Share of the histories whose transactions may outlive their timeouts."""
 AWAY_MS: Final = 1_200
@@ -181,7 +183,8 @@ class World:
         if (switches or in_places) and faults.modes.random() < ADOPTS_CHANCE:
             journals = 2
         if has_temporary:
-            topology.add_temporary(temporary, SWITCH_FIRST_MS if switches else 0)
+            later_ms = QUEUE_FIRST_MS if queues else SWITCH_FIRST_MS if switches else 0
+            topology.add_temporary(temporary, later_ms)
         if sidecars:
             topology.add_sidecar()
         outputs = chance.randint(1, 3)

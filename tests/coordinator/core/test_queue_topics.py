@@ -78,6 +78,21 @@ def test_what_was_a_topics_may_be_acknowledged_though_nobody_tells_its_end(queue
     assert not queue.coordinator.shard.queues.dispatch.wanted()
 
 
+def test_a_topic_that_a_consumer_left_is_known_to_be_no_more(queue: Queue) -> None:
+    """It subscribes to another one, and has messages of this one still (trap 121)."""
+    txid = queue.begin("t")
+    create_anew(queue)
+    queue.fail_over()
+    queue.attach(1, message(0), message(1), topics=("b",))
+    assert queue.add_acks("t", txid, message(0)) == commands.Done()
+    plain = queue.acknowledge(1, AcknowledgeType.ACCEPT, message(1))
+    assert plain == (AckResult.DONE,)
+    del queue.coordinator.topics["a"]
+    queue.fail_over()
+    assert isinstance(queue.attach(1, message(2), topics=("b",)), commands.Attached)
+    assert queue.add_acks("t", txid, message(2)) == commands.Done()
+
+
 def test_a_partition_that_a_queue_does_not_have_is_refused_at_once(queue: Queue) -> None:
     """Its end would be asked for, for ever."""
     nowhere = acks(message(0), partition=P0._replace(partition=99))
