@@ -1,4 +1,4 @@
-"""How a simulated worker reads the leases of a queue: `LeaseReader` as it is, over the world's logs.
+"""How a simulated worker reads the leases of a queue: `LeaseReader` over the world's logs.
 
 It asks for homes and their journals as other readers do, and for the end of the partition as a
 broker tells it. A fetch that would have to wait breaks it off (`NotYetError`): the worker goes on
@@ -21,8 +21,8 @@ from logtx.consumer.range_reader.reading import ReadConfig
 from logtx.coordinator.client.admin import TopicHome
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import Lease
 from logtx.coordinator.protocol.commands import TopicModeInfo
+from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.logs.interface import Log
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId

@@ -1,4 +1,4 @@
-"""Checkers of queues: each message worked off once, with its result; none given out that may not be.
+"""Checkers of queues: each message is worked off once, with its result; none is given out early.
 
 They see a `History` and nothing of the simulator.
 """
@@ -36,9 +36,7 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         yield from _owned(history, queue)
 
 
-def _was_meant(
-    history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]
-) -> bool:
+def _was_meant(history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]) -> bool:
     """Whether an application said that a message is worked off, or rejected it, as it was."""
     turn = fate.now
     if turn.begin is not None:
@@ -105,9 +103,9 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
         if command.group != queue.group:
             continue
         epoch, address, since_ms = _owner(queue, told.at)
-        if isinstance(reply, commands.Leases) and reply.leases and address == told.coordinator:
-            if told.time_ms < since_ms + history.held_ms:
-                yield f"{told.coordinator} gave out {reply} before consumers could attach"
+        is_early = address == told.coordinator and told.time_ms < since_ms + history.held_ms
+        if isinstance(reply, commands.Leases) and reply.leases and is_early:
+            yield f"{told.coordinator} gave out {reply} before consumers could attach"
         for lease in reply.leases:
             yield from _exists(history, told, lease)
             for fate in queue.within(lease.partition, [lease.span]):
@@ -149,9 +147,7 @@ def _may_be_leased(queue: Queue, fate: Fate, told: Told, address: str) -> Iterat
         yield f"{told.coordinator} gave out {fate.message} of {queue.group}: {fate.turns}"
 
 
-def _is_ones(
-    history: History, fate: Fate, former: _Leased | None, now: _Leased
-) -> Iterator[str]:
+def _is_ones(history: History, fate: Fate, former: _Leased | None, now: _Leased) -> Iterator[str]:
     """Yields that a message was given to a second worker while it was the first one's."""
     if former is None or former.epoch != now.epoch or former.consumer == now.consumer:
         return

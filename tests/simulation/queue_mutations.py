@@ -209,7 +209,9 @@ def whoever_attaches_has_what_it_names(patch: Patch) -> None:
 def anybody_releases(patch: Patch) -> None:
     """A release ends leases of others, too."""
 
-    def mutant(self: Dispatch, group: str, _consumer: int, partition: Any, span: Span) -> list[Span]:
+    def mutant(
+        self: Dispatch, group: str, _consumer: int, partition: Any, span: Span
+    ) -> list[Span]:
         here = self._queues[group].partitions.get(partition)
         return [] if here is None else [part for part, _ in here.leased.within(span)]
 

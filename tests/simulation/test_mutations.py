@@ -13,6 +13,7 @@ from .mutations import (
     Mutation,
     adopting_mutations,
     place_mutations,
+    queue_mutations,
     sidecar_mutations,
 )
 from .registry import described_in_docs
@@ -98,6 +99,28 @@ SEEN_WITH_SIDECARS_AT: Final = {
     "whoever_meets_a_pointer_takes_it": 2,
 }
 """The same for mutations of sidecars, in histories with sidecars (traps 91, 107 and 128)."""
+SEEN_WITH_QUEUES_AT: Final = {
+    "aborted_acks_delete": 0,
+    "anybody_releases": 3,
+    "commit_before_the_acks": 1,
+    "conflicts_are_not_seen": 1,
+    "ended_transactions_take_acks": 4,
+    "leases_are_told_as_they_were": 0,
+    "leases_may_be_stale": 74,
+    "leases_pass_the_end": 0,
+    "names_begin_anew": 0,
+    "new_owner_gives_out_at_once": 0,
+    "pending_is_told_as_done": 38,
+    "plain_acks_take_what_is_pending": 4,
+    "repeated_acks_count_again": 1,
+    "snapshot_forgets_acks": 0,
+    "snapshot_forgets_pending_acks": 1,
+    "takeover_forgets_pending_acks": 1,
+    "the_very_end_is_final": 3,
+    "what_is_given_up_is_a_gap": 2,
+    "whoever_attaches_has_what_it_names": 0,
+}
+"""The same for mutations of queues, in histories with a queue."""
 FIRST: Final = frozenset({m.checker: m.name for m in reversed(MUTATIONS)}.values())
 """The first mutation of each checker: what a test run needs, to know that the checkers bite."""
 
@@ -114,6 +137,10 @@ def _is_of_places(mutation: Mutation) -> bool:
 
 def _is_of_sidecars(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == sidecar_mutations.__name__
+
+
+def _is_of_queues(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == queue_mutations.__name__
 
 
 def _find(mutation: Mutation, seeds: Iterable[int]) -> None:
@@ -141,6 +168,18 @@ def test_mutation_of_sidecars_is_caught(name: str, monkeypatch: pytest.MonkeyPat
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", parameters(SEEN_WITH_QUEUES_AT))
+def test_mutation_of_queues_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_QUEUES_AT[name], queues=True)
+    assert mutation.checker in violations(history)
+
+
+def test_each_mutation_of_queues_has_a_seed() -> None:
+    assert {m.name for m in MUTATIONS if _is_of_queues(m)} == SEEN_WITH_QUEUES_AT.keys()
+
+
 def test_each_mutation_of_sidecars_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_sidecars(m)} == SEEN_WITH_SIDECARS_AT.keys()
 
@@ -151,7 +190,11 @@ def test_each_mutation_of_places_has_a_seed() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    parameters(m.name for m in MUTATIONS if not (_is_of_places(m) or _is_of_sidecars(m))),
+    parameters(
+        m.name
+        for m in MUTATIONS
+        if not (_is_of_places(m) or _is_of_sidecars(m) or _is_of_queues(m))
+    ),
 )
 def test_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)

@@ -112,9 +112,7 @@ LITTLE: Final = ((tenure, "EFFECTS_MAX", 1), (tenure, "DUE_MAX", 2))
 """How much is done in one turn, in the histories that do little in one."""
 
 
-REAL: Final = {
-    (name, module): getattr(module, name) for module, name, _ in (*QUICK, *QUEUES_QUICK)
-}
+REAL: Final = {(name, module): getattr(module, name) for module, name, _ in (*QUICK, *QUEUES_QUICK)}
 
 
 @contextmanager
@@ -145,7 +143,7 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, Any]]) -> Iterator
 class World:
     """All parties of one history."""
 
-    def __init__(  # noqa: PLR0915
+    def __init__(  # noqa: PLR0912, PLR0915
         self, seed: int, *, switches: bool = False, sidecars: bool = False, queues: bool = False
     ) -> None:
         """Starts all parties.
@@ -161,7 +159,7 @@ class World:
         chance = Random(seed)
         self._seed = seed
         history = self.history = History(seed)
-        history.held_ms = dict(((m, n), v) for m, n, v in QUEUES_QUICK)[dispatch, "HELD_MS"]
+        history.held_ms = {(m, n): v for m, n, v in QUEUES_QUICK}[dispatch, "HELD_MS"]
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
         faults = Faults(
@@ -174,7 +172,7 @@ class World:
         drawn = 1.0 if queue is None else queue.random()
         in_places = drawn < PLACED_QUEUES + SWITCHED_QUEUES
         if in_places:
-            # What is placed too low is not given out by a queue that has passed it (docs/queues.md).
+            # A queue that has passed a place does not give out what comes there (docs/queues.md).
             faults.ends = None
         if queues:
             faults.spare("journal append", QUEUE_SURPRISES)
@@ -338,7 +336,9 @@ class World:
         assert setting.queues is not None
         if self.history.taken and setting.faults.on:
             setting.faults.calm = not setting.faults.calm
-        lasts_ms = setting.queues.randint(*(CALM_WAVE_MS if setting.faults.calm else FAULTY_WAVE_MS))
+        lasts_ms = setting.queues.randint(
+            *(CALM_WAVE_MS if setting.faults.calm else FAULTY_WAVE_MS)
+        )
         setting.scheduler.after(lasts_ms, self._take_a_breath)
 
     def _wait_until(self, is_ready: Callable[[], bool]) -> None:
