@@ -14,6 +14,7 @@ from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.staircases import Staircases
 from logtx.coordinator.core.trimming import JournalView, Noted, Trimming
 
+from ..parameters import slow
 from .explore import explore
 from .test_sidecars import Patch, told
 from .trimming_world import Left, Scenario, TrimmingWorld, _shard
@@ -29,7 +30,10 @@ ANEW = Scenario(name="anew", sizes=(1, 0), left=Left(plain=0, copies=1, anew=1),
 STALE = Scenario(name="ends of the past", sizes=(1, 0), left=Left(stale=1), length_max=2)
 LATE = Scenario(name="late records", sizes=(1, 0), left=Left(plain=1, late=1), length_max=2)
 FROM_SNAPSHOTS = replace(TWO, name="from snapshots", from_snapshots=True)
-REDUCED = (TWO, OF_TWO_JOURNALS, COPIES, LARGER, ANEW, STALE, LATE, FROM_SNAPSHOTS)
+REDUCED = (
+    *(TWO, OF_TWO_JOURNALS, COPIES, ANEW, STALE, LATE),
+    *slow((LARGER, FROM_SNAPSHOTS)),
+)
 FULL = (
     replace(TWO, left=Left(), length_max=4),
     replace(OF_TWO_JOURNALS, left=Left(), length_max=4),

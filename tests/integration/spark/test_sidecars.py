@@ -12,6 +12,7 @@ from logtx.consumer.range_reader import reading
 from logtx.consumer.range_reader.reading import Range, RangeReader, Share
 from logtx.consumer.sidecar_read import SidecarReader
 from logtx.integration.spark import planning
+from logtx.integration.spark.frames import Batches
 from logtx.integration.spark.planning import SourceOptions
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
@@ -21,12 +22,14 @@ from logtx.journal.errors import (
     UnsupportedTopicError,
 )
 from logtx.journal.position import Position
-from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
+from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of, to_delivered
 from logtx.producer.branch import Branch
 from logtx.producer.transaction import Transaction
 
 from ...waiting import eventually
 from .test_reading import as_consumed, plan, read, values, whole
+
+STAMP_MS = 5_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +107,22 @@ def test_it_begins_within_a_pointer(logtx_memory_cluster: Cluster) -> None:
     assert values([share]) == [b"2", b"3", b"4"]
     assert share.first is not None
     assert share.first.nth == 2
+
+
+def test_its_columns_say_where_a_record_lies(logtx_memory_cluster: Cluster) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    with cluster.producer() as producer, producer.begin_transaction(sidecar=True) as txn:
+        headers = [("n", b"x")]
+        txn.produce(topic, b"v", b"k", headers=headers, partition=0, timestamp=STAMP_MS)
+        txn.produce(topic, None, b"k", partition=0, timestamp=STAMP_MS + 1)
+    shares = read(cluster, Range(topic, 0, Position.at(0), 1))
+    [batch] = Batches(topic, 0, headers=True).of(shares)
+    first, second = batch.to_pylist()
+    assert (first["key"], first["value"], second["value"]) == (b"k", b"v", None)
+    assert [row["offset"] for row in (first, second)] == [to_delivered(0), to_delivered(1)]
+    assert [row["timestamp"].timestamp() for row in (first, second)] == [5_000.0, 5_000.001]
+    assert (first["topic"], first["partition"], first["txid"]) == (topic, 0, str(txn.txid))
+    assert (first["headers"], second["headers"]) == ([{"key": "n", "value": b"x"}], None)
 
 
 def test_uncommitted_records_of_a_sidecar_come_with_its_pointer(

@@ -85,6 +85,7 @@ def test_a_batch_has_kafkas_columns_and_ours(source: Any, logtx_cluster: Cluster
     assert Counter(int(r.value) for r in everything.collect()) == Counter(range(30))
 
 
+@pytest.mark.slow
 def test_records_of_sidecars_come_in_their_place(source: Any, logtx_cluster: Cluster) -> None:
     topic = logtx_cluster.topic(2)
     write(logtx_cluster, topic, range(10))
