@@ -36,9 +36,7 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         yield from _owned(history, queue)
 
 
-def _was_meant(
-    history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]
-) -> bool:
+def _was_meant(history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]) -> bool:
     """Whether an application said that a message is worked off, or rejected it, as it was."""
     turn = fate.now
     if turn.begin is not None:
@@ -149,9 +147,7 @@ def _may_be_leased(queue: Queue, fate: Fate, told: Told, address: str) -> Iterat
         yield f"{told.coordinator} gave out {fate.message} of {queue.group}: {fate.turns}"
 
 
-def _is_ones(
-    history: History, fate: Fate, former: _Leased | None, now: _Leased
-) -> Iterator[str]:
+def _is_ones(history: History, fate: Fate, former: _Leased | None, now: _Leased) -> Iterator[str]:
     """Yields that a message was given to a second worker while it was the first one's."""
     if former is None or former.epoch != now.epoch or former.consumer == now.consumer:
         return

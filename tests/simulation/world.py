@@ -112,9 +112,7 @@ LITTLE: Final = ((tenure, "EFFECTS_MAX", 1), (tenure, "DUE_MAX", 2))
 """How much is done in one turn, in the histories that do little in one."""
 
 
-REAL: Final = {
-    (name, module): getattr(module, name) for module, name, _ in (*QUICK, *QUEUES_QUICK)
-}
+REAL: Final = {(name, module): getattr(module, name) for module, name, _ in (*QUICK, *QUEUES_QUICK)}
 
 
 @contextmanager
@@ -338,7 +336,9 @@ class World:
         assert setting.queues is not None
         if self.history.taken and setting.faults.on:
             setting.faults.calm = not setting.faults.calm
-        lasts_ms = setting.queues.randint(*(CALM_WAVE_MS if setting.faults.calm else FAULTY_WAVE_MS))
+        lasts_ms = setting.queues.randint(
+            *(CALM_WAVE_MS if setting.faults.calm else FAULTY_WAVE_MS)
+        )
         setting.scheduler.after(lasts_ms, self._take_a_breath)
 
     def _wait_until(self, is_ready: Callable[[], bool]) -> None:
