@@ -32,10 +32,14 @@ from ..journal.errors import (
     ConcurrentUseError,
     ConfigError,
     GroupBoundError,
+    IntegrityError,
     LogtxError,
+    MalformedHeaderError,
+    NotSupportedError,
     RetriableError,
     SessionClosedError,
     TopicRecreatedError,
+    TornTransactionError,
     UnknownTopicError,
 )
 from ..journal.fork import keep_from_children, refuse
@@ -104,6 +108,12 @@ class _Parts:
             self.group_id,
         )
         close_later("share_consumer", f"group={self.group_id}", self.close)
+
+
+_LASTING: Final = (
+    *(IntegrityError, MalformedHeaderError, NotSupportedError, TornTransactionError),
+)
+"""Errors of reading whose reason lies in the log."""
 
 
 class ShareConsumer(Acknowledger):
@@ -431,7 +441,7 @@ class ShareConsumer(Acknowledger):
                 self._end(self._work.gone)
                 self._fail(error, found)
             except Exception as error:  # noqa: BLE001 - the application gets it
-                self._end(self._work.unreadable)
+                self._end(partial(self._work.unreadable, is_lasting=isinstance(error, _LASTING)))
                 self._fail(error, found)
             except BaseException:
                 self._end(self._work.give_up)

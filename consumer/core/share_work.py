@@ -31,7 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ...coordinator.protocol.queues import AcknowledgeType, Lease
 from ...journal.acks import Acks, joined
-from ...journal.spans import MessageId
+from ...journal.spans import MessageId, Span
 from .holdings import Given, Holdings, RecordKey, by_partition
 from .letters import REJECTED, Letter, over_limit
 from .pending import Record
@@ -192,10 +192,27 @@ class ShareWork:
         that changes nothing."""
         self._end(How(AcknowledgeType.RELEASE, delay_ms, unseen=True))
 
-    def unreadable(self) -> None:
-        """Ends the lease, whose next message can't be read now."""
+    def unreadable(self, *, is_lasting: bool) -> None:
+        """Ends the lease, whose next message can't be read.
+
+        Args:
+            is_lasting: whether nobody else can read it, or later, for the reason lies in the log.
+                Where in the lease it stands is not known. So the lease is halved, and the half that
+                does not have it is read the next time, down to one offset: else it would keep all
+                messages behind it from everybody (trap 122).
+        """
+        rest = self.holdings.end()
+        if rest is None:
+            return
+        (span,) = rest.spans
+        middle = MessageId((span.lo.offset + span.hi.offset + 1) // 2)
+        bound = middle if is_lasting and span.lo < middle < span.hi else span.hi
         # At once, it would come again before all others.
-        self.give_up(delay_ms=UNREADABLE_PAUSE_MS)
+        halted = How(AcknowledgeType.RELEASE, UNREADABLE_PAUSE_MS, unseen=True)
+        self._say(halted, [Acks(rest.partition, (Span(span.lo, bound),))])
+        if bound < span.hi:
+            again = How(AcknowledgeType.RELEASE, unseen=True)
+            self._say(again, [Acks(rest.partition, (Span(bound, span.hi),))])
 
     def gone(self) -> None:
         """Ends the lease, whose topic is no more: nobody can read it, and ids do not come back."""

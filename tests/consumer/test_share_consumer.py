@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -516,6 +516,28 @@ def test_a_topic_made_anew_begins_at_its_first_message(
     memory_log.create_topic("orders", partitions=2)
     fill(producer, 3)
     assert sorted(values(take(queue, 3))) == [b"0", b"1", b"2"]
+
+
+def test_what_can_not_be_read_keeps_nothing_behind_it(queues: Queues, producer: Producer) -> None:
+    """All were in one lease (trap 122)."""
+    fill(producer, 3)
+    with producer.begin_transaction(sidecar=True) as txn:
+        txn.produce("orders", b"large", partition=0)
+    fill(producer, 4, first=3)
+    queue = queues()
+    found: list[Any] = []
+
+    def has_all() -> bool:
+        with suppress(NotSupportedError):
+            for message in queue.poll(0.2):
+                found.append(message)
+                queue.acknowledge(message)
+        return len(found) == 7
+
+    eventually(has_all)
+    assert sorted(values(found)) == [b"%d" % n for n in range(7)]
+    with pytest.raises(NotSupportedError, match="sidecar"):
+        take(queue, 1)
 
 
 def test_records_in_a_sidecar_are_told(queues: Queues, producer: Producer) -> None:

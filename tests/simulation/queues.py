@@ -24,7 +24,7 @@ from logtx.consumer.core.letters import Letter
 from logtx.consumer.core.pending import Record
 from logtx.consumer.core.share_work import How, ShareWork
 from logtx.consumer.range_reader.errors import SwitchedError
-from logtx.consumer.share_consumer import RENEW_SHARE
+from logtx.consumer.share_consumer import _LASTING, RENEW_SHARE
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
@@ -333,7 +333,7 @@ class QueueWorker(Producer):
             self._attach_from_ms = 0
             self._end(self._work.gone)
         else:
-            self._end(self._work.unreadable)
+            self._end(partial(self._work.unreadable, is_lasting=isinstance(error, _LASTING)))
 
     def _change(self, client: Attachment) -> None:
         """Subscribes to other topics. What was not given out yet goes back."""

@@ -78,9 +78,31 @@ REST = Span(MessageId(4, AT_OFFSET).behind, MessageId(10))
 
 
 def test_what_can_not_be_read_is_released_for_a_while(work: ShareWork) -> None:
-    work.unreadable()
+    work.unreadable(is_lasting=False)
     assert said(work) == {(RELEASE, UNREADABLE_PAUSE_MS, "unseen"): [REST]}
     assert work.holdings.look(FIRST) is not None, "what was given out stays"
+
+
+def test_what_nobody_can_read_holds_up_one_offset_in_the_end(work: ShareWork) -> None:
+    """Its lease is halved until it has nothing else (trap 122)."""
+    bad, held_up, lo, hi = 7, [], REST.lo, REST.hi
+    while True:
+        work.unreadable(is_lasting=True)
+        released = said(work)
+        (waits,) = released.pop((RELEASE, UNREADABLE_PAUSE_MS, "unseen"))
+        at_once = [span for spans in released.values() for span in spans]
+        assert [waits.lo, *(s.lo for s in at_once)] == [lo, *(s.lo for s in at_once)]
+        assert [waits.hi, *(s.hi for s in at_once)][-1] == hi, "all of it is released"
+        held_up.append(waits)
+        having = next(s for s in (waits, *at_once) if s.lo <= MessageId(bad, AT_OFFSET) < s.hi)
+        if not at_once:
+            break
+        lo, hi = having
+        whole = Lease(number=2, partition=P0, span=having, delivery_count=1, left_ms=9)
+        work.leased([whole])
+        work.begin()
+    assert held_up[-1] == Span(MessageId(bad), MessageId(bad + 1))
+    assert len(held_up) == 4
 
 
 def test_what_is_gone_is_rejected_and_so_are_other_leases_of_it(work: ShareWork) -> None:
