@@ -6,18 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from logtx.consumer.core.holdings import Holdings
 from logtx.consumer.core.share_work import ShareWork
-from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
-from logtx.consumer.range_reader.reading import RangeReader
 from logtx.coordinator.core import dispatch, snapshot, subscriptions
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.queues import Queues
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.subscriptions import SubscribedPartition, Subscriptions
-from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AckResult
 from logtx.journal.acks import Acks, SnapshotSubscription
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
@@ -125,29 +121,6 @@ def snapshot_forgets_pending_acks(patch: Patch) -> None:
         return pieces(row._replace(pending=()))
 
     patch(snapshot, "_subscription_pieces", mutant)
-
-
-@caught_by("finished", of="queue")
-def ends_of_former_topics_are_awaited(patch: Patch) -> None:
-    """What is acknowledged of a topic that is no more waits until somebody tells where that ended
-    (trap 112)."""
-    check = Queues._check_range
-
-    def mutant(self: Queues, group: str, acks: Any) -> None:
-        is_former = self.dispatch.is_former
-        self.dispatch.is_former = lambda _: False  # type: ignore[method-assign]
-        try:
-            check(self, group, acks)
-        finally:
-            self.dispatch.is_former = is_former  # type: ignore[method-assign]
-
-    patch(Queues, "_check_range", mutant)
-
-
-@caught_by("finished", of="queue")
-def left_topics_are_not_looked_at(patch: Patch) -> None:
-    """Nobody says of a topic which no consumer names any more that it is none (trap 121)."""
-    patch(commands.Attach, "left_topics", ())
 
 
 @caught_by("acknowledged", of="queue")
@@ -263,29 +236,6 @@ def names_begin_anew(patch: Patch) -> None:
 
 
 @caught_by("worked-off", of="queue")
-def any_topic_of_the_name_is_read(patch: Patch) -> None:
-    """What is fetched while a topic is created anew counts as the former one's (trap 120)."""
-    patch(RangeReader, "fetches", property(lambda _: 0, lambda _self, _: None))
-
-
-@caught_by("worked-off", of="queue")
-def former_messages_stand_for_new_ones(patch: Patch) -> None:
-    """By topic, partition and offset, a message of a topic that was created anew has the name of a
-    former one, which the application acknowledges (trap 111)."""
-    patch(Holdings, "is_another", lambda *_: False)
-
-
-@caught_by("worked-off", of="queue")
-def homes_are_heard_of_from_brokers(patch: Patch) -> None:
-    """Who reads a lease believes what a broker tells of modes, which may be old (trap 110)."""
-
-    def mutant(self: LeaseReader, topic: str, _: str) -> bool:
-        return self._ahead.published(topic) is not None
-
-    patch(LeaseReader, "_hears_of_switch", mutant)
-
-
-@caught_by("worked-off", of="queue")
 def the_very_end_is_final(patch: Patch) -> None:
     """What a home may still place at the very end of a partition is a gap (trap 109)."""
     finish = ShareWork.finish
@@ -296,8 +246,7 @@ def the_very_end_is_final(patch: Patch) -> None:
 def what_is_given_up_is_a_gap(patch: Patch) -> None:
     """What of a lease could not be read counts as read: nobody gets it."""
 
-    def mutant(self: ShareWork, *, is_lasting: bool) -> None:
-        del is_lasting
+    def mutant(self: ShareWork) -> None:
         lease = self.holdings.lease
         assert lease is not None, "it is read"
         self.finish(lease.span.hi)
