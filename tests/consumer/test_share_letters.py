@@ -193,7 +193,7 @@ def test_a_poll_within_an_applications_transaction_leaves_that_alone(
     queues: Queues, producer: Producer, memory_log: MemoryLog
 ) -> None:
     """Dead letters have transactions of their own, also with a producer of confluent's style
-    (trap 143)."""
+    (trap 130)."""
     memory_log.create_topic("invoices", partitions=1)
     fill(producer, 2)
     queue = queues()
@@ -329,7 +329,7 @@ def test_a_dead_letter_of_a_dead_letter_tells_of_both(
 def test_what_could_not_be_read_was_not_delivered(
     queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker's outage would make dead letters of what no application has seen (trap 141)."""
+    """A broker's outage would make dead letters of what no application has seen (trap 123)."""
     fill(producer, 3)
     queue = queues(**{LIMIT: 2})
     for _ in range(3):
@@ -360,7 +360,7 @@ def test_what_a_consumer_did_not_return_when_it_closed_was_not_delivered(
 def test_what_an_aborted_transaction_had_comes_again_later_each_time(
     queues: Queues, producer: Producer
 ) -> None:
-    """A failure that passes would use up all deliveries (trap 142)."""
+    """A failure that passes would use up all deliveries (trap 124)."""
     assert [pause_ms(n, 1_000, 60_000) for n in (1, 2, 3, 4, 8, 99)] == [
         *(0, 1_000, 2_000, 4_000),
         *(60_000, 60_000),
@@ -419,7 +419,7 @@ def test_workers_that_die_leave_each_poison_in_one_dead_letter(
     queues: Queues, producer: Producer, memory_log: MemoryLog
 ) -> None:
     """Every tenth message kills whoever works on it. Its neighbours are worked off, each once
-    (trap 140)."""
+    (trap 119)."""
     memory_log.create_topic("invoices", partitions=1)
     fill(producer, 40)
     fill(producer, 40, partition=1, first=40)

@@ -70,7 +70,7 @@ def test_a_program_for_confluent_kafka(
 def test_a_transaction_beside_the_current_one_takes_nothing_of_it(
     make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
 ) -> None:
-    """Trap 143: a queue's consumer writes dead letters between begin and commit."""
+    """Trap 130: a queue's consumer writes dead letters between begin and commit."""
     topic = make_topic()
     producer = make_producer()
     producer.begin_transaction()

@@ -311,7 +311,7 @@ def test_an_aborted_message_comes_again_with_its_count(queue: Queue) -> None:
 
 def test_what_an_aborted_transaction_had_waits_for_its_delay(queue: Queue) -> None:
     """From the abort on, and not from the acknowledgement. Otherwise a failure that lasts a moment
-    takes messages to their limit of deliveries at once (trap 142)."""
+    takes messages to their limit of deliveries at once (trap 124)."""
     assert queue.acquire(1)
     txid = queue.begin("t")
     assert queue.add_acks("t", txid, message(0), delay_ms=900) == DONE
@@ -354,7 +354,7 @@ def test_a_delay_is_of_one_transaction(queue: Queue) -> None:
 
 def test_each_delivery_makes_leases_shorter_and_the_last_one_is_alone(queue: Queue) -> None:
     """Neighbours of a message that kills its consumers are not counted to the end with it
-    (trap 140)."""
+    (trap 119)."""
     queue.tell_ends(2_000)
     given = []
     for _ in range(5):
@@ -396,7 +396,7 @@ def test_who_lets_a_message_be_given_out_once_gets_whole_leases(queue: Queue) ->
 
 def test_what_no_application_got_does_not_count(queue: Queue) -> None:
     """Its consumer failed to read it, or left: a broker's outage would use up all deliveries
-    (trap 141)."""
+    (trap 123)."""
     for _ in range(3):
         lease = queue.acquire(1, 4)
         assert lease is not None
