@@ -2,7 +2,8 @@
 
 Real: `Trimming`, and of each journal partition the `Shard` that its records make, which knows the
 high watermark and the staircases; `Shard.finish` says what a pointer needs. Modelled: both logs,
-end records in commit-sequence order, those that a recovering owner or a zombie writes again, late
+end records in commit-sequence order, those that a recovering owner or a zombie writes again (this
+one not into a topic that is created anew meanwhile: docs/sidecar.md says what comes of that), late
 records, retention of the main log, topics that are deleted and created anew, brokers that tell ends
 of the past.
 
@@ -218,7 +219,7 @@ class TrimmingWorld:
         grown = (*log, which), start, number
         if not txn.copies and room and self._is_next(which, txns, journals):
             yield f"the pointer of {which} is written at {len(log)}", after(pointed, main=grown)
-        # A zombie does not write to a topic that it has never met.
+        # An owner that was replaced does not write to a topic that it has never met.
         may_write = not txn.is_finished or txn.copies[0][0] == number
         if txn.copies and left.copies and room and may_write:
             less = left._replace(copies=left.copies - 1)
@@ -227,7 +228,9 @@ class TrimmingWorld:
                 after(pointed, main=grown, left=less),
             )
         if not txn.is_finished:
-            for offset in dict.fromkeys(offset for _, offset in txn.copies):
+            # So what is acknowledged last is of the newest topic that has a copy.
+            newest = max((topic for topic, _ in txn.copies), default=0)
+            for offset in [offset for topic, offset in txn.copies if topic == newest]:
                 done = txn._replace(is_finished=True)
                 yield (
                     f"{which} is finished, its pointer acknowledged at {offset}",
