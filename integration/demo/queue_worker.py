@@ -11,21 +11,14 @@ to others. No partition is assigned to it. SIGTERM ends a worker after the curre
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 from ...consumer.share_consumer import ShareConsumer
-from ...coordinator.protocol.commands import Outcome
-from ...journal.errors import ProducerFencedError
 from ...producer.producer import Producer
 from ..blocks import process
 from ..queue_blocks import QueueBlock
@@ -33,9 +26,7 @@ from .cluster import kafka_settings
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
 from .letters import REASON, is_booked
-from .reports import FENCED_STATUS
-
-_LOG = logging.getLogger(__name__)
+from .worker_process import CommitReport, run_worker
 
 BLOCK_FLIGHTS: Final = 100
 """Most flights in one transaction. A larger value makes fewer and longer transactions."""
@@ -48,13 +39,13 @@ class QueueWorker:
     """Books flights of the queue, beside others."""
 
     def __init__(
-        self, options: argparse.Namespace, report: TextIO, stopping: threading.Event
+        self, options: argparse.Namespace, report: CommitReport, stopping: threading.Event
     ) -> None:
         """Fences the predecessor, whose flights come again, and joins.
 
         Args:
             options: see `parse`.
-            report: gets a JSON line for each commit that was requested, whatever its outcome.
+            report: asks for commits, and tells how long they took.
             stopping: set it to end after the current block.
         """
         self._options, self._report, self._stopping = options, report, stopping
@@ -79,10 +70,7 @@ class QueueWorker:
             self._queue, self._producer, max_records=BLOCK_FLIGHTS, stop=self._stopping
         ):
             self._book(block)
-            # `process` would commit by itself, but would not tell how long the commit took.
-            started_s = time.perf_counter()
-            commit = block.txn.commit_async()
-            commit.add_done_callback(partial(self._committed, len(block), started_s))
+            self._report.commit(block)
 
     def _book(self, block: QueueBlock) -> None:
         for message in block:
@@ -95,13 +83,6 @@ class QueueWorker:
             for entry in entries_of(flight):
                 key = entry.airport.encode()
                 block.produce(self._options.ledger_topic, encode_entry(entry._asdict()), key)
-
-    def _committed(self, flights: int, started_s: float, _: Future[Outcome]) -> None:
-        commit_ms = (time.perf_counter() - started_s) * 1000
-        self._report.write(
-            json.dumps({"flights": flights, "commit_ms": round(commit_ms, 3)}) + "\n"
-        )
-        self._report.flush()
 
     def close(self) -> None:
         """Closes both clients."""
@@ -124,22 +105,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Runs until SIGTERM."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    # One file per process: a predecessor's last line may have been cut off by its kill.
-    number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
-    with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
-        try:
-            worker = QueueWorker(options, report, stopping)
-            try:
-                worker.run()
-            finally:
-                worker.close()
-        except ProducerFencedError as error:
-            _LOG.warning("fenced error=%r", error)
-            sys.exit(FENCED_STATUS)
+    run_worker(options.report, partial(QueueWorker, options))
 
 
 if __name__ == "__main__":

@@ -12,23 +12,17 @@ it, ends with `FENCED_STATUS`. SIGTERM ends a worker after the current block.
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 from confluent_kafka import TopicPartition
 
 from ...consumer.consumer import Consumer
-from ...coordinator.protocol.commands import Outcome
-from ...journal.errors import BrokerError, ClaimFencedError, ProducerFencedError
+from ...journal.errors import BrokerError
 from ...producer.producer import Producer
 from ..block import Block
 from ..blocks import process
@@ -36,9 +30,7 @@ from .cluster import kafka_settings
 from .cut_over import Signs
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
-from .reports import FENCED_STATUS
-
-_LOG = logging.getLogger(__name__)
+from .worker_process import CommitReport, run_worker
 
 _FLUSH_TIMEOUT_S: Final = 30.0
 """Bounds the wait for records of a block that spans two topics."""
@@ -50,13 +42,13 @@ class Worker:
     """Books the flights of its assigned partitions."""
 
     def __init__(
-        self, options: argparse.Namespace, report: TextIO, stopping: threading.Event
+        self, options: argparse.Namespace, report: CommitReport, stopping: threading.Event
     ) -> None:
         """Fences the predecessor, and resumes from what it committed.
 
         Args:
             options: see `parse`.
-            report: gets a JSON line for each commit that was requested, whatever its outcome.
+            report: asks for commits, and tells how long they took.
             stopping: set it to end after the current block.
         """
         self._options = options
@@ -90,10 +82,7 @@ class Worker:
             self._consumer, self._producer, max_records=BLOCK_FLIGHTS, stop=self._stopping
         ):
             self._book(block)
-            # `process` would commit by itself, but would not tell how long the commit took.
-            started_s = time.perf_counter()
-            commit = block.txn.commit_async()
-            commit.add_done_callback(partial(self._committed, len(block), started_s))
+            self._report.commit(block)
 
     def _book(self, block: Block) -> None:
         old, new = self._options.ledger_topic, self._options.successor_topic
@@ -116,13 +105,6 @@ class Worker:
             assert isinstance(value, bytes)
             for entry in entries_of(decode_flight(value)):
                 block.produce(topic, encode_entry(entry._asdict()), entry.airport.encode())
-
-    def _committed(self, flights: int, started_s: float, _: Future[Outcome]) -> None:
-        commit_ms = (time.perf_counter() - started_s) * 1000
-        self._report.write(
-            json.dumps({"flights": flights, "commit_ms": round(commit_ms, 3)}) + "\n"
-        )
-        self._report.flush()
 
     def close(self) -> None:
         """Closes both clients."""
@@ -151,22 +133,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Runs until SIGTERM."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    # One file per process: a predecessor's last line may have been cut off by its kill.
-    number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
-    with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
-        try:
-            worker = Worker(options, report, stopping)
-            try:
-                worker.run()
-            finally:
-                worker.close()
-        except (ProducerFencedError, ClaimFencedError) as error:
-            _LOG.warning("fenced error=%r", error)
-            sys.exit(FENCED_STATUS)
+    run_worker(options.report, partial(Worker, options))
 
 
 if __name__ == "__main__":
