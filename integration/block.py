@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from ..journal.errors import (
     AckConflictError,
+    BrokerError,
     ClaimFencedError,
+    DeadLetterError,
     LogtxError,
     OffsetsConflictError,
     RetriableError,
@@ -21,6 +24,7 @@ from ..journal.errors import (
     TransactionCommittedError,
     TransactionStateError,
     UnknownOutcomeError,
+    UnknownTopicError,
     UnknownTransactionError,
 )
 from ..journal.logs.asking import UNANSWERED, UNKNOWN
@@ -28,6 +32,7 @@ from ..journal.logs.asking import UNANSWERED, UNKNOWN
 if TYPE_CHECKING:
     import logging
 
+    from ..coordinator.protocol.commands import Outcome
     from ..journal.logs.interface import DeliveryCallback
     from ..producer.transaction import Transaction
     from ..producer.writer import Content, UserHeaders
@@ -68,17 +73,38 @@ _PASSING: Final = (
 """Kafka's errors within a rebalance after which the next one may succeed."""
 
 
-def passes(error: KafkaError) -> bool:
-    """Returns whether what a consumer met may be over the next time."""
-    return not error.fatal() and (error.retriable() or error.code() in _PASSING)
-
-
 class RefusedError(Exception):
     """Signals that the block must be redone, and carries the reason."""
 
     def __init__(self, reason: KafkaException) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Flying(NamedTuple):
+    """A block's transaction that was asked to commit."""
+
+    txn: Transaction
+    future: Future[Outcome]
+
+
+@contextmanager
+def taking_input() -> Iterator[None]:
+    """Surrounds what takes input: raises `RefusedError` for what may be over the next time."""
+    try:
+        yield
+    except (RetriableError, BrokerError, DeadLetterError, UnknownTopicError) as error:
+        raise RefusedError(error) from error
+    except LogtxError:
+        raise
+    except KafkaException as error:
+        if not _passes(error.args[0]):
+            raise
+        raise RefusedError(error) from error
+
+
+def _passes(error: KafkaError) -> bool:
+    return not error.fatal() and (error.retriable() or error.code() in _PASSING)
 
 
 class Block:

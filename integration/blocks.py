@@ -28,26 +28,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, cast, overload
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Final, TypeGuard, cast, overload
 
 from confluent_kafka import KafkaException, Message
 
 from ..journal.errors import (
-    BrokerError,
     ClaimFencedError,
     ConfigError,
     LogtxError,
-    RetriableError,
-    UnknownTopicError,
 )
 from ..producer.transaction import Transaction
-from .block import LEAVE_WAIT_S, REDONE, SLICE_S, Block, RefusedError, abort, passes, pause_s
+from .block import (
+    LEAVE_WAIT_S,
+    REDONE,
+    SLICE_S,
+    Block,
+    Flying,
+    RefusedError,
+    abort,
+    pause_s,
+    taking_input,
+)
 
 if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
     from ..consumer.share_consumer import ShareConsumer
-    from ..coordinator.protocol.commands import Outcome
     from ..journal.records.types import OffsetStep
     from ..producer.producer import Producer
     from .queue_blocks import QueueBlock
@@ -150,13 +156,6 @@ def _is_queue(consumer: Consumer | ShareConsumer) -> TypeGuard[ShareConsumer]:
     return not hasattr(consumer, "offset_steps")
 
 
-class _Flying(NamedTuple):
-    """A block's transaction that was asked to commit."""
-
-    txn: Transaction
-    future: Future[Outcome]
-
-
 class _Pipeline:
     """Runs the blocks of one loop: one at hand, some in flight."""
 
@@ -176,7 +175,7 @@ class _Pipeline:
         self._linger_s = linger_s
         self._retries = retries
         self._at_hand: Block | None = None
-        self._flying: deque[_Flying] = deque()
+        self._flying: deque[Flying] = deque()
         """Transactions that were asked to commit and have no answer yet, oldest first."""
         self._failures = 0
         """Failures in a row since a block was committed."""
@@ -248,16 +247,8 @@ class _Pipeline:
         return found
 
     def _consume(self, limit: int, wait_s: float) -> list[Message]:
-        try:
+        with taking_input():
             messages = self._consumer.consume(limit, wait_s)
-        except (RetriableError, BrokerError, UnknownTopicError) as error:
-            raise RefusedError(error) from error
-        except LogtxError:
-            raise
-        except KafkaException as error:
-            if not passes(error.args[0]):
-                raise
-            raise RefusedError(error) from error
         found = []
         for message in messages:
             event = message.error()
@@ -276,7 +267,7 @@ class _Pipeline:
             raise RefusedError(block.failure)
         future = block.txn.commit_async()
         self._at_hand = None
-        self._flying.append(_Flying(block.txn, future))
+        self._flying.append(Flying(block.txn, future))
         self._reap(self._in_flight - 1)
 
     def _reap(self, left: int) -> None:

@@ -31,10 +31,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, Message
 
@@ -42,21 +41,26 @@ from ..consumer.acknowledger import key_of
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.errors import (
     AckConflictError,
-    BrokerError,
-    DeadLetterError,
     LogtxError,
     NotHeldError,
-    RetriableError,
     TransactionStateError,
-    UnknownTopicError,
 )
 from ..producer.transaction import Transaction
-from .block import LEAVE_WAIT_S, REDONE, SLICE_S, Block, RefusedError, abort, passes, pause_s
+from .block import (
+    LEAVE_WAIT_S,
+    REDONE,
+    SLICE_S,
+    Block,
+    Flying,
+    RefusedError,
+    abort,
+    pause_s,
+    taking_input,
+)
 
 if TYPE_CHECKING:
     from ..consumer.core.holdings import Given, RecordKey
     from ..consumer.share_consumer import ShareConsumer
-    from ..coordinator.protocol.commands import Outcome
     from ..producer.producer import Producer
 
 _LOG = logging.getLogger(__name__)
@@ -127,13 +131,6 @@ class QueueBlock(Block):
         self.txn.abort_async()
 
 
-class _Flying(NamedTuple):
-    """A block's transaction that was asked to commit."""
-
-    txn: Transaction
-    future: Future[Outcome]
-
-
 class QueuePipeline:
     """Runs the blocks of one loop: one at hand, some in flight."""
 
@@ -158,7 +155,7 @@ class QueuePipeline:
         self._renew_s = 0.0
         """Monotonic time at which their leases are to begin anew."""
         self._at_hand: QueueBlock | None = None
-        self._flying: deque[_Flying] = deque()
+        self._flying: deque[Flying] = deque()
         """Transactions that were asked to commit and have no answer yet, oldest first."""
         self._failures = 0
         """Failures in a row since a block was committed."""
@@ -248,16 +245,8 @@ class QueuePipeline:
     def _poll(self, wait_s: float) -> list[Message]:
         if not self._waiting:
             self._renew_s = time.monotonic() + self._queue.ack_timeout / 2
-        try:
+        with taking_input():
             return self._queue.poll(wait_s, max_records=self._max_records)
-        except (RetriableError, BrokerError, DeadLetterError, UnknownTopicError) as error:
-            raise RefusedError(error) from error
-        except LogtxError:
-            raise
-        except KafkaException as error:
-            if not passes(error.args[0]):
-                raise
-            raise RefusedError(error) from error
 
     # Step 4.
 
@@ -269,7 +258,7 @@ class QueuePipeline:
             raise RefusedError(block.failure)
         future = block.txn.commit_async()
         self._at_hand = None
-        self._flying.append(_Flying(block.txn, future))
+        self._flying.append(Flying(block.txn, future))
         self._reap(self._in_flight - 1)
 
     def _reap(self, left: int) -> None:
