@@ -17,7 +17,7 @@ from ..journal.acks import Acks
 from ..journal.errors import AckConflictError, ConfigError, LogtxError, NotHeldError
 from .core.counters import ShareCounters
 from .core.holdings import Given, RecordKey, by_partition
-from .core.letters import REJECTED, Letter, pause_ms
+from .core.letters import pause_ms, rejected
 from .core.pending import Record
 from .core.share_work import ShareWork
 from .dead_letters import Acknowledging, Beginning, DeadLetters
@@ -264,7 +264,7 @@ class Acknowledger:
             TransactionStateError, …: as `Transaction.produce`.
         """
         self._counters.rejected_records += 1
-        letter = _rejected(key, given, reason)
+        letter = rejected(key, given, reason)
         if self._dead_letters is None:
             self._outbox.log_given_up(letter)
         else:
@@ -374,10 +374,6 @@ def _type_of(ack_type: AcknowledgeType | Enum | int) -> AcknowledgeType:
     if name not in AcknowledgeType.__members__:
         raise ValueError(f"no type of acknowledgements is {ack_type!r}: take an AcknowledgeType")
     return AcknowledgeType[name]
-
-
-def _rejected(key: RecordKey, given: Given, reason: str | None) -> Letter:
-    return Letter(key, given, given.delivery_count, reason or REJECTED)
 
 
 def _not_held(key: RecordKey) -> NotHeldError:

@@ -53,7 +53,7 @@ from .core.pending import Record
 from .dead_letters import Beginning
 from .leased import LeaseReader
 from .lifetime import weakly
-from .outbox import AckCallback
+from .outbox import WAIT_S, AckCallback
 from .range_reader.reading import ReadConfig
 from .share_config import ShareConfig
 
@@ -70,8 +70,6 @@ RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
-WAIT_S: Final = 60.0
-"""Longest single wait for an answer; a poll without an end waits again."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -110,9 +108,7 @@ class _Parts:
         close_later("share_consumer", f"group={self.group_id}", self.close)
 
 
-_LASTING: Final = (
-    *(IntegrityError, MalformedHeaderError, NotSupportedError, TornTransactionError),
-)
+_LASTING: Final = IntegrityError, MalformedHeaderError, NotSupportedError, TornTransactionError
 """Errors of reading whose reason lies in the log."""
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...coordinator.protocol.queues import Lease
-from ...journal.acks import Acks
+from ...journal.acks import Acks, joined
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
 from .pending import Record
@@ -42,10 +42,7 @@ class Given:
 
 def by_partition(given: Iterable[Given]) -> list[Acks]:
     """Returns the spans of messages, by partition."""
-    spans: dict[PartitionId, SpanMap[bool]] = {}
-    for each in given:
-        spans.setdefault(each.partition, SpanMap()).put(each.span, True)
-    return [Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items()]
+    return list(joined(each.acks for each in given))
 
 
 class Holdings:
@@ -96,7 +93,11 @@ class Holdings:
 
     def end(self) -> Acks | None:
         """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
-        lease, self._lease = self._lease, None
+        rest, self._lease = self._rest(), None
+        return rest
+
+    def _rest(self) -> Acks | None:
+        lease = self._lease
         if lease is None or self._at >= lease.span.hi:
             return None
         return Acks(lease.partition, (Span(self._at, lease.span.hi),))
@@ -163,17 +164,10 @@ class Holdings:
 
     def held(self) -> tuple[Acks, ...]:
         """Returns all that it works on, given out or not, by partition."""
-        spans: dict[PartitionId, SpanMap[bool]] = {}
-        named = [(each.partition, each.span) for each in self._given.values()]
-        named += [(lease.partition, lease.span) for lease, _ in self._unread]
-        if self._lease is not None and self._at < self._lease.span.hi:
-            named.append((self._lease.partition, Span(self._at, self._lease.span.hi)))
-        for partition, span in named:
-            spans.setdefault(partition, SpanMap()).put(span, True)
-        return tuple(
-            Acks(partition, tuple(span for span, _ in found.rows()))
-            for partition, found in spans.items()
-        )
+        named = [each.acks for each in self._given.values()]
+        named += [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
+        rest = self._rest()
+        return joined(named if rest is None else [*named, rest])
 
     def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> bool:
         """Takes what it still has, after it attached with what it held.

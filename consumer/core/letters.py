@@ -37,6 +37,11 @@ class Letter:
     reason: str
 
 
+def rejected(key: RecordKey, given: Given, reason: str | None) -> Letter:
+    """Returns a message that its consumer rejects, for this reason if it says one."""
+    return Letter(key, given, given.delivery_count, reason or REJECTED)
+
+
 def over_limit(key: RecordKey, given: Given, limit: int) -> Letter:
     """Returns a message that is not given to the application: this delivery is one too many.
 

@@ -33,7 +33,7 @@ from ...coordinator.protocol.queues import AcknowledgeType, Lease
 from ...journal.acks import Acks, joined
 from ...journal.spans import MessageId, Span
 from .holdings import Given, Holdings, RecordKey, by_partition
-from .letters import REJECTED, Letter, over_limit
+from .letters import Letter, over_limit, rejected
 from .pending import Record
 
 UNREADABLE_PAUSE_MS: Final = 1_000
@@ -257,7 +257,7 @@ class ShareWork:
         if given is None:
             return
         if type_ is AcknowledgeType.REJECT:
-            self._letters.append(Letter(key, given, given.delivery_count, reason or REJECTED))
+            self._letters.append(rejected(key, given, reason))
         else:
             self._say_of(How(type_, delay_ms), {key: given})
 
