@@ -27,13 +27,11 @@ from logtx.journal.errors import (
 )
 
 from .coordinators import Asked, Coordinator
-from .network import Network, OnReply, Stream
+from .network import Network, OnReply, Reconnecting, Stream
 from .schedule import Party
 
 BUSY_MS: Final = 10
 """Pause before a request is repeated that could not be decided yet."""
-ATTACH_MS: Final = 400
-"""How long an answer to Attach is waited for."""
 _ELSEWHERE: Final = (
     *(CoordinatorLoadingError, NotCoordinatorError, SessionClosedError),
     NotAttachedError,
@@ -110,7 +108,7 @@ class ConsumerStream(Stream):
                 tenure.consumer_gone(group, consumer, coordinator.now())
 
 
-class Attachment:
+class Attachment(Reconnecting):
     """Keeps one consumer attached, and asks for it."""
 
     def __init__(
@@ -132,16 +130,11 @@ class Attachment:
             on_attached: called with what the consumer still has, whenever it attached.
             on_leases: called with each lease, before its request is answered.
         """
-        self.party = party
-        self.failure: LogtxError | None = None
-        self._network = network
-        self._partition = partition
+        super().__init__(network, party, partition)
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
         self._requests: dict[int, tuple[Command, OnReply]] = {}
         """Those without an answer, oldest first."""
         self._next_id = 1
-        self._stream: ConsumerStream | None = None
-        self._flowing = False
         self._open()
 
     def waits_for(self, kind: type[Command]) -> bool:
@@ -183,37 +176,14 @@ class Attachment:
         unanswered = (acks for each in said for acks in each.acks)
         return replace(command, held=joined([*command.held, *unanswered]))
 
-    def _open(self) -> None:
-        if self.failure is not None or self._stream is not None:
-            return
-        setting = self._network.setting
-        owner = setting.owner(self._partition)
-        if owner is None or setting.is_dead(owner):
-            self.party.later(setting.chance.randint(10, 60), self._open)
-            return
-        coordinator = self._network.coordinators[owner]
+    def _connect(self, coordinator: Coordinator) -> Stream:
         attach = self._with_unanswered(self._attach())
         consumer = attach.group, attach.consumer
         self._stream = stream = ConsumerStream(
             self._network, self, coordinator, self._partition, consumer
         )
         stream.send(0, attach)
-        self.party.later(ATTACH_MS, lambda: self._give_up(stream))
-
-    def _give_up(self, stream: ConsumerStream) -> None:
-        if self._stream is stream and not self._flowing:
-            self._break()
-
-    def _break(self) -> None:
-        stream, self._stream, self._flowing = self._stream, None, False
-        if stream is not None:
-            stream.close_here()
-        self.party.later(self._network.setting.chance.randint(5, 60), self._open)
-
-    def lost(self, stream: Stream) -> None:
-        """Takes note that a stream broke."""
-        if self._stream is stream:
-            self._break()
+        return stream
 
     def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
         """Takes a reply that arrived."""

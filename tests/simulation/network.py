@@ -6,6 +6,7 @@ generation and nonce, and sends unanswered requests again. `query` asks single q
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ from .setting import Setting
 
 REQUEST_TIMEOUT_MS = 2_500
 """How long a request is repeated before it fails."""
+CONNECT_MS = 400
+"""How long the answer to the first request of a stream is waited for."""
 NOTICED_MS = (5, 200)
 """Least and most time that a broken stream goes unnoticed, at either end."""
 _AGAIN = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
@@ -220,7 +223,55 @@ class Stream:
             self.session.replied(self, request_id, reply)
 
 
-class Session:
+class Reconnecting(ABC):
+    """A client that keeps a stream to the owner of one journal partition."""
+
+    def __init__(self, network: Network, party: Party, partition: int) -> None:
+        """Begins unconnected; `_open` connects."""
+        self.party = party
+        self.failure: LogtxError | None = None
+        self._network = network
+        self._partition = partition
+        self._stream: Stream | None = None
+        self._flowing = False
+        """Whether the first request of the stream was answered."""
+
+    @abstractmethod
+    def _connect(self, coordinator: Coordinator) -> Stream:
+        """Opens a stream, and sends its first request."""
+
+    @abstractmethod
+    def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
+        """Takes a reply that arrived."""
+
+    def lost(self, stream: Stream) -> None:
+        """Takes note that a stream broke."""
+        if self._stream is stream:
+            self._break()
+
+    def _open(self) -> None:
+        if self.failure is not None or self._stream is not None:
+            return
+        setting = self._network.setting
+        owner = setting.owner(self._partition)
+        if owner is None or setting.is_dead(owner):
+            self.party.later(setting.chance.randint(10, 60), self._open)
+            return
+        stream = self._connect(self._network.coordinators[owner])
+        self.party.later(CONNECT_MS, lambda: self._give_up(stream))
+
+    def _give_up(self, stream: Stream) -> None:
+        if self._stream is stream and not self._flowing:
+            self._break()
+
+    def _break(self) -> None:
+        stream, self._stream, self._flowing = self._stream, None, False
+        if stream is not None:
+            stream.close_here()
+        self.party.later(self._network.setting.chance.randint(5, 60), self._open)
+
+
+class Session(Reconnecting):
     """A producer's session with the owner of one journal partition."""
 
     def __init__(
@@ -234,19 +285,14 @@ class Session:
         on_closed: Callable[[LogtxError], None],
     ) -> None:
         """Begins unconnected; connects by itself."""
-        self.party = party
-        self.failure: LogtxError | None = None
+        super().__init__(network, party, partition)
         self.generation = generation
         self.connected: commands.SessionId | None = None
-        self._network = network
         self._producer_id = producer_id
         self._nonce = nonce
-        self._partition = partition
         self._on_closed = on_closed
         self._requests: dict[int, _Request] = {}
         self._next_id = 1
-        self._stream: Stream | None = None
-        self._flowing = False
         party.later(1, self._open)
 
     @property
@@ -280,36 +326,13 @@ class Session:
         below = min(next(iter(self._requests)), request_id)
         self._stream.send(request_id, self._requests[request_id].make(request_id, below))
 
-    def _open(self) -> None:
-        if self.failure is not None or self._stream is not None:
-            return
-        setting = self._network.setting
-        owner = setting.owner(self._partition)
-        if owner is None or setting.is_dead(owner):
-            self.party.later(setting.chance.randint(10, 60), self._open)
-            return
-        coordinator = self._network.coordinators[owner]
+    def _connect(self, coordinator: Coordinator) -> Stream:
         self._stream = stream = Stream(self._network, self, coordinator, self._partition)
         connect = commands.Connect(
             producer_id=self._producer_id, nonce=self._nonce, generation=self.generation
         )
         stream.send(0, connect)
-        self.party.later(400, lambda: self._give_up(stream))
-
-    def _give_up(self, stream: Stream) -> None:
-        if self._stream is stream and not self._flowing:
-            self._break()
-
-    def _break(self) -> None:
-        stream, self._stream, self._flowing = self._stream, None, False
-        if stream is not None:
-            stream.close_here()
-        self.party.later(self._network.setting.chance.randint(5, 60), self._open)
-
-    def lost(self, stream: Stream) -> None:
-        """Takes note that a stream broke."""
-        if self._stream is stream:
-            self._break()
+        return stream
 
     def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
         """Takes a reply that arrived."""
