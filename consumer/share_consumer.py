@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -162,6 +162,8 @@ class ShareConsumer(Acknowledger):
         self._reading: Iterator[tuple[Message, MessageId]] | None = None
         self._renew_s = self._attach_s = 0.0
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._rests = False
+        """Whether it takes nothing up to the next poll."""
         self._anew_s = 0.0
         """Monotonic time up to which it attaches often, as a topic was created anew."""
         self._polling = threading.Lock()
@@ -266,10 +268,13 @@ class ShareConsumer(Acknowledger):
         starts = self._first_starts(topics)
         self._end(self._work.put_back)
         with self._lock:
-            self._topics, self._starts = topics, starts
+            self._topics, self._starts, self._rests = topics, starts, False
         self._outbox.send(client)
+        self._attach_anew(client)
+
+    def _attach_anew(self, client: AttachedClient) -> None:
         self._changing = client.submit(self._attach())
-        self._changing.add_done_callback(partial(weakly(self._changed), starts))
+        self._changing.add_done_callback(partial(weakly(self._changed), self._starts))
 
     def _changed(self, starts: Mapping[TopicPartition, int], _: Future[Reply]) -> None:
         with self._lock:
@@ -291,11 +296,12 @@ class ShareConsumer(Acknowledger):
     def _attach(self) -> Attach:
         with self._lock:
             held = self._work.held()
+            topics = () if self._rests else self._topics
         return Attach(
             group=self.group_id,
             consumer=self._number,
             kind=self._config.kind,
-            topics=self._topics,
+            topics=topics,
             starts=self._starts,
             held=held,
             ack_timeout_ms=self._config.ack_timeout_ms,
@@ -304,7 +310,8 @@ class ShareConsumer(Acknowledger):
     def _attached(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
-            if self._changing is None or self._changing.done():
+            is_changing = self._changing is not None and not self._changing.done()
+            if not (self._rests or is_changing):
                 self._starts = {}
             self._work.attached(leases, time.monotonic())
 
@@ -351,6 +358,7 @@ class ShareConsumer(Acknowledger):
             self._accept_last()
             self._outbox.send(client)
             self._outbox.look_at_answers()
+            self._wake(client)
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -372,6 +380,35 @@ class ShareConsumer(Acknowledger):
                     self._work.return_all(map(key_of, found))
             self._counters.delivered_records += len(found)
             return found
+
+    def rest(self, unseen: Iterable[Message] = ()) -> None:
+        """Gives back all that no application has seen, and takes nothing up to the next `poll`.
+
+        For who polls no more for a while: what the last request for messages brought meanwhile
+        would be nobody's until its lease is over. Does not wait.
+
+        Args:
+            unseen: messages that were polled, and nobody has looked at.
+
+        Raises:
+            ConcurrentUseError: another thread polls. `unseen` is given back.
+            SessionClosedError: the consumer is not subscribed, or closed.
+        """
+        self.give_back(unseen)
+        client = self._open_client()
+        with self._alone():
+            self._end(self._work.put_back)
+            self._outbox.send(client)
+            with self._lock:
+                self._rests = True
+            # Without topics, a request that waits gets nothing (trap 131).
+            client.submit(self._attach())
+
+    def _wake(self, client: AttachedClient) -> None:
+        if self._rests:
+            with self._lock:
+                self._rests = False
+            self._attach_anew(client)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -310,11 +310,9 @@ class QueuePipeline:
             except LogtxError as error:
                 _LOG.info("commit_failed error=%r", error)
                 abort(txn, _LOG, max(0.0, deadline_s - time.monotonic()))
-        if self._waiting:
-            self._queue.give_back(self._waiting)
-            self._waiting.clear()
-            try:
-                self._queue.commit_async()
-            except LogtxError as error:
-                # It is closed, or another thread polls: then that sends it.
-                _LOG.info("not_given_back_at_once error=%r", error)
+        waiting, self._waiting = self._waiting, deque()
+        try:
+            self._queue.rest(waiting)
+        except LogtxError as error:
+            # It is closed, or another thread polls: then that one gives it back.
+            _LOG.info("not_given_back_at_once error=%r", error)

@@ -392,6 +392,24 @@ def test_leaving_the_loop_gives_back_what_is_not_committed(
     bench.check()
 
 
+def test_a_queue_whose_loop_is_over_takes_nothing_up_to_the_next_poll(bench: Bench) -> None:
+    """Its last request for messages still waits: what it got would be nobody's for half a minute
+    (trap 131).
+    """
+    idle = bench.queue()
+    assert list(logtx.process(idle, bench.producer(), timeout=0.3)) == []
+    bench.feed(5)
+    began_s = time.monotonic()
+    for block in logtx.process(bench.queue(), bench.producer(), timeout=2.0):
+        bench.copy(block)
+    assert time.monotonic() - began_s < 15, "nobody waits until leases are over"
+    bench.check()
+    bench.feed(5)
+    for block in logtx.process(idle, bench.producer(), timeout=2.0):
+        bench.copy(block)
+    bench.check()
+
+
 def test_a_block_whose_turn_is_over_takes_nothing(bench: Bench) -> None:
     bench.feed(1)
     for block in logtx.process(bench.queue(), bench.producer(), timeout=2.0):
