@@ -26,6 +26,7 @@ from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN
 from logtx.integration.demo.reports import read_status
 from logtx.integration.demo.run import run_demo
 from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.jars import ensure_jars
 from logtx.integration.settings.read import write_settings
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
@@ -55,6 +56,7 @@ class Shown:
     """What a run of the demo printed."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
+        ensure_jars()  # The first one on a machine shows how far its download is.
         done = subprocess.run(
             demo_command(directory, *arguments),
             capture_output=True,
