@@ -11,7 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.errors import ConfigError, NotSupportedError, RetriableError, TopicModeError
+from ...journal.errors import (
+    ConfigError,
+    NotSupportedError,
+    RetriableError,
+    TopicModeError,
+    UnknownSubscriptionError,
+)
 from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -20,6 +26,7 @@ from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
     DescribeSidecars,
+    DescribeSubscriptions,
     DescribeTopics,
     Done,
     ForgetGroup,
@@ -33,12 +40,14 @@ from ..protocol.commands import (
     SetTopicMode,
     SetTopicRule,
     SidecarNeeds,
+    SubscriptionsPage,
     TopicModeInfo,
     TopicModes,
     TransactionInfo,
     Transactions,
     UnbindGroup,
 )
+from ..protocol.queues import SubscriptionInfo
 from .queries import CoordinatorQueries
 
 SIDECARS_MAX: Final = 5_000
@@ -208,6 +217,37 @@ class AdminQueries(CoordinatorQueries):
         # Of the first answer: what the later ones tell may be of transactions that began since.
         steps = tuple(step for each in slices for step in each.steps)
         return replace(slices[0], steps=steps)
+
+    def subscriptions(self, partition: int) -> Iterator[SubscriptionInfo]:
+        """Yields the subscriptions that are kept in a journal partition, by name, page by page.
+
+        Raises:
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        after, more = "", True
+        while more:
+            command = DescribeSubscriptions(after=after)
+            page = self._ask(partition, command, SubscriptionsPage)
+            yield from page.subscriptions
+            more = page.more and bool(page.subscriptions)
+            if more:
+                after = page.subscriptions[-1].group
+
+    def subscription(self, name: str) -> tuple[str, SubscriptionInfo]:
+        """Returns the transaction group of a subscription, and what is known of it.
+
+        Raises:
+            UnknownSubscriptionError: there is no such subscription.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        bound = self._bind(name, None).transaction_group
+        if bound is None:
+            raise UnknownSubscriptionError(
+                f"there is no subscription {name!r}: logtx subscription list shows all"
+            )
+        command = DescribeSubscriptions(groups=(name,))
+        page = self._ask(bound, command, SubscriptionsPage)
+        return bound, page.subscriptions[0]
 
     # ---- modes of topics ------------------------------------------------------------------------
 

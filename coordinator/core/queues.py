@@ -231,6 +231,8 @@ class Queues:
                 self.subscriptions.replay_ack(record)
                 for each in record.acks:
                     self.dispatch.taken(record.group, each, deleted=True)
+                    if record.rejected:
+                        self.dispatch.rejected(record.group, each)
 
     def replay_decided(self, begin: int, *, committed: bool) -> None:
         """Applies a decision: what the transaction has pending is deleted, or available again."""

@@ -168,7 +168,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                     | commands.ListKeys
                     | commands.GetKey
                     | commands.DescribeTopics
-                    | commands.DescribeSidecars,
+                    | commands.DescribeSidecars
+                    | commands.DescribeSubscriptions,
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)
