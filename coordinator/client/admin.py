@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ...journal.acks import Acks
 from ...journal.control import TopicPartition
 from ...journal.errors import (
     ConfigError,
@@ -47,7 +48,14 @@ from ..protocol.commands import (
     Transactions,
     UnbindGroup,
 )
-from ..protocol.queues import SubscriptionInfo
+from ..protocol.queues import (
+    OPERATOR,
+    Acknowledge,
+    AcknowledgeType,
+    AckResult,
+    AckResults,
+    SubscriptionInfo,
+)
 from .queries import CoordinatorQueries
 
 SIDECARS_MAX: Final = 5_000
@@ -242,12 +250,31 @@ class AdminQueries(CoordinatorQueries):
         """
         bound = self._bind(name, None).transaction_group
         if bound is None:
-            raise UnknownSubscriptionError(
-                f"there is no subscription {name!r}: logtx subscription list shows all"
-            )
+            raise _no_subscription(name)
         command = DescribeSubscriptions(groups=(name,))
         page = self._ask(bound, command, SubscriptionsPage)
         return bound, page.subscriptions[0]
+
+    def skip(self, name: str, acks: Iterable[Acks]) -> tuple[AckResult, ...]:
+        """Deletes messages of a subscription, as if a consumer had rejected them.
+
+        What a transaction has pending stays as it is, and the result says so.
+
+        Returns:
+            The result of each span, in order.
+
+        Raises:
+            UnknownSubscriptionError: there is no such subscription, or no such partition of it.
+            AckOutOfRangeError: a partition does not have these messages.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        bound = self._bind(name, None).transaction_group
+        if bound is None:
+            raise _no_subscription(name)
+        command = Acknowledge(
+            group=name, consumer=OPERATOR, type=AcknowledgeType.REJECT, acks=tuple(acks)
+        )
+        return self._ask(bound, command, AckResults).results
 
     # ---- modes of topics ------------------------------------------------------------------------
 
@@ -378,6 +405,12 @@ class AdminQueries(CoordinatorQueries):
             more = page.more and bool(page.topics)
             if more:
                 after = page.topics[-1].topic
+
+
+def _no_subscription(name: str) -> UnknownSubscriptionError:
+    return UnknownSubscriptionError(
+        f"there is no subscription {name!r}: logtx subscription list shows all"
+    )
 
 
 def _never_switched(topic: str) -> TopicModeInfo:

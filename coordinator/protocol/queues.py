@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Final
 
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.control import TopicPartition
@@ -17,6 +18,9 @@ from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span
 from ...journal.txid import TxId
 from ...journal.value import value
+
+OPERATOR: Final = 0
+"""Stands for a consumer in what an operator rejects."""
 
 
 class AcknowledgeType(StrEnum):
@@ -110,7 +114,7 @@ class Acknowledge:
 
     group: str
     consumer: int
-    """Only RELEASE and RENEW look at it: they are about leases of its own."""
+    """RELEASE and RENEW are about leases of its own. `OPERATOR` may only REJECT."""
     type: AcknowledgeType
     acks: tuple[Acks, ...]
     delay_ms: int = 0

@@ -10,12 +10,18 @@ import pytest
 from logtx.coordinator.core import queue_listing
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import (
+    OPERATOR,
     AcknowledgeType,
+    AckResult,
     SubscribedPartitionInfo,
     SubscriptionInfo,
 )
 from logtx.journal.acks import SubscriptionKind
-from logtx.journal.errors import UnknownSubscriptionError
+from logtx.journal.errors import (
+    AckOutOfRangeError,
+    CoordinatorBusyError,
+    UnknownSubscriptionError,
+)
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
 from .queue_harness import END, GROUP, P0, Queue, message, offsets
@@ -147,3 +153,19 @@ def test_pages_hold_each_subscription_once(queue: Queue, monkeypatch: pytest.Mon
         found += (info.group for info in page.subscriptions)
         more = page.more
     assert found == ["a", "m", GROUP, "z"]
+
+
+def test_an_operator_is_not_refused_by_an_end_of_long_ago(queue: Queue) -> None:
+    """Nobody asks for it after the consumers left (trap 134). A consumer is: it was given what it
+    names."""
+    beyond = message(END + 3)
+    refused = queue.acknowledge(1, AcknowledgeType.REJECT, beyond)
+    assert isinstance(refused, AckOutOfRangeError)
+    wanted = queue.coordinator.shard.queues.dispatch.wanted
+    assert P0 not in wanted()
+    waits = queue.acknowledge(OPERATOR, AcknowledgeType.REJECT, beyond)
+    assert isinstance(waits, CoordinatorBusyError)
+    assert P0 in wanted()
+    queue.tell_ends(END + 4)
+    assert queue.acknowledge(OPERATOR, AcknowledgeType.REJECT, beyond) == (AckResult.DONE,)
+    assert partition(queue).depth(END + 4) == END + 3
