@@ -104,10 +104,13 @@ def test_one_that_is_not_decided_in_time_is_not_told_as_committed(
 ) -> None:
     txn = make_memory_producer(coordinator__timeout__ms=5_000).begin_transaction()
     txn.produce("t", b"x")
-    unfinished.lose_request("commit")
+    held = unfinished.hold("commit")
     with pytest.raises(RequestTimedOutError, match="not decided yet"):
         txn.commit(0.05, finished=True)
     assert unfinished.count(ASKED) == 0
+    held.set()
+    finish(unfinished, txn.commit().txid)
+    assert txn.commit(finished=True).state is State.COMMITTED
 
 
 def test_trap_139_a_decision_told_by_the_way_says_nothing_of_markers(
