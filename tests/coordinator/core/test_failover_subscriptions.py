@@ -133,7 +133,7 @@ class World:
         self.hands[c].remove(held)
         self.dispatch.release(GROUP, c, Acks(held[0], (span(held),)), NOW, unseen=True)
 
-    def end(self, c: int, commit: bool) -> None:  # noqa: FBT001 - a move is positional
+    def end(self, c: int, commit: bool) -> None:
         self.pending[c].clear()
         for group, acks in self.subscriptions.replay_decided(c, committed=commit):
             if commit:
