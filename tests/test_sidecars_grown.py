@@ -13,7 +13,7 @@ from logtx.integration.inspect.audit import run_audit
 from logtx.integration.inspect.sums import sum_up
 from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicError
 from logtx.journal.logs.interface import Log
-from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
+from logtx.journal.sidecar import sidecar_of
 from logtx.producer.sender import SERVE_EVERY
 
 from .parameters import KAFKA, SLOW_KAFKA
@@ -290,9 +290,7 @@ def test_records_deleted_in_the_sidecar_stop_readers_at_the_pointer(
     assert values(consumer(topic, torn_reset="skip"), 9) == numbered(9, of="b")
 
 
-def test_an_audit_finds_no_fault(
-    log: Log, producer: logtx.Producer, make_topic: MakeTopic
-) -> None:
+def test_an_audit_finds_no_fault(log: Log, producer: logtx.Producer, make_topic: MakeTopic) -> None:
     topic = make_topic(2)
     for number in range(4):
         txn = producer.begin_transaction()

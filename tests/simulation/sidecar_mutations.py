@@ -130,9 +130,10 @@ def copies_of_what_is_delivered_are_collected(patch: Patch) -> None:
     patch(SerialBuffer, "_push", mutant)
 
 
-@caught_by("sidecars")
+@caught_by("sidecars", of="producer")
 def small_records_go_to_the_topic_again(patch: Patch) -> None:
-    """A record that still fits goes to the topic, behind one that went to the sidecar (trap 135)."""
+    """A record that still fits goes to the topic, behind one that went to the sidecar (trap
+    135)."""
     original = Growing.take
 
     def mutant(self: Growing, topic: str, sizes: Iterable[int]) -> int:
