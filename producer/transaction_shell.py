@@ -88,9 +88,9 @@ class Listener(Protocol):
 class TransactionShell(EarlyWriter, Transaction):
     """Implements `Transaction`; the calls beyond that are for the producer's own modules.
 
-    Called by `OpenTransactions`: `on_began`, `on_decided`, `on_fatal`, `register_partitions`,
-    `give_up`, `abandon`, `kept`, `await_sent`, `future`, `is_untouched`. Called by `Resolver`:
-    `resolve_until`, `resolved`, `send_end_again`, `unresolved`.
+    Called by `OpenTransactions`: `on_began`, `on_decided`, `ask_whether_over`, `on_fatal`,
+    `register_partitions`, `give_up`, `abandon`, `kept`, `await_sent`, `future`, `is_untouched`.
+    Called by `Resolver`: `resolve_until`, `resolved`, `send_end_again`, `unresolved`.
     """
 
     def __init__(
@@ -543,6 +543,24 @@ class TransactionShell(EarlyWriter, Transaction):
         error = conflict(decided)
         if error is not None:
             self._on_request_failed(error)
+
+    def ask_whether_over(self) -> None:
+        """Asks the coordinator whether it has ended the transaction. `on_decided` may be lost."""
+        if self._book.phase is Phase.OPEN and self._txid is not None:
+            self._engine.session.outcome(self._txid, self._on_told_whether_over)
+
+    def _on_told_whether_over(self, reply: Outcome | LogtxError) -> None:
+        if isinstance(reply, LogtxError):
+            return  # It is asked again.
+        if reply.state is State.UNKNOWN:
+            # No commit of it was taken, and its timeout is over: it was aborted, long ago.
+            self._on_request_failed(
+                TransactionAbortedError(
+                    f"transaction {reply.txid} is over: it was not ended in time"
+                )
+            )
+        else:
+            self.on_decided(Decided(reply.txid, reply.state, None))
 
     @property
     def known_txid(self) -> TxId | None:

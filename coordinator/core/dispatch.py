@@ -27,13 +27,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.errors import NotAttachedError
 from ...journal.places import PartitionId
 from ...journal.spans import AT_OFFSET, ORIGIN, MessageId, Span, SpanMap
-from ..protocol.queues import Acquire, Attach, Lease, Leases
+from ..protocol.queues import Acquire, Attach, AttachedConsumer, Lease, Leases
 from .decision import Instant, Ref
 from .subscriptions import SubscribedPartition, Subscription, Subscriptions
 
@@ -109,6 +109,19 @@ class _Queue:
     partitions: dict[PartitionId, _Partition] = field(default_factory=dict)
     turn: int = 0
     """Number of leases that were given: partitions take turns."""
+    redelivered: int = 0
+    """Offsets that were leased again."""
+    rejected: int = 0
+    """Offsets that were rejected."""
+
+
+class Figures(NamedTuple):
+    """What is leased of one partition of a subscription."""
+
+    leased: int
+    """Offsets."""
+    next: MessageId
+    """The bound behind all that was ever leased, as far as this owner knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,7 @@ class Dispatch:
         self._topic_ids: dict[str, str | None] = {}
         """Topic → id of the topic that has the name, as a consumer that attached was told last;
         None: no topic has it."""
+        self._serving = False
         self._opens_ms = 0
         """When a new owner begins to give out messages, in monotonic ms."""
         self._stirred = True
@@ -158,6 +172,7 @@ class Dispatch:
     def loaded(self, now: Instant) -> None:
         """Begins to serve. What consumers hold is not known yet."""
         self._opens_ms = now.monotonic_ms + HELD_MS
+        self._serving = True
 
     def topics_told(self, topic_ids: Mapping[str, str | None]) -> None:
         """Takes which topics have their names now: topic → id, or None if there is none.
@@ -279,7 +294,9 @@ class Dispatch:
                 queue.turn += 1
                 here.active = consumer.number
                 self._want_more(queue, keys)
-                here.counts.put(span, (here.counts.at(span.lo) or 0) + 1)
+                before = here.counts.at(span.lo) or 0
+                here.counts.put(span, before + 1)
+                queue.redelivered += span.offset_count if before else 0
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
@@ -639,6 +656,47 @@ class Dispatch:
         )
         opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
         return min((*opens, *delayed), default=None)
+
+    # ---- what operators are told ----------------------------------------------------------------
+
+    def rejected(self, group: str, acks: Acks) -> None:
+        """Counts what was rejected. What the journal says of it while it is loaded, a former owner
+        has counted."""
+        if self._serving:
+            queue = self._queues.setdefault(group, _Queue())
+            queue.rejected += sum(span.offset_count for span in acks.spans)
+
+    def redelivered_and_rejected(self, group: str) -> tuple[int, int]:
+        """Returns how many offsets this owner has leased again, and how many were rejected."""
+        queue = self._queues.get(group)
+        return (0, 0) if queue is None else (queue.redelivered, queue.rejected)
+
+    def figures(self, group: str, partition: PartitionId) -> Figures:
+        """Returns what is leased of a partition."""
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(partition)
+        if here is None:
+            return Figures(0, ORIGIN)
+        return Figures(sum(span.offset_count for span, _ in here.leased.rows()), here.next)
+
+    def consumers(self, group: str) -> tuple[AttachedConsumer, ...]:
+        """Returns the consumers of a subscription, in the order in which they attached."""
+        queue = self._queues.get(group)
+        if queue is None:
+            return ()
+        leased = dict.fromkeys(queue.consumers, 0)
+        for here in queue.partitions.values():
+            for span, number in here.leased.rows():
+                leased[self._leases[number].consumer] += span.offset_count
+        return tuple(
+            AttachedConsumer(
+                consumer=each.number,
+                topics=tuple(sorted(each.topics)),
+                leased=leased[each.number],
+                gone=each.gone_ms is not None,
+            )
+            for each in queue.consumers.values()
+        )
 
     def holder(self, group: str, partition: PartitionId, message: MessageId) -> int | None:
         """Returns the consumer that a message is leased to, or None."""
