@@ -362,6 +362,23 @@ def test_columns_that_go_over_to_the_sidecar_wait_for_room(
     assert [m.value() or b"" for m in found] == [*values, b""]
 
 
+@pytest.mark.parametrize(("size", "here"), [(-1, 5), (0, 0), (1, 1), (4, 4), (5, 5)])
+def test_columns_go_where_single_records_would(
+    log: Log, make_producer: MakeProducer, make_topic: MakeTopic, join: Join, size: int, here: int
+) -> None:
+    topic = make_topic()
+    log.create_topic(sidecar_of(topic), partitions=1)
+    token = make_producer().begin_transaction().branch_token()
+    columns, single = (join(token, transaction__sidecar__min__bytes=size) for _ in range(2))
+    columns.produce_columns(topic, [b"x"] * 5, [None] * 5, [0] * 5, [0] * 5)
+    for _ in range(5):
+        single.produce(topic, b"x", partition=0)
+    due = {(topic, 0): here, (sidecar_of(topic), 0): 5 - here}
+    for branch in (columns, single):
+        written = {key: r.count for key, r in branch.finish().writes.items()}
+        assert written == {key: count for key, count in due.items() if count}
+
+
 def test_columns_stop_at_a_record_that_librdkafka_refuses(
     make_producer: MakeProducer, make_topic: MakeTopic, join: Join
 ) -> None:
