@@ -25,6 +25,7 @@ answer waited for the journal's end has cut it: its message would be given out w
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -100,6 +101,8 @@ class _Partition:
     """The bound behind all that was ever leased."""
     active: int | None = None
     """The consumer that has the partition, of a failover subscription."""
+    heir: int | None = None
+    """The consumer that has it next, when nothing of it is worked on any more; None: none yet."""
 
 
 @dataclass(slots=True)
@@ -243,7 +246,11 @@ class Dispatch:
             assert subscription is not None
             known = subscription.partitions.get(each.partition)
             here = queue.partitions.setdefault(each.partition, _Partition())
-            if known is None or not self._may_have(subscription, queue, each.partition, consumer):
+            if known is None:
+                continue
+            if subscription.kind is SubscriptionKind.FAILOVER and not self._is_free_for(
+                queue, each.partition, consumer
+            ):
                 continue
             self.want(each.partition)  # What is held may lie above the end that is known here.
             for span in each.spans:
@@ -283,6 +290,8 @@ class Dispatch:
         self._begin_pauses(now)
         consumer = queue.consumers[command.consumer]
         keys = self._readable(subscription, consumer)
+        if subscription.kind is SubscriptionKind.FAILOVER:
+            _inherit(queue, keys, consumer)
         first = queue.turn % len(keys) if keys else 0
         for partition in keys[first:] + keys[:first]:
             known = subscription.partitions[partition]
@@ -292,7 +301,7 @@ class Dispatch:
             span = self._next_span(partition, known, here, command, now)
             if span is not None:
                 queue.turn += 1
-                here.active = consumer.number
+                here.active, here.heir = consumer.number, None
                 self._want_more(queue, keys)
                 before = here.counts.at(span.lo) or 0
                 here.counts.put(span, before + 1)
@@ -318,16 +327,25 @@ class Dispatch:
     def _may_have(
         self, subscription: Subscription, queue: _Queue, partition: PartitionId, asks: _Consumer
     ) -> bool:
-        """Returns whether a consumer may get messages of a partition: of a failover subscription,
-        one consumer has each, and nobody while another one still works on what it got."""
+        """Returns whether a consumer may get messages of a partition.
+
+        Of a failover subscription one consumer has each. Another one gets nothing of it while that
+        one works on what it got. What it acknowledged in a transaction is part of that: the
+        transaction may abort, and the message would come behind what was given out meanwhile
+        (trap 140).
+        """
         if subscription.kind is SubscriptionKind.SHARED:
             return True
         here = queue.partitions[partition]
-        holders = {self._leases[number].consumer for _, number in here.leased.rows()}
-        if holders - {asks.number}:
+        if not self._is_free_for(queue, partition, asks):
             return False
-        active = None if here.active is None else queue.consumers.get(here.active)
-        return active is None or active is asks or partition.topic not in active.topics
+        return here.active == asks.number or not subscription.partitions[partition].pending
+
+    def _is_free_for(self, queue: _Queue, partition: PartitionId, asks: _Consumer) -> bool:
+        """Returns whether nobody else has a partition, or a lease in it."""
+        here = queue.partitions[partition]
+        holders = {self._leases[number].consumer for _, number in here.leased.rows()}
+        return holders <= {asks.number} and _owner(queue, partition) in (None, asks.number)
 
     def _next_span(
         self,
@@ -728,6 +746,32 @@ def _behind_all(span: Span) -> Span:
     lo, hi = span
     is_end = hi == MessageId(hi.offset, AT_OFFSET)
     return Span(max(lo, MessageId(hi.offset)), hi) if is_end else Span(hi, hi)
+
+
+def _owner(queue: _Queue, partition: PartitionId) -> int | None:
+    """Returns the consumer that gets what is given out of a partition next; None: whoever asks."""
+    here = queue.partitions.get(partition)
+    for number in (None, None) if here is None else (here.heir, here.active):
+        consumer = None if number is None else queue.consumers.get(number)
+        if consumer is not None and partition.topic in consumer.topics:
+            return number
+    return None
+
+
+def _inherit(queue: _Queue, partitions: Iterable[PartitionId], asks: _Consumer) -> None:
+    """Makes a consumer the heir of a partition of another one that has at least two more.
+
+    Who came first would have all, as long as it is there (trap 141). With a difference of one,
+    partitions would go back and forth.
+    """
+    owners = {partition: _owner(queue, partition) for partition in partitions}
+    shares = Counter(owners.values())
+    taken = [p for p, owner in owners.items() if owner is not None]
+    if not taken:
+        return
+    partition = max(taken, key=lambda p: shares[owners[p]])
+    if shares[owners[partition]] >= shares[asks.number] + 2:
+        queue.partitions[partition].heir = asks.number
 
 
 def _available(known: SubscribedPartition, here: _Partition, span: Span) -> Iterator[Span]:

@@ -141,7 +141,7 @@ def show_subscription(
         )
     else:
         typer.echo("no consumer is attached")
-    for txid in sorted({txid for part in info.partitions for txid in part.txids}):
+    for txid in dict.fromkeys(txid for part in info.partitions for txid in part.txids):
         typer.echo(printable(f"transaction {txid} acknowledges some (logtx txn describe {txid})"))
 
 

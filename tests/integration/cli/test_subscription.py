@@ -164,6 +164,7 @@ def test_a_queue_that_nobody_consumes_grows(
 def test_messages_are_passed_over(
     memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
 ) -> None:
+    """The end that the coordinator knows is that of when the consumer left (trap 134)."""
     take(queue, 0)  # The subscription begins before the messages.
     queue.close()
     fill(producer, 10)
