@@ -98,7 +98,7 @@ class Branch(Writer):
             token: the owner's `Transaction.branch_token`.
             sidecar: whether its records go to the sidecars of their topics, whatever the owner's
                 do: see `Producer.begin_transaction`. None: as `transaction.sidecar.min.bytes`
-                says.
+                says; a branch counts its own bytes.
             log: the log to use instead of opening that of ``bootstrap.servers``.
             coordinators: how to reach coordinators, instead of over gRPC.
 
@@ -253,8 +253,9 @@ class Branches:
     ) -> _B:
         txid = read_token(token)
         branch = kind(self._sender, txid, self._settings.delivery_timeout_s)
-        if self._settings.sidecar if sidecar is None else sidecar:
-            branch.use_sidecars(self._sidecars)
+        min_bytes = self._settings.sidecar_from(sidecar)
+        if min_bytes is not None:
+            branch.use_sidecars(self._sidecars, min_bytes)
         registrar = _Registrar(self._queries, branch, self._delay_s)
 
         def end() -> None:

@@ -70,9 +70,9 @@ class ProducerConfig:
 
     Only where one follows another; it is aborted if it is not asked for within 0.2 s.
     """
-    sidecar: bool = False
-    """``transaction.sidecar.min.bytes``: whether transactions write to sidecars by default: 0 yes,
-    -1 no."""
+    sidecar_min_bytes: int = -1
+    """``transaction.sidecar.min.bytes``: what a transaction that does not say it writes to a topic
+    before it goes over to its sidecar: 0 nothing, -1 everything."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
     librdkafka: Mapping[str, Any]
@@ -87,6 +87,16 @@ class ProducerConfig:
     def delivery_timeout_s(self) -> float:
         """Time-out of a record's delivery, seconds."""
         return self.delivery_timeout_ms / 1000
+
+    def sidecar_from(self, sidecar: bool | None) -> int | None:
+        """Returns how many bytes of a topic precede those in its sidecar; None: it is not used.
+
+        Args:
+            sidecar: what the transaction or the branch says of it; None: nothing.
+        """
+        if sidecar is not None:
+            return 0 if sidecar else None
+        return None if self.sidecar_min_bytes < 0 else self.sidecar_min_bytes
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:
@@ -104,7 +114,7 @@ class ProducerConfig:
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
-            "sidecar": _take_sidecar(rest),
+            "sidecar_min_bytes": take_integer(rest, "transaction.sidecar.min.bytes", -1, -1),
         }
         refuse_unknown(rest, _OWN_PREFIXES, OWN, "producer")
         librdkafka = check_librdkafka(rest)
@@ -132,16 +142,6 @@ def _take_identity(rest: dict[str, Any]) -> dict[str, Any]:
         "transaction_group": group,
         "generation": take_integer(rest, "transactional.generation", None, 0),
     }
-
-
-def _take_sidecar(rest: dict[str, Any]) -> bool:
-    size = take_integer(rest, "transaction.sidecar.min.bytes", -1, -1)
-    if size > 0:
-        raise ConfigError(
-            f"transaction.sidecar.min.bytes={size}: a transaction can't grow into its sidecar yet."
-            " Set 0 for sidecars from the first record on, or -1 for none"
-        )
-    return bool(size == 0)
 
 
 def _take_key(rest: dict[str, Any]) -> dict[str, Any]:

@@ -138,8 +138,8 @@ class Producer:
             timeout: seconds until the coordinator aborts it; None: ``transaction.timeout.ms``.
             partitions: (topic, partition)s that will be written to, if known: they are sure to get
                 a marker, even if this process dies at once.
-            sidecar: whether its records go to the sidecars of their topics: for large ones, and for
-                those that may be aborted and must leave no trace. None: as
+            sidecar: whether its records go to the sidecars of their topics, all of them or none:
+                for large ones, and for those that may be aborted and must leave no trace. None: as
                 ``transaction.sidecar.min.bytes`` says.
             current: whether the producer's own calls, such as `produce` and `commit_transaction`,
                 mean it from now on. Otherwise they go on to mean the one that they meant.
@@ -158,8 +158,9 @@ class Producer:
         given: list[TransactionShell] = []
         try:
             transaction = self._transactions.begin(timeout_ms, partitions or (), self, given)
-            if self._config.sidecar if sidecar is None else sidecar:
-                transaction.use_sidecars(self._engine.sidecars)
+            min_bytes = self._config.sidecar_from(sidecar)
+            if min_bytes is not None:
+                transaction.use_sidecars(self._engine.sidecars, min_bytes)
             if current:
                 self._current, self._ending = transaction, False
             return transaction

@@ -256,8 +256,7 @@ class TransactionShell(EarlyWriter, Transaction):
             self._engine.config.delivery_timeout_s,
             on_partition=self._announce,
         )
-        if self._sidecars is not None:
-            branch.use_sidecars(self._sidecars)
+        branch.use_sidecars_as(self)
         with self._lock:
             self._check_locked()
             self._book.add_branch(branch.tally)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import length_hint
@@ -23,6 +23,7 @@ from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.interface import DeliveryCallback, Headers
 from ..journal.sidecar import check_named_by_user
 from .core.bookkeeping import abort_only
+from .core.growing import Growing, size_of
 from .core.tally import BranchTally
 from .sender import SERVE_EVERY, Send, Sender
 from .sidecars import SidecarNames
@@ -97,17 +98,30 @@ class Writer:
         self._headers: Headers = []
         self._sidecars: SidecarNames | None = None
         """Names the topics that records go to; None: those that the application names."""
+        self._growing: Growing | None = None
+        """Says which records their topics still take; None: none, if there are `_sidecars`."""
         # Whether records may go straight to librdkafka. Set to False before anything closes the
         # tally.
         self._direct = False
 
-    def use_sidecars(self, names: SidecarNames) -> None:
-        """Sends all records to the sidecars of the topics that the application names.
+    def use_sidecars(self, names: SidecarNames, min_bytes: int = 0) -> None:
+        """Sends records to the sidecars of the topics that the application names.
 
         Call it before the first record.
+
+        Args:
+            names: names the sidecars.
+            min_bytes: how much goes to each topic itself before; 0: nothing.
         """
         self._sidecars = names.fresh()
+        self._growing = Growing(min_bytes) if min_bytes else None
         self._tally.writes_to_sidecars = True
+
+    def use_sidecars_as(self, other: Writer) -> None:
+        """Does as another writer does, and counts for itself. Call it before the first record."""
+        if other._sidecars is not None:
+            min_bytes = 0 if other._growing is None else other._growing.min_bytes
+            self.use_sidecars(other._sidecars, min_bytes)
 
     def produce(
         self,
@@ -120,7 +134,9 @@ class Writer:
         headers: UserHeaders = None,
     ) -> None:
         """Sends a record: see `Transaction.produce`."""
-        if self._sidecars is not None:
+        if self._sidecars is not None and (
+            self._growing is None or self._is_beyond(self._growing, topic, value, key)
+        ):
             topic = self._sidecars[topic]
         try:
             # Admits the record first, then looks whether records are taken: a commit that comes
@@ -179,19 +195,45 @@ class Writer:
             LogtxError, TypeError: as `produce` for the first record that is not taken. Those before
                 it are sent.
         """
-        if self._sidecars is not None:
-            topic = self._sidecars[topic]
         try:
             for start in range(0, len(values), SERVE_EVERY):
                 columns = (values, keys, partitions, timestamps)
                 run = [column[start : start + SERVE_EVERY] for column in columns]
-                self._produce_run(topic, self._tally.admit_many(len(run[0])), run)
+                for target, part in self._parts(topic, run):
+                    self._produce_run(target, self._tally.admit_many(len(part[0])), part)
                 self._sender.wake()
         except _NOT_TAKEN:
             raise
         except BaseException as error:
             self._interrupted(error)
             raise
+
+    def _parts(
+        self, topic: str, run: Sequence[Sequence[Any]]
+    ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
+        """Yields what goes to the topic, and what goes to its sidecar, each with the name of it."""
+        check_named_by_user(topic)
+        values, keys, *_ = run
+        here = len(values)
+        if self._sidecars is not None:
+            growing = self._growing
+            here = 0 if growing is None else self._take(growing, topic, map(size_of, values, keys))
+        if here:
+            yield topic, [column[:here] for column in run]
+        if here < len(values):
+            assert self._sidecars is not None
+            yield self._sidecars[topic], [column[here:] for column in run]
+
+    def _is_beyond(self, growing: Growing, topic: str, value: Content, key: Content) -> bool:
+        """Counts a record. Returns whether it goes to the sidecar."""
+        if growing.is_grown(topic):
+            return True
+        check_named_by_user(topic)
+        return not self._take(growing, topic, (size_of(value, key),))
+
+    def _take(self, growing: Growing, topic: str, sizes: Iterable[int]) -> int:
+        with self._lock:
+            return growing.take(topic, sizes)
 
     def _produce_run(
         self, topic: str, numbers: list[int], columns: Sequence[Sequence[Any]]

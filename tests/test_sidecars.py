@@ -187,8 +187,6 @@ def test_the_setting_makes_it_the_default(
             txn.produce(topic, "inside", partition=0)
     assert values(consumer(topic), 2) == [b"aside", b"inside"]
     assert log.end_offset(topic, 0) == 3
-    with pytest.raises(ConfigError, match="can't grow into its sidecar yet"):
-        logtx.Producer({**servers, "transaction.sidecar.min.bytes": 1_000})
 
 
 def test_nobody_names_a_sidecar(

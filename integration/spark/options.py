@@ -108,7 +108,11 @@ class SinkOptions:
     transaction: str | None = None
     """``transaction``: the token of a transaction that the write joins, see `spark.transaction`."""
     sidecar: bool = False
-    """``sidecar``: whether records go to the sidecars of their topics (`logtx.journal.sidecar`)."""
+    """``sidecar``: whether all records go to the sidecars of their topics
+    (`logtx.journal.sidecar`)."""
+    sidecar_min_bytes: int = -1
+    """``transaction.sidecar.min.bytes``: what each task writes to a topic before it goes over to
+    the sidecar; -1 everything."""
     commit_name: str | None = None
     """``commitName``: the name under which `spark.last_commit` tells what the write committed."""
     checkpoint: str | None = None
@@ -138,6 +142,7 @@ class SinkOptions:
             txn_version=take_integer(rest, "txnversion", None, 0, VERSION_MAX),
             transaction=take_text(rest, "transaction", None),
             sidecar=take_flag(rest, "sidecar", False),
+            sidecar_min_bytes=take_integer(rest, "transaction.sidecar.min.bytes", -1, -1),
             commit_name=take_text(rest, "commitname", None),
             checkpoint=take_text(rest, "checkpointlocation", None),
             query_name=take_text(rest, "queryname", None),
@@ -167,6 +172,7 @@ class SinkOptions:
             **self.kafka,
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "coordinator.timeout.ms": self.coordinator_timeout_ms,
+            "transaction.sidecar.min.bytes": 0 if self.sidecar else self.sidecar_min_bytes,
         }
 
     def to_json(self) -> str:

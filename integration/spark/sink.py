@@ -99,7 +99,7 @@ class BatchSink(Shipped, DataSourceArrowWriter):
         topic, config = self._options.topic, self._options.branch()
         with (
             CLIENTS.lend("branches", config, lambda: Branches(config)) as branches,
-            branches.join(self._token, sidecar=self._options.sidecar) as branch,
+            branches.join(self._token) as branch,
         ):
             while first is not None:
                 records_of(first, topic).send(branch, topic)

@@ -18,6 +18,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.sidecar import sidecar_of
 from logtx.producer.branch import Branch, Branches
 from logtx.producer.core.summary import BranchSummary
 from logtx.producer.sender import SERVE_EVERY
@@ -313,6 +314,69 @@ def test_columns_end_at_a_record_that_is_not_taken(
     with pytest.raises(TypeError):
         branch.produce_columns(topic, values, [None] * count, [0] * count, [0] * count)  # type: ignore[arg-type]
     assert sum(r.count for r in branch.finish().writes.values()) == bad
+
+
+@pytest.mark.parametrize("size", [None, 0, 100])
+def test_columns_for_a_sidecar_are_refused_and_not_awaited(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join, size: int | None
+) -> None:
+    # Trap 136.
+    settings = {} if size is None else {"transaction__sidecar__min__bytes": size}
+    branch = join(make_producer().begin_transaction().branch_token(), **settings)
+    with pytest.raises(ConfigError, match="is the sidecar of"):
+        branch.produce_columns(sidecar_of(make_topic()), [b"x"] * 9, [None] * 9, [0] * 9, [0] * 9)
+    assert branch.finish(5).writes == {}
+
+
+@pytest.mark.parametrize("full_at", [{3}, {4}, {5, 6}])
+def test_columns_that_go_over_to_the_sidecar_wait_for_room(
+    log: Log,
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    join: Join,
+    read_all: ReadAll,
+    full_at: set[int],
+) -> None:
+    topic = make_topic()
+    log.create_topic(sidecar_of(topic), partitions=1)
+    size = {"transaction__sidecar__min__bytes": 10}
+    branch = join(make_producer().begin_transaction().branch_token(), **size)
+    send, calls = branch._send, []
+
+    def often_full(*record: object) -> None:
+        calls.append(record)
+        if len(calls) - 1 in full_at:
+            raise BufferError("full")
+        send(*record)  # type: ignore[arg-type]
+
+    branch._send = often_full
+    values = [b"%02d" % number for number in range(12)]
+    branch.produce_columns(topic, values, [None] * 12, [0] * 12, [0] * 12)
+    branch.produce(topic, b"", partition=0)
+    written = branch.finish().writes
+    assert {key: r.count for key, r in written.items()} == {
+        (topic, 0): 5,
+        (sidecar_of(topic), 0): 8,
+    }
+    found = [*read_all(topic)[:5], *read_all(sidecar_of(topic))[:8]]
+    assert [m.value() or b"" for m in found] == [*values, b""]
+
+
+@pytest.mark.parametrize(("size", "here"), [(-1, 5), (0, 0), (1, 1), (4, 4), (5, 5)])
+def test_columns_go_where_single_records_would(
+    log: Log, make_producer: MakeProducer, make_topic: MakeTopic, join: Join, size: int, here: int
+) -> None:
+    topic = make_topic()
+    log.create_topic(sidecar_of(topic), partitions=1)
+    token = make_producer().begin_transaction().branch_token()
+    columns, single = (join(token, transaction__sidecar__min__bytes=size) for _ in range(2))
+    columns.produce_columns(topic, [b"x"] * 5, [None] * 5, [0] * 5, [0] * 5)
+    for _ in range(5):
+        single.produce(topic, b"x", partition=0)
+    due = {(topic, 0): here, (sidecar_of(topic), 0): 5 - here}
+    for branch in (columns, single):
+        written = {key: r.count for key, r in branch.finish().writes.items()}
+        assert written == {key: count for key, count in due.items() if count}
 
 
 def test_columns_stop_at_a_record_that_librdkafka_refuses(

@@ -179,13 +179,18 @@ def test_all_of_our_settings_are_known() -> None:
         assert name not in ProducerConfig.parse({name: value}).librdkafka
 
 
-@pytest.mark.parametrize(("size", "aside"), [(-1, False), (0, True), ("0", True)])
-def test_sidecars_are_for_all_transactions_or_for_none(size: Any, aside: bool) -> None:
-    assert ProducerConfig.parse({"transaction.sidecar.min.bytes": size}).sidecar is aside
-    assert not ProducerConfig.parse({}).sidecar
+@pytest.mark.parametrize(
+    ("size", "from_bytes"), [(-1, None), (0, 0), ("0", 0), (1, 1), (2**26, 2**26)]
+)
+def test_sidecars_are_for_what_no_transaction_says(size: Any, from_bytes: int | None) -> None:
+    config = ProducerConfig.parse({"transaction.sidecar.min.bytes": size})
+    assert config.sidecar_from(None) == from_bytes
+    assert config.sidecar_from(True) == 0
+    assert config.sidecar_from(False) is None
+    assert ProducerConfig.parse({}).sidecar_from(None) is None
 
 
-@pytest.mark.parametrize("size", [1, 2**26, -2])
-def test_no_transaction_grows_into_a_sidecar_yet(size: int) -> None:
+@pytest.mark.parametrize("size", [-2, "many"])
+def test_a_size_is_a_number_of_bytes(size: Any) -> None:
     with pytest.raises(ConfigError, match=r"transaction\.sidecar\.min\.bytes"):
         ProducerConfig.parse({"transaction.sidecar.min.bytes": size})

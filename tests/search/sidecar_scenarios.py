@@ -28,4 +28,9 @@ SIDECAR_SEARCHES: Final = (
         full=Scenario(name="in both", plans=("MS", "S"), length_max=5),
         reduced=Scenario(name="in both", plans=("MS", "S"), left=Left(0, 1, 0, 1, 0), length_max=4),
     ),
+    # It has gone over, and what it wrote to the topic before is still on its way there.
+    Search(
+        full=Scenario(name="grows", plans=("SMS", "M"), left=Left(0, 1, 0, 1, 1), length_max=5),
+        reduced=Scenario(name="grows", plans=("SM", "M"), left=Left(0, 1, 0, 1, 0), length_max=4),
+    ),
 )

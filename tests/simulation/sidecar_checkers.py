@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from logtx.journal.control import TopicPartition
-from logtx.journal.sidecar import is_sidecar
+from logtx.journal.sidecar import is_sidecar, to_delivered
 from logtx.journal.txid import TxId
 
 from .history import History
@@ -19,9 +19,33 @@ def sidecars(history: History, reading: Reading) -> Iterator[str]:
             yield from _ends(reading, key, partition)
             yield from _trimmed(history, reading, key)
             continue
+        yield from _in_the_order_written(history, key, partition)
         for marked in partition.markers:
             for what in _said(history, reading, key, marked):
                 yield f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}: {what}"
+
+
+def _in_the_order_written(
+    history: History, key: TopicPartition, partition: Partition
+) -> Iterator[str]:
+    """Yields what is delivered behind a record that its writer wrote later."""
+    inside, aside = partition.records, history.data.get(sidecar_key(key), ())
+    values = {record.offset(): record.value() for record in inside}
+    values |= {to_delivered(record.offset()): record.value() for record in aside}
+    writers = {o: (txid, b) for txid, found in partition.by_txid.items() for b, o in found}
+    writers |= {
+        to_delivered(o): (txid, b) for txid, found in partition.sidecar.items() for b, o in found
+    }
+    newest: dict[tuple[TxId, int], int] = {}
+    for _, offset in partition.expected:
+        writer = writers.get(offset)
+        if writer is None:
+            continue  # A plain record.
+        # A producer numbers its values.
+        number = int((values[offset] or b"").rpartition(b"/")[2])
+        if number < newest.get(writer, -1):
+            yield f"{key} {offset}: {writer} wrote it earlier than what is delivered before it"
+        newest[writer] = number
 
 
 def _said(

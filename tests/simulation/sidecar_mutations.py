@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from logtx.consumer import sidecar_read
@@ -15,6 +15,7 @@ from logtx.coordinator.core.lane import Ending, Job, Lane
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.journal.control import Marker
 from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar
+from logtx.producer.core.growing import Growing
 
 from .registry import Patch, caught_by
 
@@ -127,3 +128,19 @@ def copies_of_what_is_delivered_are_collected(patch: Patch) -> None:
         self._queue = queue
 
     patch(SerialBuffer, "_push", mutant)
+
+
+@caught_by("sidecars", of="producer")
+def small_records_go_to_the_topic_again(patch: Patch) -> None:
+    """A record that still fits goes to the topic, behind one that went to the sidecar (trap
+    135)."""
+    original = Growing.take
+
+    def mutant(self: Growing, topic: str, sizes: Iterable[int]) -> int:
+        before = self._left.get(topic, self.min_bytes)
+        taken = original(self, topic, sizes)
+        if self.is_grown(topic):
+            self._left[topic] = before
+        return taken
+
+    patch(Growing, "take", mutant)

@@ -27,7 +27,9 @@ ALWAYS_SHARE: Final = 0.4
 GROWING_SHARE: Final = 0.2
 """Share of the transactions that begin in the topic, and go over to the sidecar."""
 GROWS_SHARE: Final = 0.4
-"""Share of their records behind which a writer goes over."""
+"""Share of their records that don't fit into the topic; the others have no size."""
+ROOM_BYTES: Final = 1
+"""What a writer of such a transaction writes to the topic at most."""
 ERROR_SHARE: Final = 0.03
 """Share of the fetches of a sidecar that fail."""
 FETCH_MAX: Final = 7

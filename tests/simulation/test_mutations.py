@@ -95,10 +95,11 @@ SEEN_WITH_SIDECARS_AT: Final = {
     "sidecars_are_trimmed_at_once": 26,
     "since_is_above_the_decision": 0,
     "since_of_each_copy": 0,
+    "small_records_go_to_the_topic_again": 1,
     "snapshot_forgets_since": 11,
     "whoever_meets_a_pointer_takes_it": 2,
 }
-"""The same for mutations of sidecars, in histories with sidecars (traps 91, 107 and 128)."""
+"""The same for mutations of sidecars, in histories with sidecars (traps 91, 107, 128 and 135)."""
 SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
     "anybody_releases": 3,

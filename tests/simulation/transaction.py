@@ -7,6 +7,7 @@ librdkafka.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -35,6 +36,7 @@ from logtx.journal.txid import TxId
 from logtx.producer.core import bookkeeping
 from logtx.producer.core.accepted import AcceptedWrites
 from logtx.producer.core.bookkeeping import EndResult, Phase, TransactionBook
+from logtx.producer.core.growing import Growing
 from logtx.producer.core.summary import BranchSummary
 from logtx.producer.core.tally import BranchTally, Floors
 
@@ -44,7 +46,7 @@ from .logs import Pipe
 from .network import Network, Session, query
 from .schedule import Party
 from .setting import Setting
-from .sidecars import GROWS_SHARE, Uses
+from .sidecars import GROWS_SHARE, ROOM_BYTES, Uses
 from .topology import OUTPUT, SIDECAR
 
 Headers = list[tuple[str, bytes | None]]
@@ -145,8 +147,8 @@ class Transaction:
         self._resolving = False
         self._uses = sidecars.choose(self._setting)
         own.writes_to_sidecars = self._uses is not Uses.NONE
-        self._grown: set[tuple[int, str]] = set()
-        """Each branch and topic that has gone over to the sidecar."""
+        self._growing: defaultdict[int, Growing] = defaultdict(lambda: Growing(ROOM_BYTES))
+        """Branch → what its writer counts, if the transaction grows into its sidecar."""
 
         def begin(request_id: int, below: int) -> commands.Command:
             assert producer.session.connected is not None
@@ -255,12 +257,12 @@ class Transaction:
         draw = self._setting.sidecars
         if self._uses is Uses.NONE or draw is None or key[0] != OUTPUT:
             return key
-        # A writer that has gone over to the sidecar of a topic stays there.
-        writer = branch, key[0]
-        if self._uses is Uses.ALWAYS or writer in self._grown or draw.random() < GROWS_SHARE:
-            self._grown.add(writer)
-            return SIDECAR, key[1]
-        return key
+        growing = self._growing[branch]
+        if self._uses is Uses.GROWS and not growing.is_grown(key[0]):
+            too_large = draw.random() < GROWS_SHARE
+            if growing.take(key[0], (ROOM_BYTES + 1 if too_large else 0,)):
+                return key
+        return SIDECAR, key[1]
 
     def _send(self, key: TopicPartition, tally: BranchTally, control: bytes | None) -> None:
         producer, setting = self.producer, self._setting

@@ -13,6 +13,7 @@ from logtx.consumer.range_reader.reading import Range, RangeReader, Share
 from logtx.consumer.sidecar_read import SidecarReader
 from logtx.integration.spark import planning
 from logtx.integration.spark.frames import Batches
+from logtx.integration.spark.options import SinkOptions
 from logtx.integration.spark.planning import SourceOptions
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
@@ -24,6 +25,7 @@ from logtx.journal.errors import (
 from logtx.journal.position import Position
 from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of, to_delivered
 from logtx.producer.branch import Branch
+from logtx.producer.config import ProducerConfig
 from logtx.producer.transaction import Transaction
 
 from ...waiting import eventually
@@ -40,12 +42,13 @@ def quickly_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def busy_topic(logtx_memory_cluster: Cluster) -> str:
-    """Interleaved transactions with sidecars and without, committed and aborted."""
+    """Interleaved transactions with sidecars, without, and such that grow into theirs."""
     cluster, chance = logtx_memory_cluster, random.Random(4)
-    topic, producer = cluster.topic(1), cluster.producer()
+    topic = cluster.topic(1)
+    producer = cluster.producer(transaction_sidecar_min_bytes=6)
 
     def begin() -> Transaction:
-        return producer.begin_transaction(sidecar=chance.random() < 0.6)
+        return producer.begin_transaction(sidecar=chance.choice((True, False, None)))
 
     open_now, ended = [begin() for _ in range(4)], 0
     for number in range(300):
@@ -72,9 +75,12 @@ def committed(cluster: Cluster, topic: str, count: int) -> None:
 def test_a_range_is_what_a_consumer_gets(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
     shares = read(logtx_memory_cluster, whole(logtx_memory_cluster, busy_topic))
     assert values(shares) == as_consumed(logtx_memory_cluster, busy_topic)
-    aside = {s.txid for s in shares if is_delivered_from_sidecar(s.records[0].offset() or 0)}
-    assert len(aside) > 5
-    assert aside < {s.txid for s in shares}, "and others have markers"
+    lies: dict[bytes | None, set[bool]] = {}
+    for share in shares:
+        places = {is_delivered_from_sidecar(record.offset() or 0) for record in share.records}
+        lies.setdefault(share.txid, set()).update(places)
+    for kind in ({False}, {True}, {False, True}):
+        assert sum(found == kind for found in lies.values()) > 2, "transactions of each kind"
     for share in shares:
         assert share.commit_sequence is not None
         for record in share.records:
@@ -237,3 +243,20 @@ def test_nothing_of_it_is_buffered(
     reader.close()
     assert (count, spilled) == (2_000, 0)
     assert most <= 500
+
+
+@pytest.mark.parametrize(
+    ("given", "from_bytes"),
+    [
+        ({}, None),
+        ({"sidecar": "false"}, None),
+        ({"sidecar": "true"}, 0),
+        ({"transaction.sidecar.min.bytes": "5"}, 5),
+        ({"transaction.sidecar.min.bytes": "5", "sidecar": "true"}, 0),
+    ],
+)
+def test_a_sink_says_what_goes_to_sidecars(given: dict[str, str], from_bytes: int | None) -> None:
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "localhost:1", **given})
+    at_a_task = SinkOptions.from_json(options.to_json())
+    for config in (at_a_task.branch(), options.producer("p")):
+        assert ProducerConfig.parse(config).sidecar_from(None) == from_bytes
