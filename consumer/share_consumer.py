@@ -318,7 +318,7 @@ class ShareConsumer(Acknowledger):
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            # Nobody reads what comes while it rests. To attach does not name it, so it is let go of.
+            # Nobody reads what comes while it rests. To attach does not name it: it is let go of.
             if not self._rests:
                 self._work.leased(leases, time.monotonic())
 
@@ -401,8 +401,8 @@ class ShareConsumer(Acknowledger):
         client = self._open_client()
         with self._alone():
             self._end(self._put_back_and_rest)
-            # Without topics, a request that waits gets nothing (trap 131). So this comes first: else
-            # that request gets what is given back, and to attach would name it, as it has no answer.
+            # Without topics, a request that waits gets nothing (trap 131). So this comes first:
+            # else that one gets what is given back, and to attach names it, up to the answer.
             client.submit(self._attach())
             self._outbox.send(client)
 

@@ -92,7 +92,7 @@ def test_a_start_is_not_forgotten_with_an_attachment_that_was_refused(
     assert worker.poll(0.5) == []
     checks = Consumers.check_builds
 
-    def refuses(self: Consumers) -> None:
+    def refuses(_: Consumers) -> None:
         monkeypatch.setattr(Consumers, "check_builds", checks)
         raise NotSupportedError("a coordinator of an older build is there")
 
