@@ -50,6 +50,10 @@ def chaos(
         bool,
         typer.Option("--sidecar", help="Some transactions of producers write to sidecars."),
     ] = False,
+    queue: Annotated[
+        bool,
+        typer.Option("--queue", help="Workers of a queue work off the workers' input, too."),
+    ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -81,6 +85,7 @@ def chaos(
     logtx chaos --seconds 120 --rate 50 --spark
     logtx chaos --seconds 120 --metadata half
     logtx chaos --seconds 60 --sidecar
+    logtx chaos --seconds 60 --queue
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -100,5 +105,6 @@ def chaos(
         spark=spark,
         metadata=metadata,
         sidecar=sidecar,
+        queue=queue,
     )
     raise typer.Exit(run_chaos(options))

@@ -294,6 +294,7 @@ class Fleet:
         self.producers: Final = self._members(Role.PRODUCER, counts[Role.PRODUCER])
         self.workers: Final = self._members(Role.WORKER, counts[Role.WORKER])
         self.consumers: Final = self._members(Role.CONSUMER, counts[Role.CONSUMER])
+        self.queue_workers: Final = self._members(Role.QUEUE, counts[Role.QUEUE])
         self.sparks: Final = [
             Member(Role.SPARK, n, ChaosSpark("spark", n, directory, options.launcher))
             for n in range(counts.get(Role.SPARK, 0))
@@ -317,8 +318,9 @@ class Fleet:
 
     @property
     def clients(self) -> list[Member]:
-        """Producers, workers, consumers, Spark drivers."""
-        return [*self.producers, *self.workers, *self.consumers, *self.sparks]
+        """Producers, workers, queue workers, consumers, Spark drivers."""
+        workers = [*self.workers, *self.queue_workers]
+        return [*self.producers, *workers, *self.consumers, *self.sparks]
 
     def member(self, role: Role, number: int) -> Member:
         """Returns the member at a place."""
@@ -327,6 +329,7 @@ class Fleet:
             Role.PRODUCER: self.producers,
             Role.WORKER: self.workers,
             Role.CONSUMER: self.consumers,
+            Role.QUEUE: self.queue_workers,
             Role.SPARK: self.sparks,
         }
         return found[role][number]

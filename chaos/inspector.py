@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -15,7 +15,7 @@ from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from .options import System
-from .settings import SPARK_GROUP, Settings, partitions_now
+from .settings import QUEUE, SPARK_GROUP, Settings, partitions_now
 from .workload.readers import consumer_readers
 
 _TIMEOUT_S: Final = 5.0
@@ -92,16 +92,21 @@ class LogtxInspector:
             return None
 
     def worked_off(self) -> dict[int, int] | None:
-        """Returns the workers' committed positions, of the group that is behind: o2 of each."""
+        """Returns how far the workers are, of the group or the queue that is behind: o2 of each."""
         partitions = range(partitions_now(self._directory, self._settings))
-        found = [self._positions(group, partitions) for group in self._groups]
-        known = [positions for positions in found if positions is not None]
+        found: list[Mapping[int, int] | None] = []
+        for group in self._groups:
+            positions = self._positions(group, partitions)
+            found.append(None if positions is None else {p: o.o2 for p, o in positions.items()})
+        if self._settings.queue:
+            found.append(self._queue_starts())
+        known = [offsets for offsets in found if offsets is not None]
         if len(known) < len(found):
             return None
         return {
-            p: min(positions[p].o2 for positions in known)
+            p: min(offsets[p] for offsets in known)
             for p in partitions
-            if all(p in positions for positions in known)
+            if all(p in offsets for offsets in known)
         }
 
     def needed_from(self, topic: str, partition: int) -> int | None:
@@ -115,7 +120,18 @@ class LogtxInspector:
             if position is None:
                 return None
             least = min(least, position.o1)
+        if self._settings.queue:
+            start = (self._queue_starts() or {}).get(partition)
+            return None if start is None else min(least, start)
         return least
+
+    def _queue_starts(self) -> dict[int, int] | None:
+        """Returns partition of the data topic → offset below which all of the queue is deleted."""
+        try:
+            _, found = self._queries.subscription(QUEUE)
+        except LogtxError:
+            return None
+        return {each.partition.partition: each.start.offset for each in found.partitions}
 
     def _positions(self, group: str, partitions: Iterable[int]) -> dict[int, Position] | None:
         keys = [(self._settings.data_topic, partition) for partition in partitions]

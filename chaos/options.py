@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -58,6 +59,8 @@ class ChaosOptions:
     """Which topics begin in metadata mode."""
     sidecar: bool = False
     """Whether a share of the producers' transactions writes to sidecars."""
+    queue: bool = False
+    """Whether queue workers work off the workers' input, too."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -67,38 +70,47 @@ class ChaosOptions:
     """The last of them write with transaction keys."""
     workers: int = 2
     consumers: int = 5
+    queue_workers: int = 2
 
     def check(self) -> None:
         """Raises ChaosError if such a run is not possible."""
-        if self.seconds < SECONDS_MIN:
-            raise ChaosError(f"--seconds must be at least {SECONDS_MIN}, to have room for a fault.")
-        if self.rate <= 0:
-            raise ChaosError("--rate must be more than 0.")
-        if self.upgrade_from is not None and self.system is not System.LOGTX:
-            raise ChaosError("--upgrade-from is for logtx: Kafka has no coordinators of its own.")
-        if self.metadata is not Metadata.NONE and self.system is not System.LOGTX:
-            raise ChaosError("--metadata is for logtx: Kafka always writes markers.")
-        if self.metadata is not Metadata.NONE and self.upgrade_from is not None:
-            raise ChaosError(
-                "--metadata needs coordinators of one build: older ones can't switch topics. Leave"
-                " out --upgrade-from."
-            )
-        if self.sidecar and self.system is not System.LOGTX:
-            raise ChaosError("--sidecar is for logtx: Kafka has no sidecars.")
-        if self.sidecar and self.metadata is not Metadata.NONE:
-            raise ChaosError(
-                "--sidecar needs topics that have markers: in metadata mode transactions can't"
-                " write to sidecars yet. Leave out --metadata."
-            )
-        if self.sidecar and self.upgrade_from is not None:
-            raise ChaosError(
-                "--sidecar needs coordinators of one build: older ones know no sidecars. Leave out"
-                " --upgrade-from."
-            )
-        if self.spark and self.system is not System.LOGTX:
-            raise ChaosError("--spark is for logtx: Spark's own sink has no transactions.")
-        if self.spark and find_spec("pyspark") is None:
-            raise ChaosError("--spark needs PySpark: pip install 'logtx[spark]'.")
+        for is_wrong, why in self._complaints():
+            if is_wrong:
+                raise ChaosError(why)
+
+    def _complaints(self) -> Iterator[tuple[bool, str]]:
+        """Yields (whether it is wrong, the sentence that says so)."""
+        of_kafka = self.system is not System.LOGTX
+        is_switched = self.metadata is not Metadata.NONE
+        of_two_builds = self.upgrade_from is not None
+        yield (
+            self.seconds < SECONDS_MIN,
+            f"--seconds must be at least {SECONDS_MIN}, to have room for a fault.",
+        )
+        yield self.rate <= 0, "--rate must be more than 0."
+        for is_set, sentence in (
+            (of_two_builds, "--upgrade-from is for logtx: Kafka has no coordinators of its own."),
+            (is_switched, "--metadata is for logtx: Kafka always writes markers."),
+            (self.sidecar, "--sidecar is for logtx: Kafka has no sidecars."),
+            (self.queue, "--queue is for logtx: Kafka's share groups have no transactions."),
+            (self.spark, "--spark is for logtx: Spark's own sink has no transactions."),
+        ):
+            yield of_kafka and is_set, sentence
+        for is_set, name, what in (
+            (is_switched, "--metadata", "can't switch topics"),
+            (self.sidecar, "--sidecar", "know no sidecars"),
+            (self.queue, "--queue", "know no queues"),
+        ):
+            why = f"{name} needs coordinators of one build: older ones {what}."
+            yield is_set and of_two_builds, f"{why} Leave out --upgrade-from."
+        why = "in metadata mode transactions can't write to sidecars yet"
+        yield self.sidecar and is_switched, f"Leave out --metadata or --sidecar: {why}."
+        why = "a queue can't have messages in sidecars yet"
+        yield self.sidecar and self.queue, f"Leave out --queue or --sidecar: {why}."
+        yield (
+            self.spark and find_spec("pyspark") is None,
+            "--spark needs PySpark: pip install 'logtx[spark]'.",
+        )
 
     def counts(self) -> dict[Role, int]:
         """Returns how many of each role run."""
@@ -110,6 +122,7 @@ class ChaosOptions:
             Role.PRODUCER: self.producers,
             Role.WORKER: self.workers,
             Role.CONSUMER: self.consumers if logtx else self.consumers - 1,
+            Role.QUEUE: self.queue_workers if self.queue else 0,
             Role.SPARK: 1 if self.spark else 0,
             Role.TOPIC: 2,
             Role.FLEETING: 1 if logtx else 0,

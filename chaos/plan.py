@@ -6,7 +6,7 @@ Faults of one *track* follow each other with a pause between them. Tracks run si
   the next one is hurt. So with three replicas and ``min.insync.replicas=2`` there is always a
   majority that has every acknowledged record.
 - ``coordinator``: at most one is hurt at a time.
-- ``client``: producers, workers and consumers, at most one at a time.
+- ``client``: producers, workers, queue workers and consumers, at most one at a time.
 - ``trim``: old records are deleted, instantly.
 - ``fleeting``: one topic is deleted and made anew.
 - ``topics``: the other topics get one more partition each.
@@ -84,6 +84,8 @@ class Role(StrEnum):
     PRODUCER = "producer"
     WORKER = "worker"
     CONSUMER = "consumer"
+    QUEUE = "queue"
+    """The workers of a queue."""
     SPARK = "spark"
     """The driver of a Spark query."""
     TOPIC = "topic"
@@ -103,6 +105,7 @@ TRACKS: Final[Mapping[Role, str]] = {
     Role.PRODUCER: "client",
     Role.WORKER: "client",
     Role.CONSUMER: "client",
+    Role.QUEUE: "client",
     Role.SPARK: "spark",
     Role.TOPIC: "trim",
     Role.FLEETING: "fleeting",
@@ -181,6 +184,8 @@ _CLIENT_KINDS: Final = (
     *_client_kinds(Role.WORKER, 3, replaceable=True),
     _Kind(What.INTERRUPT, Role.WORKER, 9),
     *_client_kinds(Role.CONSUMER, 2, replaceable=False),
+    *_client_kinds(Role.QUEUE, 4, replaceable=True),
+    _Kind(What.INTERRUPT, Role.QUEUE, 6),
 )
 _TRACKS: Final[Mapping[str, _Track]] = {
     "broker": _Track(
@@ -227,6 +232,7 @@ _MILD: Final[Mapping[str, _Track]] = {
             _Kind(What.KILL, Role.WORKER, 1, (0.1, 0.5)),
             _Kind(What.PAUSE, Role.CONSUMER, 1, (0.5, 2.0)),
             _Kind(What.CUT, Role.PRODUCER, 1, (0.3, 1.0)),
+            _Kind(What.KILL, Role.QUEUE, 2, (0.1, 0.5)),
         ),
         (2.0, 4.0),
     ),

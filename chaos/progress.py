@@ -26,7 +26,7 @@ class Progress:
 
     def read(self) -> None:
         """Reads what was written since the last call, up to a limit for each file."""
-        for role in ("producer", "worker", "spark"):
+        for role in ("producer", "worker", "queue", "spark"):
             for path in self._history.glob(f"{role}-*.jsonl"):
                 self._read(path)
 

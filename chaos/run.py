@@ -331,7 +331,8 @@ class _Run:
         await_worked_off(self._inspector, last, self._tick, self._spark_s)
 
     def _stop_readers(self) -> None:
-        readers = [*self._fleet.workers, *self._fleet.sparks, *self._fleet.consumers]
+        fleet = self._fleet
+        readers = [*fleet.workers, *fleet.queue_workers, *fleet.sparks, *fleet.consumers]
         self._stop(readers, CONSUMERS_S + self._spark_s)
 
     def _stop(self, members: Sequence[Member], limit_s: float) -> None:
@@ -383,6 +384,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         spark_topic=SPARK_TOPIC if options.spark else None,
         metadata=options.metadata,
         sidecar=options.sidecar,
+        queue=options.queue,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

@@ -32,6 +32,9 @@ SPARK_GROUP: Final = "chaos-spark"
 """Its consumer group."""
 SPARK_PARTITIONS: Final = 8
 """Partitions of its topic: as many as the others can grow to."""
+QUEUE: Final = "chaos-queue"
+"""Subscription of the queue workers, to the workers' input. Its transactions are of the workers'
+transaction group."""
 READERS_GROUP: Final = "chaos-readers"
 PRODUCERS_GROUP: Final = "default"
 """Transaction group of the producers without a transaction key."""
@@ -85,6 +88,8 @@ class Settings:
     """Which topics begin in metadata mode."""
     sidecar: bool = False
     """Whether a share of the producers' transactions writes to sidecars."""
+    queue: bool = False
+    """Whether queue workers work off the workers' input, too."""
     partitions: int = PARTITIONS
     """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP

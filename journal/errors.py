@@ -312,6 +312,16 @@ class UnknownOutcomeError(TransactionError):
     retriable = True
 
 
+class NotFinishedError(TransactionError):
+    """The transaction is committed, and was not known to be finished in the time allowed.
+
+    Its decision is durable: never redo its work. `Transaction.commit` with `finished` waits on.
+    """
+
+    kafka_code = KafkaError._TIMED_OUT
+    retriable = True
+
+
 class ProducerFencedError(LogtxError):
     """A newer producer of the same ``transactional.id`` took over. Close this one."""
 

@@ -61,6 +61,19 @@ class Span(NamedTuple):
             raise ValueError(f"a span from {tuple(self.lo)} to {tuple(self.hi)} is empty")
         return self
 
+    @property
+    def offset_count(self) -> int:
+        """Number of offsets whose own message, or its first one, lies in the span.
+
+        Offsets of markers, of aborted records and of what compaction removed count as well, as in
+        the lag of a consumer group. What is placed at an offset counts with that.
+        """
+        return _offsets_before(self.hi) - _offsets_before(self.lo)
+
+
+def _offsets_before(bound: MessageId) -> int:
+    return bound.offset + (bound > MessageId(bound.offset, AT_OFFSET))
+
 
 V = TypeVar("V")
 

@@ -11,7 +11,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from ..coordinator.protocol.commands import Outcome
-from ..journal.errors import LogtxError, RequestTimedOutError
+from ..journal.errors import LogtxError, NotFinishedError
+from ..journal.fork import keep_from_children
+from ..journal.txid import TxId
 from .coordinators import Session
 from .futures import EndFuture
 
@@ -28,8 +30,8 @@ class Finishing:
 
         Args:
             session: whom to ask.
-            future: is completed with the outcome; with RequestTimedOutError if that is not known
-                in time.
+            future: is completed with the outcome; with NotFinishedError if that is not known in
+                time.
             timeout_s: how long to ask. A question that is on its way is awaited.
         """
         self._session = session
@@ -37,6 +39,8 @@ class Finishing:
         self._timeout_s = timeout_s
         self._committed: Outcome | None = None
         self._until_s = self._asked_s = 0.0
+        # The threads that complete it are the parent's.
+        keep_from_children(future)
 
     def begin(self, commit: Future[Outcome]) -> None:
         """Begins to ask, for a commit whose future is done. Its error is the answer, if it has one.
@@ -75,9 +79,12 @@ class Finishing:
 
     def _give_up(self, why: str) -> None:
         assert self._committed is not None
-        self._future.finish(
-            RequestTimedOutError(
-                f"transaction {self._committed.txid} is committed, and it is not known that it is"
-                f" finished ({why}): commit(finished=True) goes on waiting"
-            )
-        )
+        self._future.finish(not_finished(self._committed.txid, why))
+
+
+def not_finished(txid: TxId, why: str) -> NotFinishedError:
+    """Returns the error for who waits no longer until a committed transaction is finished."""
+    return NotFinishedError(
+        f"transaction {txid} is committed, and it is not known that it is finished ({why}):"
+        " commit(finished=True) goes on waiting"
+    )

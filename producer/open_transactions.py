@@ -36,6 +36,9 @@ The coordinator aborts it by itself once the session is gone, so a longer wait g
 """
 _SWEEP_S: Final = 0.5
 """How often transactions are looked for whose timeout has passed."""
+_ASK_AGAIN_S: Final = 5.0
+"""Pause before the coordinator is asked again about one that it has not ended. A longer one keeps
+its place for longer, a shorter one asks more about those that are extended."""
 
 
 class OpenTransactions:
@@ -74,6 +77,8 @@ class OpenTransactions:
         """Open transactions with new partitions → monotonic time to register these, ascending."""
         self._kept: dict[TransactionShell, tuple[object, float]] = {}
         """Open transactions → what each keeps alive, and until when, monotonic clock."""
+        self._late: dict[TransactionShell, float] = {}
+        """Open transactions whose timeout has passed → when to ask about each, monotonic clock."""
         self._next_sweep_s = 0.0
         self._ahead = Ahead[TransactionShell](allowed=config.begin_ahead)
         # The coordinator would refuse a transaction key's next BEGIN until the transaction before
@@ -266,6 +271,7 @@ class OpenTransactions:
             if transaction.known_txid is not None:
                 self._began.pop(transaction.known_txid, None)
             kept = self._kept.pop(transaction, None)
+            self._late.pop(transaction, None)
             self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
             self._room.notify()
@@ -302,6 +308,7 @@ class OpenTransactions:
             self._let_go(now_s)
         if self.engine.closed or self.engine.fatal is not None:
             return bool(self._open)
+        self._ask_about_late(now_s)
         with self._guard:
             in_vain = self._ahead.expired(now_s)
             due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
@@ -321,4 +328,19 @@ class OpenTransactions:
             late = [t for t, (_, until_s) in self._kept.items() if until_s <= now_s]
             # Let go of outside of the lock: that may be the last reference.
             kept = [self._kept.pop(transaction) for transaction in late]
+            self._late |= dict.fromkeys(late, now_s)
         del kept
+
+    def _ask_about_late(self, now_s: float) -> None:
+        """Asks whether transactions are over that nobody ended in time.
+
+        The coordinator tells of each that it aborts, once. If the stream breaks at that moment,
+        nobody is told, and the transaction would keep its place for ever (trap 145).
+        """
+        if not self._late:
+            return
+        with self._guard:
+            due = [t for t, at_s in self._late.items() if at_s <= now_s]
+            self._late |= dict.fromkeys(due, now_s + _ASK_AGAIN_S)
+        for transaction in due:
+            transaction.ask_whether_over()

@@ -290,11 +290,13 @@ class Producer:
         """
         return produce_batch(self.produce, topic, messages, partition, callback or on_delivery)
 
-    def commit_transaction(self, timeout: float | None = None) -> Outcome:
+    def commit_transaction(
+        self, timeout: float | None = None, *, finished: bool = False
+    ) -> Outcome:
         """Commits the transaction begun last; see `Transaction.commit`."""
         current = self._require_current()
         self._ending = True
-        outcome = current.commit(_seconds(timeout))
+        outcome = current.commit(_seconds(timeout), finished=finished)
         self._drop(current)
         return outcome
 

@@ -167,9 +167,9 @@ class Transaction(ABC):
             TransactionAbortedError: it was aborted, by a time-out or earlier; redo the work.
             ProducerFencedError: a newer producer took over and this transaction was aborted.
             UnknownOutcomeError: the decision could not be learnt; commit again to ask again.
-            RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on. With
-                `finished` also ``coordinator.timeout.ms`` after the decision; then the message says
-                that it is committed.
+            RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on.
+            NotFinishedError: with `finished` alone: it is committed, and `timeout`, or
+                ``coordinator.timeout.ms`` since the decision, passed; call again to wait on.
         """
 
     @abstractmethod

@@ -57,7 +57,7 @@ from .core.bookkeeping import (
 )
 from .core.summary import BranchSummary, make_token
 from .early_writer import EarlyWriter
-from .finishing import Finishing
+from .finishing import Finishing, not_finished
 from .futures import EndFuture
 from .transaction import Transaction
 from .writer import Record
@@ -88,9 +88,9 @@ class Listener(Protocol):
 class TransactionShell(EarlyWriter, Transaction):
     """Implements `Transaction`; the calls beyond that are for the producer's own modules.
 
-    Called by `OpenTransactions`: `on_began`, `on_decided`, `on_fatal`, `register_partitions`,
-    `give_up`, `abandon`, `kept`, `await_sent`, `future`, `is_untouched`. Called by `Resolver`:
-    `resolve_until`, `resolved`, `send_end_again`, `unresolved`.
+    Called by `OpenTransactions`: `on_began`, `on_decided`, `ask_whether_over`, `on_fatal`,
+    `register_partitions`, `give_up`, `abandon`, `kept`, `await_sent`, `future`, `is_untouched`.
+    Called by `Resolver`: `resolve_until`, `resolved`, `send_end_again`, `unresolved`.
     """
 
     def __init__(
@@ -207,7 +207,13 @@ class TransactionShell(EarlyWriter, Transaction):
     def commit(self, timeout: float | None = None, *, finished: bool = False) -> Outcome:
         if finished or not self.is_decided:
             self._sender.check_may_wait("call commit_async")
-        return self._wait(self.commit_async(finished=finished), timeout)
+        future = self.commit_async(finished=finished)
+        try:
+            return self._wait(future, timeout)
+        except RequestTimedOutError:
+            if not (finished and self.is_committed):
+                raise
+            raise not_finished(self.txid, "the time to wait is over") from None
 
     def commit_async(self, *, finished: bool = False) -> Future[Outcome]:
         self._asked_to_end = True
@@ -317,10 +323,10 @@ class TransactionShell(EarlyWriter, Transaction):
             # It was decided without having been asked to, for example by a time-out of the
             # coordinator.
             assert self._txid is not None
-            state = State.COMMITTED if book.phase is Phase.COMMITTED else State.ABORTED
             book.end = end
             self._future = EndFuture(self._engine.callbacks)
-            self._future.finish(Outcome(self._txid, state))
+            committed = book.phase is Phase.COMMITTED
+            self._future.finish(_told_by_the_way(self._txid, committed=committed))
         return self._future, None, False
 
     def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
@@ -434,7 +440,7 @@ class TransactionShell(EarlyWriter, Transaction):
         outcome = (
             reply
             if isinstance(reply, Outcome)
-            else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
+            else _told_by_the_way(self._txid, committed=committed)
         )
         # Comes first: the thread that waits for the future may begin the next transaction at once.
         self._release()
@@ -544,6 +550,24 @@ class TransactionShell(EarlyWriter, Transaction):
         error = conflict(decided)
         if error is not None:
             self._on_request_failed(error)
+
+    def ask_whether_over(self) -> None:
+        """Asks the coordinator whether it has ended the transaction. `on_decided` may be lost."""
+        if self._book.phase is Phase.OPEN and self._txid is not None:
+            self._engine.session.outcome(self._txid, self._on_told_whether_over)
+
+    def _on_told_whether_over(self, reply: Outcome | LogtxError) -> None:
+        if isinstance(reply, LogtxError):
+            return  # It is asked again.
+        if reply.state is State.UNKNOWN:
+            # No commit of it was taken, and its timeout is over: it was aborted, long ago.
+            self._on_request_failed(
+                TransactionAbortedError(
+                    f"transaction {reply.txid} is over: it was not ended in time"
+                )
+            )
+        else:
+            self.on_decided(Decided(reply.txid, reply.state, None))
 
     @property
     def known_txid(self) -> TxId | None:
@@ -727,6 +751,14 @@ class TransactionShell(EarlyWriter, Transaction):
     def _check_locked(self) -> None:
         self._check_begun()
         self._book.check_open()
+
+
+def _told_by_the_way(txid: TxId, *, committed: bool) -> Outcome:
+    """Returns the outcome of a transaction whose decision another request's answer told.
+
+    Whether it is finished, nobody said: its markers may be missing (trap 139).
+    """
+    return Outcome(txid, State.COMMITTING if committed else State.ABORTED)
 
 
 def _finish(future: EndFuture | None, result: Outcome | LogtxError) -> None:

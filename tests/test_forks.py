@@ -170,9 +170,10 @@ def test_a_future_of_the_parent_is_refused(make_memory_producer: MakeProducer) -
     session = txn._engine.session  # type: ignore[attr-defined]
     end = session.end
     session.end = lambda *given, **more: sent.append((given, more))
-    futures.append(txn.commit_async())
+    futures += [txn.commit_async(), txn.commit_async(finished=True)]
     # Not `futures[0].result`: that would be looked up before the fork.
     assert in_child(lambda: futures[0].result(TIMEOUT_S)) == "ForkedError"
+    assert in_child(lambda: futures[1].result(TIMEOUT_S)) == "ForkedError"
     while not sent:
         time.sleep(0.01)
     end(*sent[0][0], **sent[0][1])

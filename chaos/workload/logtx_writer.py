@@ -118,17 +118,29 @@ class LogtxTransaction:
         )
 
     def commit(self, ended: Callable[[Ended], None]) -> None:
-        """Requests the commit."""
-        self._transaction.commit_async().add_done_callback(lambda f: ended(ended_of(f)))
-
-    def abort(self, ended: Callable[[Ended], None]) -> None:
-        """Requests the abort."""
+        """Requests the commit, and aborts if it is refused."""
 
         def told(future: Future[Outcome]) -> None:
             found = ended_of(future)
-            # Not confirmed, but no commit was requested, and no other process may commit it.
-            if found.outcome == "unknown":
-                found = Ended(outcome="aborted", error=found.error)
+            if found.outcome == "aborted" and self._transaction.is_open:
+                self._abort(ended, found.error)
+            else:
+                ended(found)
+
+        self._transaction.commit_async().add_done_callback(told)
+
+    def abort(self, ended: Callable[[Ended], None]) -> None:
+        """Requests the abort."""
+        self._abort(ended, None)
+
+    def _abort(self, ended: Callable[[Ended], None], refused: str | None) -> None:
+        """Aborts; `refused` says why a commit was refused, if one was requested."""
+
+        def told(future: Future[Outcome]) -> None:
+            found = ended_of(future)
+            # Even if it is not confirmed: no commit was requested, or it was refused for good.
+            if found.outcome == "unknown" or refused is not None:
+                found = Ended(outcome="aborted", error=refused or found.error)
             ended(found)
 
         self._transaction.abort_async().add_done_callback(told)

@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ...journal.acks import Acks
 from ...journal.control import TopicPartition
-from ...journal.errors import ConfigError, NotSupportedError, RetriableError, TopicModeError
+from ...journal.errors import (
+    ConfigError,
+    NotSupportedError,
+    RetriableError,
+    TopicModeError,
+    UnknownSubscriptionError,
+)
 from ...journal.modes import Mode, Phase, binding_of
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -20,6 +27,7 @@ from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
     DescribeSidecars,
+    DescribeSubscriptions,
     DescribeTopics,
     Done,
     ForgetGroup,
@@ -33,11 +41,20 @@ from ..protocol.commands import (
     SetTopicMode,
     SetTopicRule,
     SidecarNeeds,
+    SubscriptionsPage,
     TopicModeInfo,
     TopicModes,
     TransactionInfo,
     Transactions,
     UnbindGroup,
+)
+from ..protocol.queues import (
+    OPERATOR,
+    Acknowledge,
+    AcknowledgeType,
+    AckResult,
+    AckResults,
+    SubscriptionInfo,
 )
 from .queries import CoordinatorQueries
 
@@ -209,6 +226,56 @@ class AdminQueries(CoordinatorQueries):
         steps = tuple(step for each in slices for step in each.steps)
         return replace(slices[0], steps=steps)
 
+    def subscriptions(self, partition: int) -> Iterator[SubscriptionInfo]:
+        """Yields the subscriptions that are kept in a journal partition, by name, page by page.
+
+        Raises:
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        after, more = "", True
+        while more:
+            command = DescribeSubscriptions(after=after)
+            page = self._ask(partition, command, SubscriptionsPage)
+            yield from page.subscriptions
+            more = page.more and bool(page.subscriptions)
+            if more:
+                after = page.subscriptions[-1].group
+
+    def subscription(self, name: str) -> tuple[str, SubscriptionInfo]:
+        """Returns the transaction group of a subscription, and what is known of it.
+
+        Raises:
+            UnknownSubscriptionError: there is no such subscription.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        bound = self._bind(name, None).transaction_group
+        if bound is None:
+            raise _no_subscription(name)
+        command = DescribeSubscriptions(groups=(name,))
+        page = self._ask(bound, command, SubscriptionsPage)
+        return bound, page.subscriptions[0]
+
+    def skip(self, name: str, acks: Iterable[Acks]) -> tuple[AckResult, ...]:
+        """Deletes messages of a subscription, as if a consumer had rejected them.
+
+        What a transaction has pending stays as it is, and the result says so.
+
+        Returns:
+            The result of each span, in order.
+
+        Raises:
+            UnknownSubscriptionError: there is no such subscription, or no such partition of it.
+            AckOutOfRangeError: a partition does not have these messages.
+            NotSupportedError: a coordinator of an older build answers: upgrade it.
+        """
+        bound = self._bind(name, None).transaction_group
+        if bound is None:
+            raise _no_subscription(name)
+        command = Acknowledge(
+            group=name, consumer=OPERATOR, type=AcknowledgeType.REJECT, acks=tuple(acks)
+        )
+        return self._ask(bound, command, AckResults).results
+
     # ---- modes of topics ------------------------------------------------------------------------
 
     def set_topic_mode(
@@ -338,6 +405,12 @@ class AdminQueries(CoordinatorQueries):
             more = page.more and bool(page.topics)
             if more:
                 after = page.topics[-1].topic
+
+
+def _no_subscription(name: str) -> UnknownSubscriptionError:
+    return UnknownSubscriptionError(
+        f"there is no subscription {name!r}: logtx subscription list shows all"
+    )
 
 
 def _never_switched(topic: str) -> TopicModeInfo:

@@ -25,15 +25,16 @@ answer waited for the journal's end has cut it: its message would be given out w
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.errors import NotAttachedError
 from ...journal.places import PartitionId
 from ...journal.spans import AT_OFFSET, ORIGIN, MessageId, Span, SpanMap
-from ..protocol.queues import Acquire, Attach, Lease, Leases
+from ..protocol.queues import Acquire, Attach, AttachedConsumer, Lease, Leases
 from .decision import Instant, Ref
 from .subscriptions import SubscribedPartition, Subscription, Subscriptions
 
@@ -100,6 +101,8 @@ class _Partition:
     """The bound behind all that was ever leased."""
     active: int | None = None
     """The consumer that has the partition, of a failover subscription."""
+    heir: int | None = None
+    """The consumer that has it next, when nothing of it is worked on any more; None: none yet."""
 
 
 @dataclass(slots=True)
@@ -109,6 +112,19 @@ class _Queue:
     partitions: dict[PartitionId, _Partition] = field(default_factory=dict)
     turn: int = 0
     """Number of leases that were given: partitions take turns."""
+    redelivered: int = 0
+    """Offsets that were leased again."""
+    rejected: int = 0
+    """Offsets that were rejected."""
+
+
+class Figures(NamedTuple):
+    """What is leased of one partition of a subscription."""
+
+    leased: int
+    """Offsets."""
+    next: MessageId
+    """The bound behind all that was ever leased, as far as this owner knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,7 @@ class Dispatch:
         self._topic_ids: dict[str, str | None] = {}
         """Topic → id of the topic that has the name, as a consumer that attached was told last;
         None: no topic has it."""
+        self._serving = False
         self._opens_ms = 0
         """When a new owner begins to give out messages, in monotonic ms."""
         self._stirred = True
@@ -158,6 +175,7 @@ class Dispatch:
     def loaded(self, now: Instant) -> None:
         """Begins to serve. What consumers hold is not known yet."""
         self._opens_ms = now.monotonic_ms + HELD_MS
+        self._serving = True
 
     def topics_told(self, topic_ids: Mapping[str, str | None]) -> None:
         """Takes which topics have their names now: topic → id, or None if there is none.
@@ -228,7 +246,11 @@ class Dispatch:
             assert subscription is not None
             known = subscription.partitions.get(each.partition)
             here = queue.partitions.setdefault(each.partition, _Partition())
-            if known is None or not self._may_have(subscription, queue, each.partition, consumer):
+            if known is None:
+                continue
+            if subscription.kind is SubscriptionKind.FAILOVER and not self._is_free_for(
+                queue, each.partition, consumer
+            ):
                 continue
             self.want(each.partition)  # What is held may lie above the end that is known here.
             for span in each.spans:
@@ -268,6 +290,8 @@ class Dispatch:
         self._begin_pauses(now)
         consumer = queue.consumers[command.consumer]
         keys = self._readable(subscription, consumer)
+        if subscription.kind is SubscriptionKind.FAILOVER:
+            _inherit(queue, keys, consumer)
         first = queue.turn % len(keys) if keys else 0
         for partition in keys[first:] + keys[:first]:
             known = subscription.partitions[partition]
@@ -277,9 +301,11 @@ class Dispatch:
             span = self._next_span(partition, known, here, command, now)
             if span is not None:
                 queue.turn += 1
-                here.active = consumer.number
+                here.active, here.heir = consumer.number, None
                 self._want_more(queue, keys)
-                here.counts.put(span, (here.counts.at(span.lo) or 0) + 1)
+                before = here.counts.at(span.lo) or 0
+                here.counts.put(span, before + 1)
+                queue.redelivered += span.offset_count if before else 0
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
@@ -301,16 +327,25 @@ class Dispatch:
     def _may_have(
         self, subscription: Subscription, queue: _Queue, partition: PartitionId, asks: _Consumer
     ) -> bool:
-        """Returns whether a consumer may get messages of a partition: of a failover subscription,
-        one consumer has each, and nobody while another one still works on what it got."""
+        """Returns whether a consumer may get messages of a partition.
+
+        Of a failover subscription one consumer has each. Another one gets nothing of it while that
+        one works on what it got. What it acknowledged in a transaction is part of that: the
+        transaction may abort, and the message would come behind what was given out meanwhile
+        (trap 140).
+        """
         if subscription.kind is SubscriptionKind.SHARED:
             return True
         here = queue.partitions[partition]
-        holders = {self._leases[number].consumer for _, number in here.leased.rows()}
-        if holders - {asks.number}:
+        if not self._is_free_for(queue, partition, asks):
             return False
-        active = None if here.active is None else queue.consumers.get(here.active)
-        return active is None or active is asks or partition.topic not in active.topics
+        return here.active == asks.number or not subscription.partitions[partition].pending
+
+    def _is_free_for(self, queue: _Queue, partition: PartitionId, asks: _Consumer) -> bool:
+        """Returns whether nobody else has a partition, or a lease in it."""
+        here = queue.partitions[partition]
+        holders = {self._leases[number].consumer for _, number in here.leased.rows()}
+        return holders <= {asks.number} and _owner(queue, partition) in (None, asks.number)
 
     def _next_span(
         self,
@@ -640,6 +675,47 @@ class Dispatch:
         opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
         return min((*opens, *delayed), default=None)
 
+    # ---- what operators are told ----------------------------------------------------------------
+
+    def rejected(self, group: str, acks: Acks) -> None:
+        """Counts what was rejected. What the journal says of it while it is loaded, a former owner
+        has counted."""
+        if self._serving:
+            queue = self._queues.setdefault(group, _Queue())
+            queue.rejected += sum(span.offset_count for span in acks.spans)
+
+    def redelivered_and_rejected(self, group: str) -> tuple[int, int]:
+        """Returns how many offsets this owner has leased again, and how many were rejected."""
+        queue = self._queues.get(group)
+        return (0, 0) if queue is None else (queue.redelivered, queue.rejected)
+
+    def figures(self, group: str, partition: PartitionId) -> Figures:
+        """Returns what is leased of a partition."""
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(partition)
+        if here is None:
+            return Figures(0, ORIGIN)
+        return Figures(sum(span.offset_count for span, _ in here.leased.rows()), here.next)
+
+    def consumers(self, group: str) -> tuple[AttachedConsumer, ...]:
+        """Returns the consumers of a subscription, in the order in which they attached."""
+        queue = self._queues.get(group)
+        if queue is None:
+            return ()
+        leased = dict.fromkeys(queue.consumers, 0)
+        for here in queue.partitions.values():
+            for span, number in here.leased.rows():
+                leased[self._leases[number].consumer] += span.offset_count
+        return tuple(
+            AttachedConsumer(
+                consumer=each.number,
+                topics=tuple(sorted(each.topics)),
+                leased=leased[each.number],
+                gone=each.gone_ms is not None,
+            )
+            for each in queue.consumers.values()
+        )
+
     def holder(self, group: str, partition: PartitionId, message: MessageId) -> int | None:
         """Returns the consumer that a message is leased to, or None."""
         queue = self._queues.get(group)
@@ -670,6 +746,32 @@ def _behind_all(span: Span) -> Span:
     lo, hi = span
     is_end = hi == MessageId(hi.offset, AT_OFFSET)
     return Span(max(lo, MessageId(hi.offset)), hi) if is_end else Span(hi, hi)
+
+
+def _owner(queue: _Queue, partition: PartitionId) -> int | None:
+    """Returns the consumer that gets what is given out of a partition next; None: whoever asks."""
+    here = queue.partitions.get(partition)
+    for number in (None, None) if here is None else (here.heir, here.active):
+        consumer = None if number is None else queue.consumers.get(number)
+        if consumer is not None and partition.topic in consumer.topics:
+            return number
+    return None
+
+
+def _inherit(queue: _Queue, partitions: Iterable[PartitionId], asks: _Consumer) -> None:
+    """Makes a consumer the heir of a partition of another one that has at least two more.
+
+    Who came first would have all, as long as it is there (trap 141). With a difference of one,
+    partitions would go back and forth.
+    """
+    owners = {partition: _owner(queue, partition) for partition in partitions}
+    shares = Counter(owners.values())
+    taken = [p for p, owner in owners.items() if owner is not None]
+    if not taken:
+        return
+    partition = max(taken, key=lambda p: shares[owners[p]])
+    if shares[owners[partition]] >= shares[asks.number] + 2:
+        queue.partitions[partition].heir = asks.number
 
 
 def _available(known: SubscribedPartition, here: _Partition, span: Span) -> Iterator[Span]:

@@ -32,7 +32,7 @@ from ...journal.places import PartitionId
 from ...journal.sidecar import is_sidecar, main_of
 from ...journal.spans import AT_OFFSET, MessageId
 from ..protocol import commands
-from ..protocol.queues import AcknowledgeType, AckResult
+from ..protocol.queues import OPERATOR, AcknowledgeType, AckResult
 from .data_partitions import Topics
 from .decision import Decision, Instant, Ref
 from .dispatch import Dispatch
@@ -153,7 +153,7 @@ class Queues:
                     )
             results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
             return Decision(replies=((ref, commands.AckResults(results)),))
-        self._check_range(group, command.acks)
+        self._check_range(group, command.acks, by_operator=command.consumer == OPERATOR)
         deleted, results = self.subscriptions.effective(group, command.acks)
         rejected = command.type is AcknowledgeType.REJECT
         record = Ack(group=group, acks=deleted, rejected=rejected)
@@ -181,7 +181,7 @@ class Queues:
         record = AddAcks(begin=begin, group=group, acks=added)
         return Decision(records=(record,) if added else (), replies=((ref, commands.Done()),))
 
-    def _check_range(self, group: str, acks: Iterable[Acks]) -> None:
+    def _check_range(self, group: str, acks: Iterable[Acks], *, by_operator: bool = False) -> None:
         for each in acks:
             self.subscriptions.partition(group, each.partition)  # Else no end would ever be told.
             if self.dispatch.is_former(each.partition):
@@ -194,6 +194,10 @@ class Queues:
                 self.dispatch.want(each.partition)
                 raise CoordinatorBusyError(f"the end of {where} is not known yet")
             last = max(span.hi for span in each.spans) if each.spans else MessageId(0)
+            if last > MessageId(end, AT_OFFSET) and by_operator:
+                # Nobody may have asked for the end since the consumers left (trap 134).
+                self.dispatch.want(each.partition)
+                raise CoordinatorBusyError(f"{where} ends at {end}, as far as is known yet")
             if last > MessageId(end, AT_OFFSET):
                 raise AckOutOfRangeError(
                     f"{where} ends at {end}, and messages up to {tuple(last)} are acknowledged:"
@@ -231,6 +235,8 @@ class Queues:
                 self.subscriptions.replay_ack(record)
                 for each in record.acks:
                     self.dispatch.taken(record.group, each, deleted=True)
+                    if record.rejected:
+                        self.dispatch.rejected(record.group, each)
 
     def replay_decided(self, begin: int, *, committed: bool) -> None:
         """Applies a decision: what the transaction has pending is deleted, or available again."""

@@ -84,6 +84,7 @@ from .data_partitions import (
 )
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
+from .queue_listing import list_subscriptions
 from .shard_state import ShardState, marked_by
 from .sidecars import sidecars_among, since_of, steps_of
 from .topic_homes import TopicHomes
@@ -176,6 +177,10 @@ class Shard(ShardState):
                     return self.queues.handle(command, ref, now, topics)
                 case commands.Acquire() | commands.Acknowledge():
                     return self.queues.handle(command, ref, now, topics)
+                case commands.DescribeSubscriptions():
+                    journal = self.partition, self.incarnation
+                    listed = list_subscriptions(self.queues, command, journal)
+                    return Decision(replies=((ref, listed),), fresh=True)
                 case commands.SetTopicRule():
                     raise NotSupportedError("no journal partition keeps rules: ask by a call")
                 case commands.OpenSidecars():

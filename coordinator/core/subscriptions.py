@@ -111,6 +111,10 @@ class Subscriptions:
         """Returns whether a subscription has this name."""
         return group in self._subscriptions
 
+    def names(self) -> list[str]:
+        """Returns the names of all subscriptions, in order."""
+        return sorted(self._subscriptions)
+
     def __len__(self) -> int:
         """Returns the number of subscriptions."""
         return len(self._subscriptions)

@@ -21,9 +21,27 @@ from ...journal.records.types import AbortReason, OffsetStep, PointerStep
 from ...journal.state import State
 from ...journal.txid import TxId
 from ...journal.value import value
-from .queues import Acknowledge, AckResults, Acquire, Attach, Attached, Leases
+from .queues import (
+    Acknowledge,
+    AckResults,
+    Acquire,
+    Attach,
+    Attached,
+    DescribeSubscriptions,
+    Leases,
+    SubscriptionsPage,
+)
 
-__all__ = ["AckResults", "Acknowledge", "Acquire", "Attach", "Attached", "Leases"]  # beside its own
+__all__ = [  # beside its own
+    "AckResults",
+    "Acknowledge",
+    "Acquire",
+    "Attach",
+    "Attached",
+    "DescribeSubscriptions",
+    "Leases",
+    "SubscriptionsPage",
+]
 
 PAGE_MAX: Final = 1_000
 """Most entries of one answer to a listing. More would not stay below gRPC's limit of 4 MiB a
@@ -368,6 +386,7 @@ Command: TypeAlias = (
     | Attach
     | Acquire
     | Acknowledge
+    | DescribeSubscriptions
 )
 
 
@@ -562,5 +581,6 @@ Reply: TypeAlias = (
     | Attached
     | Leases
     | AckResults
+    | SubscriptionsPage
     | LogtxError
 )

@@ -42,7 +42,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks", "describe_subscriptions")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Request(_message.Message):
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     ADD_ACKS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -101,10 +102,11 @@ class Request(_message.Message):
     acquire: Acquire
     acknowledge: Acknowledge
     add_acks: AddAcks
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., describe_sidecars: _Optional[_Union[DescribeSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ...) -> None: ...
+    describe_subscriptions: DescribeSubscriptions
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., describe_sidecars: _Optional[_Union[DescribeSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ..., describe_subscriptions: _Optional[_Union[DescribeSubscriptions, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "sidecar_needs", "attached", "leases", "ack_results")
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "sidecar_needs", "attached", "leases", "ack_results", "subscriptions")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +124,7 @@ class Reply(_message.Message):
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     ACK_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     connected: Connected
@@ -139,7 +142,8 @@ class Reply(_message.Message):
     attached: Attached
     leases: Leases
     ack_results: AckResults
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ..., sidecar_needs: _Optional[_Union[SidecarNeeds, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., ack_results: _Optional[_Union[AckResults, _Mapping]] = ...) -> None: ...
+    subscriptions: Subscriptions
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ..., sidecar_needs: _Optional[_Union[SidecarNeeds, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., ack_results: _Optional[_Union[AckResults, _Mapping]] = ..., subscriptions: _Optional[_Union[Subscriptions, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -836,3 +840,71 @@ class AddAcks(_message.Message):
     acks: _containers.RepeatedCompositeFieldContainer[Acks]
     delay_ms: int
     def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeSubscriptions(_message.Message):
+    __slots__ = ("groups", "after")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    after: str
+    def __init__(self, groups: _Optional[_Iterable[str]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class Subscriptions(_message.Message):
+    __slots__ = ("subscriptions", "more")
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionInfo]
+    more: bool
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[SubscriptionInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class SubscriptionInfo(_message.Message):
+    __slots__ = ("group", "kind", "consumers", "partitions", "redelivered", "rejected")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    kind: Attach.Kind
+    consumers: _containers.RepeatedCompositeFieldContainer[AttachedConsumer]
+    partitions: _containers.RepeatedCompositeFieldContainer[SubscribedPartition]
+    redelivered: int
+    rejected: int
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., consumers: _Optional[_Iterable[_Union[AttachedConsumer, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[SubscribedPartition, _Mapping]]] = ..., redelivered: _Optional[int] = ..., rejected: _Optional[int] = ...) -> None: ...
+
+class AttachedConsumer(_message.Message):
+    __slots__ = ("consumer", "topics", "leased", "gone")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    leased: int
+    gone: bool
+    def __init__(self, consumer: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., leased: _Optional[int] = ..., gone: _Optional[bool] = ...) -> None: ...
+
+class SubscribedPartition(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "start", "reached", "left", "pending", "leased", "txids", "former")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    TXIDS_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    partition: int
+    start: MessageId
+    reached: MessageId
+    left: int
+    pending: int
+    leased: int
+    txids: _containers.RepeatedScalarFieldContainer[bytes]
+    former: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[MessageId, _Mapping]] = ..., reached: _Optional[_Union[MessageId, _Mapping]] = ..., left: _Optional[int] = ..., pending: _Optional[int] = ..., leased: _Optional[int] = ..., txids: _Optional[_Iterable[bytes]] = ..., former: _Optional[bool] = ...) -> None: ...

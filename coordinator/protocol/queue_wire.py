@@ -21,7 +21,14 @@ from .fields import (
     first_offsets_from_wire,
     first_offsets_to_wire,
 )
-from .queues import AcknowledgeType, AckResult, Lease
+from .queues import (
+    AcknowledgeType,
+    AckResult,
+    AttachedConsumer,
+    Lease,
+    SubscribedPartitionInfo,
+    SubscriptionInfo,
+)
 
 _KINDS: Final[Mapping[SubscriptionKind, pb.Attach.Kind]] = {
     SubscriptionKind.SHARED: pb.Attach.SHARED,
@@ -52,8 +59,11 @@ def _span_to_wire(span: Span) -> pb.Span:
 
 
 def _span_from_wire(wire: pb.Span) -> Span:
-    lo, hi = (MessageId(at.offset, at.sequence, at.nth) for at in (wire.lo, wire.hi))
-    return Span(lo, hi).check()
+    return Span(_bound_from_wire(wire.lo), _bound_from_wire(wire.hi)).check()
+
+
+def _bound_from_wire(wire: pb.MessageId) -> MessageId:
+    return MessageId(wire.offset, wire.sequence, wire.nth)
 
 
 def _acks_to_wire(acks: Iterable[Acks]) -> list[pb.Acks]:
@@ -207,6 +217,29 @@ def decode_add_acks(wire: pb.AddAcks, envelope: Any) -> commands.AddAcks:
     )
 
 
+def encode_describe_subscriptions(
+    wire: pb.DescribeSubscriptions, command: commands.DescribeSubscriptions
+) -> None:
+    """Encodes a question for subscriptions."""
+    # Without fields it must be marked as present.
+    wire.SetInParent()
+    wire.groups.extend(command.groups)
+    wire.after = command.after
+
+
+def decode_describe_subscriptions(
+    wire: pb.DescribeSubscriptions, _: Any
+) -> commands.DescribeSubscriptions:
+    """Decodes a question for subscriptions.
+
+    Raises:
+        ConfigError: a name is too long.
+    """
+    return commands.DescribeSubscriptions(
+        groups=tuple(map(check_group, wire.groups)), after=check_group(wire.after)
+    )
+
+
 # ---- replies ------------------------------------------------------------------------------------
 
 
@@ -244,3 +277,74 @@ def decode_ack_results(wire: pb.AckResults) -> commands.AckResults | NotSupporte
     if unknown:
         return NotSupportedError(f"ack result {unknown[0]} of a newer coordinator: upgrade")
     return commands.AckResults(tuple(_RESULTS_FROM_WIRE[result] for result in wire.results))
+
+
+def encode_subscriptions(wire: pb.Subscriptions, reply: commands.SubscriptionsPage) -> None:
+    """Encodes a page of subscriptions."""
+    wire.SetInParent()
+    wire.more = reply.more
+    for info in reply.subscriptions:
+        row = wire.subscriptions.add(
+            group=info.group,
+            kind=_KINDS[info.kind],
+            redelivered=info.redelivered,
+            rejected=info.rejected,
+        )
+        for each in info.consumers:
+            row.consumers.add(
+                consumer=each.consumer, topics=each.topics, leased=each.leased, gone=each.gone
+            )
+        for part in info.partitions:
+            row.partitions.add(
+                **part.partition._asdict(),
+                start=pb.MessageId(**part.start._asdict()),
+                reached=pb.MessageId(**part.reached._asdict()),
+                left=part.left,
+                pending=part.pending,
+                leased=part.leased,
+                txids=[txid.to_bytes() for txid in part.txids],
+                former=part.former,
+            )
+
+
+def decode_subscriptions(
+    wire: pb.Subscriptions,
+) -> commands.SubscriptionsPage | NotSupportedError:
+    """Decodes a page of subscriptions."""
+    unknown = [row.kind for row in wire.subscriptions if row.kind not in _KINDS_FROM_WIRE]
+    if unknown:
+        return NotSupportedError(
+            f"subscription kind {unknown[0]} of a newer coordinator: upgrade this command"
+        )
+    return commands.SubscriptionsPage(tuple(map(_info_from_wire, wire.subscriptions)), wire.more)
+
+
+def _info_from_wire(row: pb.SubscriptionInfo) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        group=row.group,
+        kind=_KINDS_FROM_WIRE[row.kind],
+        consumers=tuple(
+            AttachedConsumer(
+                consumer=each.consumer,
+                topics=tuple(each.topics),
+                leased=each.leased,
+                gone=each.gone,
+            )
+            for each in row.consumers
+        ),
+        partitions=tuple(
+            SubscribedPartitionInfo(
+                partition=PartitionId(part.topic, part.partition, part.topic_id),
+                start=_bound_from_wire(part.start),
+                reached=_bound_from_wire(part.reached),
+                left=part.left,
+                pending=part.pending,
+                leased=part.leased,
+                txids=tuple(map(TxId.from_bytes, part.txids)),
+                former=part.former,
+            )
+            for part in row.partitions
+        ),
+        redelivered=row.redelivered,
+        rejected=row.rejected,
+    )

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Final
 
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.control import TopicPartition
 from ...journal.places import PartitionId
-from ...journal.spans import Span
+from ...journal.spans import MessageId, Span
+from ...journal.txid import TxId
 from ...journal.value import value
+
+OPERATOR: Final = 0
+"""Stands for a consumer in what an operator rejects."""
 
 
 class AcknowledgeType(StrEnum):
@@ -109,13 +114,23 @@ class Acknowledge:
 
     group: str
     consumer: int
-    """Only RELEASE and RENEW look at it: they are about leases of its own."""
+    """RELEASE and RENEW are about leases of its own. `OPERATOR` may only REJECT."""
     type: AcknowledgeType
     acks: tuple[Acks, ...]
     delay_ms: int = 0
     """With RELEASE: how long nobody gets them."""
     unseen: bool = False
     """With RELEASE: no application got them, so this delivery does not count."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class DescribeSubscriptions:
+    """Ask what became of the messages of a journal partition's subscriptions."""
+
+    groups: tuple[str, ...] = ()
+    """Only these; empty: all."""
+    after: str = ""
+    """Name of the last subscription on the page before; empty for the first page."""
 
 
 @value(frozen=True, slots=True)
@@ -139,3 +154,63 @@ class AckResults:
 
     results: tuple[AckResult, ...]
     """One for each span, in the order of the request."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class AttachedConsumer:
+    """A consumer of a subscription."""
+
+    consumer: int
+    topics: tuple[str, ...]
+    leased: int
+    """Offsets that are leased to it."""
+    gone: bool = False
+    """Whether its stream broke a moment ago."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class SubscribedPartitionInfo:
+    """One partition of a subscription. Counts are of offsets: see `Span.offset_count`."""
+
+    partition: PartitionId
+    start: MessageId
+    """All before it is deleted."""
+    reached: MessageId
+    """What lies behind it was never leased or acknowledged, as far as this owner knows."""
+    left: int
+    """Before `reached`, not deleted."""
+    pending: int
+    """Acknowledged by transactions that are not finished."""
+    leased: int
+    txids: tuple[TxId, ...] = ()
+    """These transactions."""
+    former: bool = False
+    """Whether its topic is no more, as far as is known."""
+
+    def depth(self, end: int) -> int:
+        """Returns the offsets that are not deleted, of a log that ends there."""
+        return self.left + Span(self.reached, max(self.reached, MessageId(end))).offset_count
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class SubscriptionInfo:
+    """One subscription, as the owner of its journal partition sees it."""
+
+    group: str
+    kind: SubscriptionKind
+    consumers: tuple[AttachedConsumer, ...]
+    partitions: tuple[SubscribedPartitionInfo, ...]
+    redelivered: int
+    """Offsets that this owner has leased again."""
+    rejected: int
+    """Offsets that were rejected to this owner."""
+
+
+@value(frozen=True, slots=True)
+class SubscriptionsPage:
+    """Answer to `DescribeSubscriptions`."""
+
+    subscriptions: tuple[SubscriptionInfo, ...]
+    """By name."""
+    more: bool = False
+    """There is a further page, after the last of these."""

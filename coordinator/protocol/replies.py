@@ -324,6 +324,9 @@ CODECS: Final[Mapping[type[commands.Reply], Codec]] = {
     commands.AckResults: Codec(
         "ack_results", queue_wire.encode_ack_results, queue_wire.decode_ack_results
     ),
+    commands.SubscriptionsPage: Codec(
+        "subscriptions", queue_wire.encode_subscriptions, queue_wire.decode_subscriptions
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in (ERROR, *CODECS.values())}
 

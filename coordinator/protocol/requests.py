@@ -455,6 +455,11 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     commands.AddAcks: Codec(
         "add_acks", queue_wire.encode_add_acks, queue_wire.decode_add_acks, in_session=True
     ),
+    commands.DescribeSubscriptions: Codec(
+        "describe_subscriptions",
+        queue_wire.encode_describe_subscriptions,
+        queue_wire.decode_describe_subscriptions,
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

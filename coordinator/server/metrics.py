@@ -4,7 +4,8 @@ A separate thread serves one scrape at a time. It asks the event loop for a copy
 that nothing that changes is read from two threads, and builds the text from the copy. Between
 scrapes only `CoordinatorCounters` cost anything.
 
-Cardinality: series carry a journal partition, a reason of aborts, a sidecar, or a transaction key.
+Cardinality: series carry a journal partition, a reason of aborts, a sidecar, a subscription, or a
+transaction key. At most `SUBSCRIPTIONS_MAX` subscriptions have series of their own.
 At most `SHOWN_MAX` sidecars have series of their own: those with most offsets. At most `KEYS_MAX`
 keys have: half of them are those connected last, which show epoch conflicts, the others those
 connected longest ago, which show unused keys. All keys are counted.
@@ -20,7 +21,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from itertools import accumulate
@@ -30,7 +31,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -43,12 +43,16 @@ from ...journal.reader import JOURNAL_TOPIC
 from ...journal.state import State
 from ..core.admin import live_keys
 from ..core.decision import Instant
+from ..core.queue_listing import subscription_info
+from ..protocol.queues import SubscriptionInfo
 from ..runtime.alarm import monotonic_ms
 from ..runtime.counters import LATENCY_BOUNDS_S, CoordinatorCounters
 from ..runtime.markers import MarkerWriter
 from ..runtime.partition import PartitionRuntime, Role
 from ..store.counters import QUERY_BOUNDS_S
 from ..store.runtime import MetadataRuntime
+from .families import PARTITION, counter, gauge
+from .queue_metrics import SUBSCRIPTIONS_MAX, QueueSeries
 from .streams import Streams
 from .trimming import SHOWN_MAX, TrimCounters
 
@@ -60,14 +64,12 @@ READ_TIMEOUT_S: Final = 5.0
 """How long a scrape waits for the event loop; past it the scrape has no series."""
 ASK_TIMEOUT_S: Final = 2.0
 """How long a scrape waits for one answer of Kafka; it asks up to two questions for each journal
-partition. Past it the rest of the series that need Kafka is left out."""
+partition, and one for all subscriptions. Past it the rest of the series that need Kafka is left
+out."""
 CLIENT_TIMEOUT_S: Final = 5.0
 """How long one scraper may hold up the others."""
 STOP_TIMEOUT_S: Final = 2.0
 """Longest wait of `close` for the thread."""
-
-Labelled = Iterable[tuple[Sequence[str], float]]
-
 
 # ---- read on the event loop ---------------------------------------------------------------------
 
@@ -133,6 +135,9 @@ class Reading:
     sidecar_offsets: tuple[tuple[str, int], ...]
     """(sidecar, its offsets), of those that have series: those with most."""
     sidecar_held_s: float
+    subscription_count: int
+    subscriptions: tuple[SubscriptionInfo, ...]
+    """Those that have series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +179,7 @@ class Reader:
             for p, runtime in sorted(self._runtimes.items())
         )
         key_count, keys = self._keys()
+        subscription_count, subscriptions = self._subscriptions()
         counters = self._counters
         return Reading(
             now=now,
@@ -204,6 +210,8 @@ class Reader:
                 heapq.nlargest(SHOWN_MAX, self._sidecars.offsets.items(), key=lambda each: each[1])
             ),
             sidecar_held_s=self._sidecars.held_ms / 1_000,
+            subscription_count=subscription_count,
+            subscriptions=subscriptions,
         )
 
     def _store(self) -> StoreSample | None:
@@ -276,6 +284,20 @@ class Reader:
             shown = [*last, *heapq.nsmallest(KEYS_MAX - len(last), found)]
         return len(found), tuple(KeySample(name, epoch, ms) for ms, name, epoch in shown)
 
+    def _subscriptions(self) -> tuple[int, tuple[SubscriptionInfo, ...]]:
+        """Returns the number of subscriptions that are served here, and those that get series."""
+        found = [
+            (group, runtime.shard)
+            for runtime in self._runtimes.values()
+            if runtime.tenure is not None
+            for group in runtime.shard.queues.subscriptions.names()
+        ]
+        shown = heapq.nsmallest(SUBSCRIPTIONS_MAX, found, key=lambda each: each[0])
+        return len(found), tuple(
+            subscription_info(shard.queues, group, (shard.partition, shard.incarnation))
+            for group, shard in shown
+        )
+
 
 def _by_partition(
     counts: Mapping[int, int] | Mapping[int, float],
@@ -294,6 +316,7 @@ class CoordinatorCollector(Collector):
         self._reader = reader
         self._log = log
         self._loop = loop
+        self._queues = QueueSeries(log, ASK_TIMEOUT_S)
 
     def describe(self) -> list[Metric]:
         """Returns no metrics beforehand: all are read at a scrape."""
@@ -311,6 +334,8 @@ class CoordinatorCollector(Collector):
         yield from _states(reading)
         yield from _totals(reading)
         yield from _key_series(reading)
+        infos, now_ms = reading.subscriptions, reading.now.monotonic_ms
+        yield from self._queues.collect(infos, reading.subscription_count, now_ms)
         if reading.store is not None:
             yield from _store_series(reading.store)
         yield from self._ends(reading)
@@ -333,20 +358,8 @@ class CoordinatorCollector(Collector):
                     lags.append((labels, max(0, end - sample.next_offset)))
         except BrokerError as error:
             _LOG.warning("metrics_incomplete error=%s", error)
-        yield _gauge("journal_start_offset", "First offset that is not trimmed.", starts)
-        yield _gauge("standby_lag_records", "Journal records a standby has not replayed.", lags)
-
-
-_PARTITION: Final = ("partition",)
-
-
-def _gauge(
-    name: str, text: str, values: Labelled, labels: Sequence[str] = _PARTITION
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"logtx_{name}", text, labels=labels)
-    for names, value in values:
-        family.add_metric(names, value)
-    return family
+        yield gauge("journal_start_offset", "First offset that is not trimmed.", starts)
+        yield gauge("standby_lag_records", "Journal records a standby has not replayed.", lags)
 
 
 _SERVING_GAUGES: Final = (
@@ -381,35 +394,35 @@ def _states(reading: Reading) -> Iterator[Metric]:
         for p in partitions
         for role in Role
     )
-    yield _gauge(
+    yield gauge(
         "partition_role",
         "1 for what this coordinator is to a journal partition.",
         roles,
         ("partition", "role"),
     )
     offsets = [([str(p.partition)], p.next_offset) for p in partitions]
-    yield _gauge("journal_next_offset", "Next journal record to replay or append.", offsets)
+    yield gauge("journal_next_offset", "Next journal record to replay or append.", offsets)
     snapshots = [([str(p.partition)], p.snapshot) for p in partitions if p.snapshot is not None]
-    yield _gauge("snapshot_offset", "First chunk of the latest complete snapshot.", snapshots)
+    yield gauge("snapshot_offset", "First chunk of the latest complete snapshot.", snapshots)
     served = [(str(p.partition), p.serving) for p in partitions if p.serving is not None]
     for field, name, text in _SERVING_GAUGES:
         values = [([partition], float(getattr(sample, field))) for partition, sample in served]
-        yield _gauge(name, text, values)
+        yield gauge(name, text, values)
     fences = [([p], s.fence) for p, s in served if s.fence is not None]
     text = "Snapshot that the journal is trimmed to next, once the data's logs have passed it."
-    yield _gauge("journal_fence_offset", text, fences)
+    yield gauge("journal_fence_offset", text, fences)
     topics = sum(sample.topics_in_metadata for _, sample in served)
     text = "Topics in metadata mode that have their home here."
-    yield _gauge("topics_metadata_mode", text, [((), topics)], ())
+    yield gauge("topics_metadata_mode", text, [((), topics)], ())
     offsets = [([sidecar], n) for sidecar, n in reading.sidecar_offsets]
     text = "Offsets of a sidecar that is trimmed here, from its start to its end."
-    yield _gauge("sidecar_offsets", text, offsets, ("topic",))
+    yield gauge("sidecar_offsets", text, offsets, ("topic",))
     text = "Time that unfinished transactions have held up the trimming of sidecars."
-    yield _gauge("sidecar_held_seconds", text, [((), reading.sidecar_held_s)], ())
+    yield gauge("sidecar_held_seconds", text, [((), reading.sidecar_held_s)], ())
 
 
 _TOTALS: Final = (
-    ("committed", "transactions_committed", "Commits decided.", _PARTITION),
+    ("committed", "transactions_committed", "Commits decided.", PARTITION),
     ("aborted", "transactions_aborted", "Aborts decided.", ("partition", "reason")),
     (
         "header_cas",
@@ -421,18 +434,18 @@ _TOTALS: Final = (
         "places",
         "places",
         "Places that became durable: one of each partition of a transaction.",
-        _PARTITION,
+        PARTITION,
     ),
-    ("appends", "journal_appends", "Records handed to the journal.", _PARTITION),
+    ("appends", "journal_appends", "Records handed to the journal.", PARTITION),
     (
         "append_bytes",
         "journal_append_bytes",
         "Bytes of the records handed to the journal.",
-        _PARTITION,
+        PARTITION,
     ),
-    ("surprises", "surprises", "Tenures that ended by an unexpected answer.", _PARTITION),
-    ("loads", "loads", "Times that a journal partition was loaded.", _PARTITION),
-    ("load_seconds", "load_seconds", "Time spent loading it.", _PARTITION),
+    ("surprises", "surprises", "Tenures that ended by an unexpected answer.", PARTITION),
+    ("loads", "loads", "Times that a journal partition was loaded.", PARTITION),
+    ("load_seconds", "load_seconds", "Time spent loading it.", PARTITION),
     ("connections", "connections_refused", "Streams that did not become a session.", ("why",)),
     ("requests", "requests_refused", "Requests answered by an error.", ("code",)),
     ("sidecar_trimmed", "sidecar_trimmed_offsets", "Offsets of sidecars that were trimmed.", ()),
@@ -442,10 +455,7 @@ _TOTALS: Final = (
 
 def _totals(reading: Reading) -> Iterator[Metric]:
     for field, name, text, labels in _TOTALS:
-        family = CounterMetricFamily(f"logtx_{name}", text, labels=labels)
-        for names, value in reading.totals[field]:
-            family.add_metric(names, value)
-        yield family
+        yield counter(name, text, reading.totals[field], labels)
     bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
     yield HistogramMetricFamily(
         "logtx_commit_latency_seconds",
@@ -462,23 +472,23 @@ def _totals(reading: Reading) -> Iterator[Metric]:
 
 
 def _key_series(reading: Reading) -> Iterator[Metric]:
-    yield _gauge("transaction_keys", "Transaction keys.", [((), reading.key_count)], ())
+    yield gauge("transaction_keys", "Transaction keys.", [((), reading.key_count)], ())
     left_out = reading.key_count - len(reading.keys)
     text = "Keys without series of their own, because there are very many."
-    yield _gauge("transaction_keys_left_out", text, [((), left_out)], ())
+    yield gauge("transaction_keys_left_out", text, [((), left_out)], ())
     labelled: list[tuple[Sequence[str], KeySample]] = []
     for sample in reading.keys:
         key = TransactionKey.parse(sample.name)
         labelled.append(((key.owner, key.key), sample))
     labels = ("owner", "key")
     epochs = [(names, sample.epoch) for names, sample in labelled]
-    yield _gauge("transaction_key_epoch", "Epoch of the key's connection.", epochs, labels)
+    yield gauge("transaction_key_epoch", "Epoch of the key's connection.", epochs, labels)
     ages = [
         (names, max(0, reading.now.wall_ms - sample.connected_ms) / 1000)
         for names, sample in labelled
         if sample.connected_ms
     ]
-    yield _gauge("transaction_key_age_seconds", "Since its connection was made.", ages, labels)
+    yield gauge("transaction_key_age_seconds", "Since its connection was made.", ages, labels)
 
 
 def _store_series(store: StoreSample) -> Iterator[Metric]:
@@ -486,9 +496,9 @@ def _store_series(store: StoreSample) -> Iterator[Metric]:
         "logtx_metadata_op_writes_total", "Operations written to the store.", value=store.op_writes
     )
     text = "Operations in the store."
-    yield _gauge("metadata_outstanding_op_records", text, [((), store.operations)], ())
+    yield gauge("metadata_outstanding_op_records", text, [((), store.operations)], ())
     text = "Journal records that the store has not."
-    yield _gauge("metadata_projection_lag_records", text, store.lags)
+    yield gauge("metadata_projection_lag_records", text, store.lags)
     times = HistogramMetricFamily(
         "logtx_metadata_index_query_seconds",
         "Time that the store took for a query of an index.",

@@ -41,6 +41,7 @@ from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
 from ..protocol.fields import PROTOCOL_VERSION
+from ..protocol.queues import OPERATOR, AcknowledgeType
 from ..protocol.replies import encode_reply
 from ..protocol.requests import decode_request
 from ..runtime.alarm import monotonic_ms
@@ -154,7 +155,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 command = decode_request(request.request, None)
                 if isinstance(command, commands.Connect):
                     raise NotSupportedError("a producer connects by a stream (Session)")
-                if isinstance(command, commands.Attach | commands.Acquire | commands.Acknowledge):
+                if _is_of_attached(command):
                     raise NotSupportedError("a queue's consumer attaches by a stream (Session)")
                 doubt = await self._prepare(command, runtime)
                 await runtime.room()
@@ -168,7 +169,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                     | commands.ListKeys
                     | commands.GetKey
                     | commands.DescribeTopics
-                    | commands.DescribeSidecars,
+                    | commands.DescribeSidecars
+                    | commands.DescribeSubscriptions,
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)
@@ -564,6 +566,13 @@ def _check_version(version: int) -> None:
         raise NotSupportedError(
             f"protocol version {version}; this coordinator speaks {PROTOCOL_VERSION}"
         )
+
+
+def _is_of_attached(command: commands.Command) -> bool:
+    """Returns whether a command needs the stream of a queue's consumer."""
+    if isinstance(command, commands.Acknowledge):
+        return command.consumer != OPERATOR or command.type is not AcknowledgeType.REJECT
+    return isinstance(command, commands.Attach | commands.Acquire)
 
 
 async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.Request] | None:

@@ -25,6 +25,7 @@ from . import journal as cli_journal
 from . import logs as cli_logs
 from . import metadata as cli_metadata
 from . import sidecar as cli_sidecar
+from . import subscription as cli_subscription
 from . import topics as cli_topics
 from .text import printable
 
@@ -50,6 +51,7 @@ app.add_typer(cli_group.group, name="group")
 app.add_typer(cli_journal.journal, name="journal")
 app.add_typer(cli_metadata.metadata, name="metadata")
 app.add_typer(cli_sidecar.sidecar, name="sidecar")
+app.add_typer(cli_subscription.subscription, name="subscription")
 cli_metadata.add_commands(cli_admin.txn)
 cli_logs.add_commands(app)
 cli_checkout.add_commands(app)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from logtx.chaos.errors import ChaosError
 from logtx.chaos.options import ChaosOptions, Metadata, System
+from logtx.chaos.plan import TRACKS, Fault, Role, What, plan_faults
 from logtx.chaos.run import VERDICT, check_again, run_chaos
 from logtx.chaos.settings import HISTORY, Settings
 
@@ -117,6 +118,16 @@ def test_topics_that_are_switched(tmp_path: Path, console: Console) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_queue(tmp_path: Path, console: Console) -> None:
+    directory = tmp_path / "run"
+    options = SMALL(seconds=25, seed=2, rate=30, queue=True, data_dir=directory)
+    found = run(options, console, tmp_path)
+    assert found["queue committed"] > 10
+    assert "queue" in killed(directory)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kafkas_own_transactions(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
@@ -130,6 +141,35 @@ def test_kafkas_own_transactions(tmp_path: Path, console: Console) -> None:
     assert killed(directory) == {"producer", "worker"}
     said = (tmp_path / "console.txt").read_text()
     assert "Not looked for: marker-mismatch" in said
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"system": System.KAFKA},
+        {"sidecar": True},
+        {"upgrade_from": "HEAD"},
+    ],
+)
+def test_what_a_queue_does_not_go_with(console: Console, more: dict[str, Any]) -> None:
+    with pytest.raises(ChaosError, match="--queue"):
+        run_chaos(ChaosOptions(queue=True, **more), console)
+
+
+def test_queue_workers_change_no_faults_of_others() -> None:
+    def plan(*, queue: bool) -> list[Fault]:
+        counts = ChaosOptions(queue=queue).counts()
+        return plan_faults(1, 300, counts)
+
+    def of(faults: list[Fault], track: str) -> list[Fault]:
+        return [fault for fault in faults if TRACKS[fault.role] == track]
+
+    plain, with_queue = plan(queue=False), plan(queue=True)
+    assert not any(fault.role is Role.QUEUE for fault in plain)
+    hurt = {fault.what for fault in with_queue if fault.role is Role.QUEUE}
+    assert {What.KILL, What.PAUSE} <= hurt
+    for track in set(TRACKS.values()) - {"client"}:
+        assert of(plain, track) == of(with_queue, track)
 
 
 def test_there_must_be_time_for_a_fault(console: Console) -> None:

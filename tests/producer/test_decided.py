@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from logtx.journal.errors import (
+    RequestTooLargeError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionConflictError,
@@ -15,9 +16,11 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
+from logtx.producer import open_transactions
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
+from ..waiting import eventually
 from .conftest import MakeProducer
 from .fake import FakeCoordinators
 
@@ -99,6 +102,61 @@ def test_it_takes_no_place_any_more(
     aborted = written(producer)
     coordinators.decide(aborted.txid, State.ABORTING, AbortReason.EXPIRED)
     assert written(producer).commit().state.commits
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_expired_takes_no_place_though_nobody_was_told(
+    make_memory_producer: MakeProducer,
+    memory_log: MemoryLog,
+    coordinators: FakeCoordinators,
+    monkeypatch: pytest.MonkeyPatch,
+    forgotten: bool,
+) -> None:
+    """Trap 145."""
+    monkeypatch.setattr(open_transactions, "_ASK_AGAIN_S", 0.3)
+    memory_log.create_topic(TOPIC, partitions=1)
+    producer = make_memory_producer(
+        transactions__in__flight__max=1,
+        transaction__timeout__ms=300,
+        partition__registration__delay__ms=60_000,
+    )
+    expired = written(producer)
+    coordinators.lose_reply("outcome")
+    coordinators.expire(expired.txid)
+    if forgotten:
+        del coordinators.transactions[expired.txid]
+    assert written(producer).commit().state.commits
+    with pytest.raises(TransactionAbortedError, match=str(expired.txid)):
+        expired.produce(TOPIC, b"late", partition=0)
+
+
+def test_what_a_commit_was_refused_for_takes_no_place_after_its_timeout(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog, coordinators: FakeCoordinators
+) -> None:
+    memory_log.create_topic(TOPIC, partitions=1)
+    producer = make_memory_producer(
+        transactions__in__flight__max=1,
+        transaction__timeout__ms=300,
+        partition__registration__delay__ms=60_000,
+    )
+    refused = written(producer)
+    coordinators.lose_request("commit", error=RequestTooLargeError("no markers there"))
+    with pytest.raises(RequestTooLargeError):
+        refused.commit()
+    coordinators.expire(refused.txid)
+    assert written(producer).commit().state.commits
+
+
+def test_what_is_open_after_its_timeout_goes_on(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog, coordinators: FakeCoordinators
+) -> None:
+    """The coordinator's clock decides; perhaps it was extended."""
+    memory_log.create_topic(TOPIC, partitions=1)
+    producer = make_memory_producer(transaction__timeout__ms=300)
+    txn = written(producer)
+    eventually(lambda: coordinators.count("outcome") > 0)
+    txn.produce(TOPIC, b"more", partition=0)
+    assert txn.commit().state.commits
 
 
 def test_news_of_what_is_over_changes_nothing(

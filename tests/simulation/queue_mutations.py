@@ -8,7 +8,6 @@ from typing import Any
 
 from logtx.consumer.core.share_work import ShareWork
 from logtx.consumer.range_reader import reading
-from logtx.consumer.range_reader.reading import RangeReader
 from logtx.coordinator.core import dispatch, snapshot, subscriptions
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.dispatch import Dispatch
@@ -289,13 +288,6 @@ def ends_of_former_topics_are_awaited(patch: Patch) -> None:
 
     patch(Queues, "_check_range", mutant)
     patch(Dispatch, "is_former", lambda self, p: not checking and is_former(self, p))
-
-
-@caught_by("given-out", of="queue")
-def ids_are_asked_before_the_fetches(patch: Patch) -> None:
-    """What is fetched is of the topic that had the name before the fetch (trap 120)."""
-    # The same as if none had come.
-    patch(RangeReader, "fetches", property(lambda _: 0, lambda *_: None))
 
 
 @caught_by("finished", of="queue")

@@ -106,7 +106,6 @@ SEEN_WITH_QUEUES_AT: Final = {
     "conflicts_are_not_seen": 1,
     "ended_transactions_take_acks": 4,
     "ends_of_former_topics_are_awaited": 45,
-    "ids_are_asked_before_the_fetches": 202,
     "leases_are_told_as_they_were": 0,
     "leases_may_be_stale": 74,
     "leases_pass_the_end": 0,

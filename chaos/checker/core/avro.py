@@ -43,6 +43,9 @@ class Kind(IntEnum):
     ADD_WRITES = 18
     MODE = 19
     ADOPT = 20
+    SUBSCRIBE = 21
+    ACK = 22
+    ADD_ACKS = 11
 
 
 class Entry(NamedTuple):
@@ -184,7 +187,7 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 10),
+    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
     Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8),
@@ -194,6 +197,9 @@ _CHANGED_IN: Final = {
     Kind.PLACED: (5,),
     Kind.MODE: (5,),
     Kind.ADOPT: (6,),
+    Kind.SUBSCRIBE: (9,),
+    Kind.ADD_ACKS: (9,),
+    Kind.ACK: (9,),
 }
 """Versions of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)

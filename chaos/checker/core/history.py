@@ -22,7 +22,7 @@ DEFAULT_GROUP: Final = "default"
 RESET: Final = -1
 """Stands in `Reader.stream` where partitions came, went, or were sought."""
 ISOLATIONS: Final = ("read_committed", "serializable", "read_uncommitted")
-ROLES: Final = ("nemesis", "producer", "worker", "spark", "consumer", "final")
+ROLES: Final = ("nemesis", "producer", "worker", "queue", "spark", "consumer", "final")
 """In this order they are indexed: what is not judged must be known before it is delivered."""
 NOT_YET: Final = 2**63
 """A time after all events."""

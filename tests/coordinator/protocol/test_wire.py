@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
-from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
+from logtx.coordinator.protocol.queues import (
+    AcknowledgeType,
+    AckResult,
+    AttachedConsumer,
+    Lease,
+    SubscribedPartitionInfo,
+    SubscriptionInfo,
+)
 from logtx.coordinator.protocol.replies import decode_reply, encode_reply
 from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
@@ -91,6 +98,37 @@ LEASES: Final = st.lists(
     ),
     max_size=3,
 ).map(tuple)
+SUBSCRIPTION: Final = st.builds(
+    SubscriptionInfo,
+    group=NAME,
+    kind=st.sampled_from(SubscriptionKind),
+    consumers=st.lists(
+        st.builds(
+            AttachedConsumer,
+            consumer=LONG,
+            topics=st.lists(NAME, max_size=2).map(tuple),
+            leased=LONG,
+            gone=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+    partitions=st.lists(
+        st.builds(
+            SubscribedPartitionInfo,
+            partition=PARTITION_ID,
+            start=MESSAGE,
+            reached=MESSAGE,
+            left=LONG,
+            pending=LONG,
+            leased=LONG,
+            txids=st.lists(TXID, max_size=2).map(tuple),
+            former=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+    redelivered=LONG,
+    rejected=LONG,
+)
 COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     # Without owner: that is the authenticated subject, which the coordinator sees for itself.
     commands.Connect: st.builds(
@@ -231,6 +269,11 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         acks=ACKS,
         delay_ms=LONG,
     ),
+    commands.DescribeSubscriptions: st.builds(
+        commands.DescribeSubscriptions,
+        groups=st.lists(NAME, max_size=3).map(tuple),
+        after=st.just("") | NAME,
+    ),
     commands.AddAcks: st.builds(
         commands.AddAcks, session=st.just(SESSION), txid=TXID, group=NAME, acks=ACKS
     ),
@@ -306,6 +349,9 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     ),
     commands.Attached: st.builds(commands.Attached, LEASES),
     commands.Leases: st.builds(commands.Leases, LEASES),
+    commands.SubscriptionsPage: st.builds(
+        commands.SubscriptionsPage, st.lists(SUBSCRIPTION, max_size=2).map(tuple), st.booleans()
+    ),
     commands.AckResults: st.builds(
         commands.AckResults, st.lists(st.sampled_from(AckResult), max_size=3).map(tuple)
     ),

@@ -1,0 +1,143 @@
+"""A worker of a queue: works off what producers wrote beside the others, by `logtx.process`.
+
+    python -m logtx.chaos.workload.queue DIRECTORY NUMBER LIFE
+
+The subscription is to the workers' input. One record is written for each message, in the
+transaction that acknowledges it. SIGTERM ends a worker after the current block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Final
+
+from ...consumer.share_consumer import ShareConsumer
+from ...coordinator.protocol.commands import Outcome
+from ...integration.blocks import process
+from ...integration.queue_blocks import QueueBlock
+from ...journal.errors import DoubleStartError, ProducerFencedError, RequestTooLargeError
+from ...producer.producer import Producer
+from ..settings import METADATA_MS, QUEUE
+from .clients import Ended
+from .logtx_writer import ended_of, producer_settings
+from .output import ABORT_SHARE, BLOCK, enter_end, outputs
+from .process import Process, TakenOverError, run
+
+IN_FLIGHT: Final = 3
+"""Blocks under way at once."""
+RETRIES: Final = 100
+"""Failures in a row before a worker ends: brokers and coordinators are gone for longer than ten
+failures take."""
+RELEASE_SHARE: Final = 0.02
+"""Share of blocks that are given back, for a moment. A larger share means less output."""
+RELEASE_S: Final = 0.5
+"""How long nobody gets these."""
+ACK_TIMEOUT_MS: Final = 5_000
+"""How long a message is a worker's that is stopped before it begins a transaction. A longer one
+delays what it had."""
+_SEALED_S: Final = 1.0
+"""Pause after a commit that was refused, as its topic takes no markers now."""
+
+
+@contextmanager
+def _clients(worker: Process) -> Iterator[tuple[ShareConsumer, Producer]]:
+    """Provides a worker's clients, and closes them."""
+    settings = worker.settings
+    producer = Producer(
+        {
+            **producer_settings(settings),
+            "transactional.id": f"chaos-queue-{worker.number}",
+            "transaction.group": settings.workers_group,
+        }
+    )
+    try:
+        queue = ShareConsumer(
+            {
+                "bootstrap.servers": settings.bootstrap_servers,
+                "group.id": QUEUE,
+                "transaction.group": settings.workers_group,
+                "auto.offset.reset": "earliest",
+                "share.acknowledgement.mode": "explicit",
+                # Workers die all the time: a limit would give messages up that nobody is to blame
+                # for.
+                "share.delivery.count.limit": 0,
+                "ack.timeout.ms": ACK_TIMEOUT_MS,
+                "redelivery.delay.ms": 100,
+                "max.poll.records": BLOCK,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "topic.metadata.refresh.interval.ms": METADATA_MS,
+                "log_level": 2,
+            }
+        )
+        try:
+            yield queue, producer
+        finally:
+            queue.close()
+    finally:
+        producer.close()
+
+
+def work(worker: Process) -> None:
+    """Works until SIGTERM.
+
+    Raises:
+        TakenOverError: a successor has our transactional.id.
+    """
+    while not _work_off(worker):
+        worker.stopping.wait(_SEALED_S)
+
+
+def _work_off(worker: Process) -> bool:
+    """Works until SIGTERM, and returns True; or until its output is sealed, and returns False."""
+    with _clients(worker) as (queue, producer):
+        queue.subscribe([worker.settings.data_topic])
+        try:
+            for block in process(
+                queue,
+                producer,
+                max_records=BLOCK,
+                in_flight=IN_FLIGHT,
+                retries=RETRIES,
+                stop=worker.stopping,
+            ):
+                _work_on(worker, block)
+        except (ProducerFencedError, DoubleStartError) as error:
+            raise TakenOverError(str(error)) from error
+        except RequestTooLargeError as error:
+            worker.recorder.write("error", error=repr(error))
+            return False
+    return True
+
+
+def _work_on(worker: Process, block: QueueBlock) -> None:
+    operation = worker.operation()
+    worker.recorder.write("begin", op=operation)
+    for output in outputs(worker, operation, block):
+        block.produce(
+            worker.settings.out_topic, output.value, output.key, partition=output.partition
+        )
+    drawn = worker.random.random()
+    if block.failure is not None:
+        enter_end(worker, operation, Ended(outcome="aborted", error=repr(block.failure)))
+    elif drawn < RELEASE_SHARE:
+        worker.recorder.write("note", note="release", op=operation)
+        block.release(RELEASE_S)
+        enter_end(worker, operation, Ended(outcome="aborted"))
+    elif drawn < RELEASE_SHARE + ABORT_SHARE:
+        worker.recorder.write("note", note="abort", op=operation)
+        _then_enter(worker, operation, block.txn.abort_async())
+    else:
+        worker.recorder.write("commit", op=operation, iov=[])
+        # `process` would commit by itself, but would not tell the outcome.
+        _then_enter(worker, operation, block.txn.commit_async())
+
+
+def _then_enter(worker: Process, operation: str, future: Future[Outcome]) -> None:
+    future.add_done_callback(lambda done: enter_end(worker, operation, ended_of(done)))
+
+
+if __name__ == "__main__":
+    run("queue", work)

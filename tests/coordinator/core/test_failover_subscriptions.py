@@ -1,0 +1,274 @@
+"""Failover subscriptions: a partition, and so a key, is worked on by one consumer at a time.
+
+Every order of what can happen in a small queue is tried: two consumers, two partitions of two
+messages, a transaction of each consumer. It is judged by what consumers know, and not by leases.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from logtx.coordinator.core import dispatch
+from logtx.coordinator.core.decision import Instant
+from logtx.coordinator.core.dispatch import Dispatch
+from logtx.coordinator.core.subscriptions import Subscriptions
+from logtx.coordinator.protocol import commands
+from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe, SubscriptionKind
+from logtx.journal.places import PartitionId
+from logtx.journal.spans import Span
+
+from ...parameters import slow
+from .queue_harness import GROUP, offsets
+
+CONSUMERS: Final = (1, 2)
+PARTITIONS: Final = tuple(PartitionId("a", n, "id-a") for n in range(2))
+MESSAGES: Final = 2
+NOW: Final = Instant(1_000_000, 1_000_000)
+DEPTH: Final = 5
+Held = tuple[PartitionId, int]
+
+
+def span(held: Held) -> Span:
+    """Returns the span of a message, up to the next one."""
+    return offsets(held[1], held[1] + 1)
+
+
+@dataclass
+class World:
+    """The real subscriptions and leases, and what the consumers have in their hands."""
+
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    dispatch: Dispatch = field(init=False)
+    hands: dict[int, set[Held]] = field(default_factory=lambda: {c: set() for c in CONSUMERS})
+    pending: dict[int, set[Held]] = field(default_factory=lambda: {c: set() for c in CONSUMERS})
+    """What the open transaction of each consumer acknowledges."""
+    attached: set[int] = field(default_factory=set)
+    fails: bool = True
+    """Whether the coordinator may still fail."""
+
+    def __post_init__(self) -> None:
+        starts = tuple((p, 0) for p in PARTITIONS)
+        kind = SubscriptionKind.FAILOVER
+        self.subscriptions.replay_subscribe(Subscribe(group=GROUP, kind=kind, starts=starts))
+        self._begin_dispatch()
+
+    def _begin_dispatch(self) -> None:
+        self.dispatch = Dispatch(self.subscriptions)
+        self.dispatch.topics_told({"a": "id-a"})
+        self.dispatch.ends_told((p, MESSAGES) for p in PARTITIONS)
+
+    # ---- what happens ---------------------------------------------------------------------------
+
+    def moves(self) -> Iterator[tuple[Any, ...]]:
+        for c in CONSUMERS:
+            if c not in self.attached:
+                yield ("attach", c)
+                continue
+            yield ("acquire", c)
+            yield ("leave", c)
+            for held in sorted(self.hands[c]):
+                yield ("accept", c, held)
+                yield ("add", c, held)
+                yield ("release", c, held)
+        if self.fails:
+            yield ("fail_over",)
+        for c in CONSUMERS:
+            if self.pending[c]:
+                yield ("end", c, True)
+                yield ("end", c, False)
+
+    def do(self, move: tuple[Any, ...]) -> None:
+        name, *arguments = move
+        getattr(self, name)(*arguments)
+
+    def attach(self, c: int) -> None:
+        self.attached.add(c)
+        held = tuple(Acks(each[0], (span(each),)) for each in sorted(self.hands[c]))
+        attach = commands.Attach(
+            group=GROUP, consumer=c, topics=("a",), held=held, ack_timeout_ms=30_000
+        )
+        self.dispatch.attach(attach, NOW)
+
+    def fail_over(self) -> None:
+        """Another coordinator knows what the journal says, and what consumers tell it."""
+        self.fails = False
+        self._begin_dispatch()
+        for c in sorted(self.attached):
+            self.attach(c)
+
+    def leave(self, c: int) -> None:
+        """It is gone: what it has is given out again. Its transaction is still to be ended."""
+        self.attached.remove(c)
+        self.hands[c].clear()
+        self.dispatch.detach(GROUP, c, NOW)
+        self.dispatch.expire(Instant(NOW.wall_ms, NOW.monotonic_ms + dispatch.GONE_MS))
+
+    def acquire(self, c: int) -> bool:
+        ask = commands.Acquire(group=GROUP, consumer=c, max_offsets=1)
+        lease = self.dispatch.acquire(ask, NOW)
+        if lease is None:
+            return False
+        self.hands[c].add((lease.partition, lease.span.lo.offset))
+        return True
+
+    def accept(self, c: int, held: Held) -> None:
+        self.hands[c].remove(held)
+        acks = Acks(held[0], (span(held),))
+        self.subscriptions.replay_ack(Ack(group=GROUP, acks=(acks,), rejected=False))
+        self.dispatch.taken(GROUP, acks, deleted=True)
+
+    def add(self, c: int, held: Held) -> None:
+        self.hands[c].remove(held)
+        self.pending[c].add(held)
+        acks = Acks(held[0], (span(held),))
+        self.subscriptions.replay_add_acks(AddAcks(begin=c, group=GROUP, acks=(acks,)))
+        self.dispatch.taken(GROUP, acks, deleted=False)
+
+    def release(self, c: int, held: Held) -> None:
+        self.hands[c].remove(held)
+        self.dispatch.release(GROUP, c, Acks(held[0], (span(held),)), NOW, unseen=True)
+
+    def end(self, c: int, commit: bool) -> None:
+        self.pending[c].clear()
+        for group, acks in self.subscriptions.replay_decided(c, committed=commit):
+            if commit:
+                self.dispatch.taken(group, acks, deleted=True)
+            else:
+                self.dispatch.aborted(group, acks)
+
+    # ---- what is judged -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        for partition in PARTITIONS:
+            at_work = {
+                c for c in CONSUMERS for p, _ in self.hands[c] | self.pending[c] if p == partition
+            }
+            assert len(at_work) < 2, f"both work on messages of partition {partition.partition}"
+
+    def settle(self) -> None:
+        """When all is given back and both ask, each gets messages of a partition of its own."""
+        for c in CONSUMERS:
+            if c not in self.attached:
+                self.attach(c)
+            if self.pending[c]:
+                self.end(c, False)
+            for held in sorted(self.hands[c]):
+                self.release(c, held)
+        left = {
+            p
+            for p in PARTITIONS
+            if self.subscriptions.partition(GROUP, p).deleted.free(offsets(0, MESSAGES))
+        }
+        for last in (False, False, True):
+            for c in CONSUMERS:
+                self.acquire(c)
+                self.check()
+                for held in () if last else sorted(self.hands[c]):
+                    self.release(c, held)
+        for c in CONSUMERS:
+            self.acquire(c)
+        given = {p for c in CONSUMERS for p, _ in self.hands[c]}
+        assert given == left, "somebody gets what is there"
+        if len(left) == len(CONSUMERS):
+            assert all(self.hands.values()), "each has one of them"
+
+    def key(self) -> tuple[Any, ...]:
+        """Returns what decides over the future, for states that were visited."""
+        queue = self.dispatch._queues.get(GROUP)
+        known = queue.partitions if queue else {}
+        rows = tuple(self.subscriptions.rows())
+        of = tuple(
+            (p, here.active, here.heir, tuple(here.leased.rows())) for p, here in known.items()
+        )
+        numbers = {n: i for i, n in enumerate(sorted(self.dispatch._leases))}
+        leases = tuple(
+            (p, a, h, tuple((s, numbers[n]) for s, n in leased)) for p, a, h, leased in of
+        )
+        turn = (queue.turn % 2 if queue else 0), tuple(queue.consumers if queue else ())
+        hands = tuple(tuple(sorted(self.hands[c])) for c in CONSUMERS)
+        pending = tuple(tuple(sorted(self.pending[c])) for c in CONSUMERS)
+        return (rows, leases, turn, hands, pending, self.fails)
+
+
+def search(depth: int) -> int:
+    """Tries all orders of so many moves. Returns how many states there are."""
+    first = World()
+    for c in CONSUMERS:
+        first.attach(c)
+    seen, layer = {first.key()}, [pickle.dumps(first)]
+    for _ in range(depth):
+        after = []
+        for state in layer:
+            for move in list(pickle.loads(state).moves()):
+                world: World = pickle.loads(state)
+                world.do(move)
+                world.check()
+                if world.key() in seen:
+                    continue
+                seen.add(world.key())
+                after.append(pickle.dumps(world))
+                world.settle()
+        layer = after
+    return len(seen)
+
+
+@pytest.mark.parametrize("depth", [DEPTH, *slow([DEPTH + 1])])
+def test_one_consumer_at_a_time_works_on_a_partition(depth: int) -> None:
+    assert search(depth) > 1_000
+
+
+def test_trap_140_what_is_pending_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the rule the search finds it: the messages behind go to another consumer."""
+    monkeypatch.setattr(
+        Dispatch,
+        "_may_have",
+        lambda self, _, queue, partition, asks: self._is_free_for(queue, partition, asks),
+    )
+    with pytest.raises(AssertionError, match="both work on"):
+        search(DEPTH)
+
+
+def test_trap_141_who_comes_first_does_not_keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_inherit", lambda *_: None)
+    with pytest.raises(AssertionError, match="each has one"):
+        search(DEPTH)
+
+
+def test_partitions_of_one_that_works_are_handed_over_when_it_is_done() -> None:
+    world = World()
+    world.attach(1)
+    assert world.acquire(1)
+    assert world.acquire(1)
+    assert {p for p, _ in world.hands[1]} == set(PARTITIONS)
+    world.attach(2)
+    assert not world.acquire(2), "the other one works on both"
+    heirs = [p for p in PARTITIONS if world.dispatch._queues[GROUP].partitions[p].heir == 2]
+    assert len(heirs) == 1
+    (mine,) = [held for held in world.hands[1] if held[0] in heirs]
+    assert world.acquire(1)
+    assert not world.acquire(1), "it gets no more of what the other one is to have"
+    assert [held for held in world.hands[1] if held[0] in heirs] == [mine]
+    world.add(1, mine)
+    assert not world.acquire(2), "its transaction may abort"
+    world.end(1, False)
+    assert world.acquire(2)
+    assert world.hands[2] == {mine}, "what comes again comes first"
+
+
+def test_with_as_many_as_it_should_have_nothing_moves() -> None:
+    world = World()
+    for c in CONSUMERS:
+        world.attach(c)
+        assert world.acquire(c)
+    before = {c: set(world.hands[c]) for c in CONSUMERS}
+    for _ in range(3):
+        for c in CONSUMERS:
+            for held in sorted(world.hands[c]):
+                world.release(c, held)
+            assert world.acquire(c)
+    assert world.hands == before
