@@ -23,7 +23,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
-from ..coordinator.protocol.commands import AckResults, Acquire, Attach, Reply
+from ..coordinator.protocol.commands import AckResults, Acquire, Attach, Attached, Reply
 from ..coordinator.protocol.queues import AckResult, Lease
 from ..journal.acks import Acks
 from ..journal.control import TopicPartition
@@ -276,9 +276,10 @@ class ShareConsumer(Acknowledger):
         self._changing = client.submit(self._attach())
         self._changing.add_done_callback(partial(weakly(self._changed), self._starts))
 
-    def _changed(self, starts: Mapping[TopicPartition, int], _: Future[Reply]) -> None:
+    def _changed(self, starts: Mapping[TopicPartition, int], answer: Future[Reply]) -> None:
         with self._lock:
-            if self._starts is starts:
+            # If it was refused, the next one is to say where the queue begins (trap 143).
+            if self._starts is starts and isinstance(answer.result(), Attached):
                 self._starts = {}
 
     def _first_starts(self, topics: tuple[str, ...]) -> Mapping[TopicPartition, int]:
@@ -317,7 +318,9 @@ class ShareConsumer(Acknowledger):
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            self._work.leased(leases, time.monotonic())
+            # Nobody reads what comes while it rests. To attach does not name it: it is let go of.
+            if not self._rests:
+                self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -397,12 +400,15 @@ class ShareConsumer(Acknowledger):
         self.give_back(unseen)
         client = self._open_client()
         with self._alone():
-            self._end(self._work.put_back)
-            self._outbox.send(client)
-            with self._lock:
-                self._rests = True
-            # Without topics, a request that waits gets nothing (trap 131).
+            self._end(self._put_back_and_rest)
+            # Without topics, a request that waits gets nothing (trap 131). So this comes first:
+            # else that one gets what is given back, and to attach names it, up to the answer.
             client.submit(self._attach())
+            self._outbox.send(client)
+
+    def _put_back_and_rest(self) -> None:
+        self._work.put_back()
+        self._rests = True
 
     def _wake(self, client: AttachedClient) -> None:
         if self._rests:

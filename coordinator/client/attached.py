@@ -104,6 +104,9 @@ class AttachedClient:
         self._requests: dict[int, tuple[_Command, Future[Reply]]] = {}
         """Those without an answer, oldest first."""
         self._next_id = 1
+        self._opened: dict[str, int] = {}
+        """Address → the id that the next request had when a stream to it was opened: how the
+        consumer attached there says what earlier ones say."""
         self._stream: Connection[_Item] | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -203,8 +206,13 @@ class AttachedClient:
     def _attached(self, found: Found[Connection[_Item], Attached]) -> None:
         self._on_attached(found.connected.leases)
         with self._lock:
-            # It has just attached. An earlier Attach would let go of what it got since.
-            attaching = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            # It has just attached. An earlier Attach would let go of what it got since. A later one
+            # may name other topics (trap 142).
+            opened = self._opened[found.stream.address]
+            self._opened.clear()
+            attaching = [
+                i for i, (c, _) in self._requests.items() if isinstance(c, Attach) and i < opened
+            ]
             attached = [self._requests.pop(i)[1] for i in attaching]
             for request_id, (command, _) in self._requests.items():
                 found.stream.send((request_id, command))
@@ -256,6 +264,8 @@ class AttachedClient:
         return self._discovery.look_up(self._partition)
 
     def _open(self, address: str) -> Connection[_Item]:
+        with self._lock:
+            self._opened[address] = self._next_id
         return Connection(address, self._encoded(0, self._attach()), self._encode)
 
     def _with_unanswered(self, command: Attach) -> Attach:

@@ -134,7 +134,9 @@ class Attachment(Reconnecting):
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
         self._requests: dict[int, tuple[Command, OnReply]] = {}
         """Those without an answer, oldest first."""
-        self._next_id = 1
+        self._next_id = self._opened = 1
+        """`_opened` is what it was when the stream was opened: how the consumer attached there says
+        what earlier requests say."""
         self._open()
 
     def waits_for(self, kind: type[Command]) -> bool:
@@ -177,6 +179,7 @@ class Attachment(Reconnecting):
         return replace(command, held=joined([*command.held, *unanswered]))
 
     def _connect(self, coordinator: Coordinator) -> Stream:
+        self._opened = self._next_id
         attach = self._with_unanswered(self._attach())
         consumer = attach.group, attach.consumer
         self._stream = stream = ConsumerStream(
@@ -207,8 +210,13 @@ class Attachment(Reconnecting):
         if isinstance(reply, commands.Attached):
             self._flowing = True
             self._on_attached(reply.leases)
-            # It has just attached. An earlier Attach would let go of what it got since.
-            attached = [i for i, (c, _) in self._requests.items() if isinstance(c, Attach)]
+            # It has just attached. An earlier Attach would let go of what it got since. A later one
+            # may name other topics (trap 142).
+            attached = [
+                i
+                for i, (c, _) in self._requests.items()
+                if isinstance(c, Attach) and i < self._opened
+            ]
             for on_reply in [self._requests.pop(i)[1] for i in attached]:
                 on_reply(reply)
             for request_id in list(self._requests):

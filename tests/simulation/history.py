@@ -227,6 +227,15 @@ class Taken:
 
 
 @dataclass(slots=True)
+class Resting:
+    """A queue's consumer takes nothing, as an owner knows."""
+
+    consumer: int
+    since: int
+    until: int = 2**63
+
+
+@dataclass(slots=True)
 class Said:
     """A worker of a queue said, outside of transactions, that a message is worked off, or that
     nobody can work it off."""
@@ -322,6 +331,8 @@ class History:
         self.works: dict[TxId, Work] = {}
         self.taken: list[Taken] = []
         self.said: list[Said] = []
+        self.resting: list[Resting] = []
+        """When consumers of queues took nothing."""
         self.gone: list[tuple[str, int, int]] = []
         """(subscription, consumer, when): an owner noticed that its stream had ended."""
         self.held_ms = 0

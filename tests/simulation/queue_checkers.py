@@ -106,6 +106,8 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
         is_early = address == told.coordinator and told.time_ms < since_ms + history.held_ms
         if isinstance(reply, commands.Leases) and reply.leases and is_early:
             yield f"{told.coordinator} gave out {reply} before consumers could attach"
+        if isinstance(reply, commands.Leases) and reply.leases and _rests(history, told, command):
+            yield f"{told.coordinator} gave out {reply} to {command.consumer}, which rests"
         for lease in reply.leases:
             yield from _exists(history, told, lease)
             for fate in queue.within(lease.partition, [lease.span]):
@@ -113,6 +115,11 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
                 yield from _may_be_leased(queue, fate, told, address)
                 yield from _is_ones(history, fate, leased.get(fate.message), now)
                 leased[fate.message] = now
+
+
+def _rests(history: History, told: Told, command: commands.Acquire | commands.Attach) -> bool:
+    rests = (rest for rest in history.resting if rest.consumer == command.consumer)
+    return any(rest.since < told.at < rest.until for rest in rests)
 
 
 def _owner(queue: Queue, at: int) -> tuple[int, str, int]:

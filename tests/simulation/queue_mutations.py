@@ -14,7 +14,7 @@ from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.queues import Queues
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.subscriptions import SubscribedPartition, Subscriptions
-from logtx.coordinator.protocol.queues import AckResult
+from logtx.coordinator.protocol.queues import AckResult, Attach
 from logtx.journal.acks import Acks, SnapshotSubscription
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
@@ -219,6 +219,21 @@ def anybody_releases(patch: Patch) -> None:
 
 
 @caught_by("given-out", of="queue")
+def who_rests_keeps_its_topics(patch: Patch) -> None:
+    """Who waits gets messages, though it attached without topics since (trap 131)."""
+    attach = Dispatch.attach
+
+    def mutant(self: Dispatch, command: Attach, now: Any) -> Any:
+        queue = self._queues.get(command.group)
+        before = None if queue is None else queue.consumers.get(command.consumer)
+        if before is not None and not command.topics:
+            command = replace(command, topics=tuple(before.topics))
+        return attach(self, command, now)
+
+    patch(Dispatch, "attach", mutant)
+
+
+@caught_by("given-out", of="queue")
 def new_owner_gives_out_at_once(patch: Patch) -> None:
     """A new owner does not wait until consumers have said what they hold."""
     patch(dispatch, "HELD_MS", 0)
@@ -246,9 +261,36 @@ def the_very_end_is_final(patch: Patch) -> None:
 def what_is_given_up_is_a_gap(patch: Patch) -> None:
     """What of a lease could not be read counts as read: nobody gets it."""
 
-    def mutant(self: ShareWork) -> None:
+    def mutant(self: ShareWork, *, is_lasting: bool) -> None:
+        del is_lasting
         lease = self.holdings.lease
         assert lease is not None, "it is read"
         self.finish(lease.span.hi)
 
     patch(ShareWork, "unreadable", mutant)
+
+
+# ---- topics that are switched, deleted and created anew -----------------------------------------
+
+
+@caught_by("finished", of="queue")
+def ends_of_former_topics_are_awaited(patch: Patch) -> None:
+    """What is acknowledged of a topic that is no more waits for its end (trap 112)."""
+    check, is_former = Queues._check_range, Dispatch.is_former
+    checking: list[bool] = []
+
+    def mutant(self: Queues, *args: Any) -> None:
+        checking.append(True)
+        try:
+            check(self, *args)
+        finally:
+            checking.clear()
+
+    patch(Queues, "_check_range", mutant)
+    patch(Dispatch, "is_former", lambda self, p: not checking and is_former(self, p))
+
+
+@caught_by("finished", of="queue")
+def topics_that_were_left_are_not_looked_up(patch: Patch) -> None:
+    """An owner learns only of those topics that somebody subscribes to (trap 121)."""
+    patch(Attach, "left_topics", ())

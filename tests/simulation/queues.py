@@ -40,7 +40,7 @@ from logtx.journal.spans import MessageId, Span
 from logtx.producer.core.bookkeeping import Phase
 
 from .attaching import Attachment
-from .history import Message, Said, Taken
+from .history import Message, Resting, Said, Taken
 from .leases import Leases
 from .logs import NotYetError
 from .producers import Producer
@@ -59,6 +59,12 @@ PATIENCE: Final = 40
 """Number of those tries in a row after which a lease is given up as one that can't be read."""
 STANDS_MS: Final = (100, 900)
 """Least and most time for which an application does nothing at all."""
+KEPT_MS: Final = (300, 1_200)
+"""Least and most time for which a message is kept where workers dawdle."""
+REST_SHARE: Final = 0.03
+"""Share of the steps in which an application leaves its queue alone, where they do."""
+RESTS_MS: Final = (50, 500)
+"""Least and most time for which it does."""
 DELAYS_MS: Final = (0, 0, 20, 120)
 """Delays of releases."""
 IN_TRANSACTION_SHARE: Final = 0.6
@@ -83,6 +89,8 @@ class Hand:
     message: Message
     record: Record
     """The object."""
+    from_ms: int = 0
+    """Before, the application does nothing with it."""
 
 
 class QueueWorker(Producer):
@@ -123,6 +131,10 @@ class QueueWorker(Producer):
         self._read_from_ms = self._attach_from_ms = self._renew_from_ms = 0
         self._topics: tuple[str, ...] = ()
         self._starts: dict[TopicPartition, int] = {}
+        self._rests = False
+        """Whether the consumer takes nothing up to the next poll."""
+        self._rests_until_ms = 0
+        self._rest: Resting | None = None
 
     @property
     def idle(self) -> bool:
@@ -158,18 +170,20 @@ class QueueWorker(Producer):
             group=QUEUE,
             consumer=self._number,
             kind=SubscriptionKind.FAILOVER if failover else SubscriptionKind.SHARED,
-            topics=self._topics,
+            topics=() if self._rests else self._topics,
             starts=self._starts,
             held=self._work.held(),
             ack_timeout_ms=self._ack_timeout_ms,
         )
 
     def _attached(self, leases: tuple[Lease, ...]) -> None:
-        self._starts = {}
+        if not self._rests:
+            self._starts = {}
         self._work.attached(leases, self._now_s)
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
-        self._work.leased(leases, self._now_s)
+        if not self._rests:
+            self._work.leased(leases, self._now_s)
 
     @property
     def _now_s(self) -> float:
@@ -179,6 +193,7 @@ class QueueWorker(Producer):
         """Does what one call of `poll` does, without waiting."""
         self._accept_last()
         self._send(client)
+        self._wake(client)
         found: list[Hand] = []
         if self.setting.now_ms >= self._read_from_ms:
             self._read(client, found)
@@ -272,7 +287,7 @@ class QueueWorker(Producer):
                 self.setting.history.counts["leases that were lost while they were read"] += 1
                 self._end(self._work.give_up)
                 return
-            hand = Hand(key, Message(lease.partition, name), record)
+            hand = Hand(key, Message(lease.partition, name), record, self._kept_until_ms(key[0]))
             self._given(hand)
             if self._work.exhaust(key):
                 self._note_said(hand, rejected=True)
@@ -284,6 +299,12 @@ class QueueWorker(Producer):
                 self._renew(client, lease)
                 return
         self._end(partial(self._work.finish, self._leases.bound))
+
+    def _kept_until_ms(self, topic: str) -> int:
+        draw = self.setting.dawdling
+        if draw is None or topic != TEMPORARY:
+            return 0
+        return self.setting.now_ms + draw.randint(*KEPT_MS)
 
     def _given(self, hand: Hand) -> None:
         setting, message = self.setting, hand.message
@@ -343,6 +364,34 @@ class QueueWorker(Producer):
         client.submit(self._attach(), self._ignore)
         self.setting.history.counts["subscriptions that were changed"] += 1
 
+    def _begin_rest(self, client: Attachment) -> None:
+        """Leaves the queue alone, as `ShareConsumer.rest` does. Messages that it has not dealt with
+        go back as ones that nobody has seen."""
+        setting, draw = self.setting, self.setting.resting
+        assert draw is not None
+        self._work.take_back(hand.key for hand in self._hands if self._look(hand) is not None)
+        self._hands.clear()
+        self._end(self._work.put_back)
+        self._rests, self._rests_until_ms = True, setting.now_ms + draw.randint(*RESTS_MS)
+        rest = self._rest = Resting(self._number, 2**63)
+
+        def attached(reply: commands.Reply) -> None:
+            if isinstance(reply, commands.Attached):
+                rest.since = setting.history.tick()
+            self._ignore(reply)
+
+        client.submit(self._attach(), attached)
+        self._send(client)
+        setting.history.resting.append(rest)
+        setting.history.counts["consumers of queues that rest"] += 1
+
+    def _wake(self, client: Attachment) -> None:
+        if self._rests:
+            self._rests = False
+            client.submit(self._attach(), self._ignore)
+        if self._rest is not None:
+            self._rest.until, self._rest = self.setting.history.tick(), None
+
     def _close_consumer(self) -> None:
         """Closes the consumer as an application does; another one follows."""
         client, self._client = self._client, None
@@ -375,12 +424,18 @@ class QueueWorker(Producer):
             self._new_consumer()
             self._subscribe()
             return
+        if self._rests_until_ms > self.setting.now_ms and not self.stopping:
+            self._end_some()
+            return
         self._poll(self._client)
         if self._topics != self._wanted_topics and self._draw.random() < CHANGE_SHARE:
             self._change(self._client)
         self._end_some()
         if self._hands and self._is_explicit:
             self._deal_with_some()
+        draw, client = self.setting.resting, self._client
+        if draw is not None and client is not None and draw.random() < REST_SHARE:
+            self._begin_rest(client)
 
     @property
     def _wanted_topics(self) -> tuple[str, ...]:
@@ -402,7 +457,10 @@ class QueueWorker(Producer):
                 transaction.end(Action.COMMIT if commits else Action.ABORT)
 
     def _deal_with_some(self) -> None:
-        draw, hands = self._draw, self._hands
+        draw, now_ms = self._draw, self.setting.now_ms
+        hands = [hand for hand in self._hands if self.stopping or hand.from_ms <= now_ms]
+        if not hands:
+            return
         if draw.random() < IN_TRANSACTION_SHARE or self.stopping:
             self._work_off(draw.sample(hands, draw.randint(1, min(3, len(hands)))))
             return

@@ -68,6 +68,12 @@ class Setting:
     """Whether the queue begins at the ends of its topics' partitions."""
     queue_has_temporary: bool = False
     """Whether the temporary topic is one of the queue's."""
+    dawdling: Random | None = None
+    """What histories draw from whose workers keep messages of the temporary topic for long; None:
+    they don't."""
+    resting: Random | None = None
+    """What histories draw from whose workers leave their queue alone for a while, and go on; None:
+    they don't."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

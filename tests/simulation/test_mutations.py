@@ -106,6 +106,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "commit_before_the_acks": 1,
     "conflicts_are_not_seen": 1,
     "ended_transactions_take_acks": 4,
+    "ends_of_former_topics_are_awaited": 45,
     "leases_are_told_as_they_were": 0,
     "leases_may_be_stale": 74,
     "leases_pass_the_end": 0,
@@ -118,7 +119,9 @@ SEEN_WITH_QUEUES_AT: Final = {
     "snapshot_forgets_pending_acks": 1,
     "takeover_forgets_pending_acks": 1,
     "the_very_end_is_final": 3,
+    "topics_that_were_left_are_not_looked_up": 14,
     "what_is_given_up_is_a_gap": 2,
+    "who_rests_keeps_its_topics": 13,
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue."""

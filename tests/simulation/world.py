@@ -102,6 +102,10 @@ SWITCHED_QUEUES: Final = 0.25
 """Share of those whose topics are switched while they are worked off."""
 TEMPORARY_QUEUES: Final = 0.6
 """Share of those that have the temporary topic, too, if there is one."""
+DAWDLING_SHARE: Final = 0.2
+"""Share of those in which workers keep messages of it for long."""
+RESTING_SHARE: Final = 0.15
+"""Share of the queues whose workers leave them alone for a while."""
 FAILOVER_SHARE: Final = 0.2
 """Share of the queues that give each partition to one worker at a time."""
 BEGINS_LATE_SHARE: Final = 0.2
@@ -186,6 +190,8 @@ class World:
         if sidecars:
             topology.add_sidecar()
         outputs = chance.randint(1, 3)
+        dawdling = Random(-seed - 71) if queues and has_temporary else None
+        resting = Random(-seed - 74) if queues else None
         if queues:
             topology.make_queue(outputs)
         self.setting = Setting(
@@ -210,6 +216,8 @@ class World:
             queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
             queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,
             queue_has_temporary=queue is not None and queue.random() < TEMPORARY_QUEUES,
+            dawdling=_some(dawdling, DAWDLING_SHARE),
+            resting=_some(resting, RESTING_SHARE),
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -797,6 +805,11 @@ def _in_flight(owner: tenure.Tenure) -> int:
     taken: where it has as many chunks as `snapshot_every`, one follows the other for ever."""
     taker, end = owner._taker, owner.shard.next_offset
     return max(0, (end if taker is None else taker.first) - owner.acknowledged_end)
+
+
+def _some(draw: Random | None, share: float) -> Random | None:
+    """Returns what is drawn from, in a share of the histories."""
+    return draw if draw is not None and draw.random() < share else None
 
 
 def _is_worker(producer_id: str) -> bool:
