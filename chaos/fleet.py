@@ -294,7 +294,7 @@ class Fleet:
         self.producers: Final = self._members(Role.PRODUCER, counts[Role.PRODUCER])
         self.workers: Final = self._members(Role.WORKER, counts[Role.WORKER])
         self.consumers: Final = self._members(Role.CONSUMER, counts[Role.CONSUMER])
-        self.queue_workers: Final = self._members(Role.QUEUE, counts[Role.QUEUE])
+        self.queue_workers: Final = self._members(Role.QUEUE, counts.get(Role.QUEUE, 0))
         self.sparks: Final = [
             Member(Role.SPARK, n, ChaosSpark("spark", n, directory, options.launcher))
             for n in range(counts.get(Role.SPARK, 0))

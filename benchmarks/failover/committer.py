@@ -19,6 +19,9 @@ PARTITIONS: Final = 2
 """Partitions of its topic; each transaction has a record in each."""
 COMMIT_TIMEOUT_S: Final = 60.0
 """Bounds the wait for a commit; longer than any stall that is measured."""
+_TOLD_S: Final = 10.0
+"""Bounds the wait of the end for what is told of commits: the thread for callbacks is behind on a
+busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,10 @@ class Committer:
         """Commits what is under way, and stops."""
         self._stop.set()
         self._thread.join(COMMIT_TIMEOUT_S)
+        # A future is done before the thread for callbacks has told of it.
+        until_s = time.monotonic() + _TOLD_S
+        while len(self._told) + len(self.failed) < self.begun and time.monotonic() < until_s:
+            time.sleep(0.005)
         self._producer.close()
 
     @property
