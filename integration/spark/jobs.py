@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 import time
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -125,7 +126,8 @@ class Jobs:
         self._plans = plans
         self._application = application
         self._name: Final = f"spark-{secrets.token_hex(8)}"
-        """Producer id of batch jobs without ``transactional.id``; unique to this keeper."""
+        """What the producer ids of batch jobs without ``transactional.id`` begin with; unique to
+        this keeper."""
         self._guard = threading.RLock()
         self._clusters: dict[str, Cluster] = {}
         self._producers: OrderedDict[str, Producer] = OrderedDict()
@@ -178,13 +180,16 @@ class Jobs:
                 "a stream counts its micro-batches by itself: remove the option txnAppId, or write"
                 " in foreachBatch"
             )
-        producer_id = parsed.transactional_id or query_group(query_id) or self._name
+        named = parsed.transactional_id or query_group(query_id)
         # Streams with otherwise equal options differ only in their checkpoints.
         is_named = parsed.checkpoint is not None or parsed.query_name is not None
         name = options if stream and is_named else None
         if name is not None:
             self._abort_former(name)
-        config = parsed.producer(producer_id)
+        config = parsed.producer(named or self._name)
+        if named is None:
+            # Producers of one name and two settings would fence each other, write by write.
+            config["transactional.id"] += f"-{zlib.crc32(_key(config).encode()):08x}"
         transaction = self._begin(config)
         job = _Job(transaction, parsed, stream, name, query_id, _key(config), is_shared=shared)
         job.extend_s = time.monotonic() + parsed.transaction_timeout_ms / 1000 / EXTENDS

@@ -155,8 +155,11 @@ class SinkOptions:
 
     def producer(self, producer_id: str) -> dict[str, Any]:
         """Returns the configuration of the driver's `Producer`."""
+        config = self.branch()
+        # It writes nothing itself. Writes that differ in this share it, or would fence each other.
+        del config["transaction.sidecar.min.bytes"]
         return {
-            **self.branch(),
+            **config,
             "transactional.id": producer_id,
             "transaction.group": self.transaction_group,
         }

@@ -419,6 +419,21 @@ def test_what_was_committed_is_told(start: Start, topic: str) -> None:
     assert jobs.last_commit("mine") == jobs.last_commit(query_id=QUERY) == replay
 
 
+@pytest.mark.parametrize(
+    "differs",
+    [{"sidecar": True}, {"sidecar_min_bytes": 1_000}, {"transaction_timeout_ms": 123_456}],
+)
+def test_writes_with_other_settings_do_not_fence_each_other(
+    start: Start, differs: dict[str, Any]
+) -> None:
+    driver = start(checkpoint=False)
+    other = replace(driver.options, **differs)
+    for options in (driver.options, other, driver.options, other):
+        begun = driver.ask("begin", options=options.to_json(), stream=False)
+        txid = begun["token"].rpartition(":")[2]
+        assert driver.ask("commit", txid=txid, summaries=[])["state"] != "ABORTED"
+
+
 def test_an_abort_and_what_follows(start: Start, logtx_memory_cluster: Cluster, topic: str) -> None:
     driver = start()
     begun = driver.begin()
