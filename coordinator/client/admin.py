@@ -248,9 +248,7 @@ class AdminQueries(CoordinatorQueries):
             UnknownSubscriptionError: there is no such subscription.
             NotSupportedError: a coordinator of an older build answers: upgrade it.
         """
-        bound = self._bind(name, None).transaction_group
-        if bound is None:
-            raise _no_subscription(name)
+        bound = self._owner_of(name)
         command = DescribeSubscriptions(groups=(name,))
         page = self._ask(bound, command, SubscriptionsPage)
         return bound, page.subscriptions[0]
@@ -268,13 +266,20 @@ class AdminQueries(CoordinatorQueries):
             AckOutOfRangeError: a partition does not have these messages.
             NotSupportedError: a coordinator of an older build answers: upgrade it.
         """
-        bound = self._bind(name, None).transaction_group
-        if bound is None:
-            raise _no_subscription(name)
+        bound = self._owner_of(name)
         command = Acknowledge(
             group=name, consumer=OPERATOR, type=AcknowledgeType.REJECT, acks=tuple(acks)
         )
         return self._ask(bound, command, AckResults).results
+
+    def _owner_of(self, subscription: str) -> str:
+        """Returns the transaction group that a subscription belongs to."""
+        bound = self._bind(subscription, None).transaction_group
+        if bound is None:
+            raise UnknownSubscriptionError(
+                f"there is no subscription {subscription!r}: logtx subscription list shows all"
+            )
+        return bound
 
     # ---- modes of topics ------------------------------------------------------------------------
 
@@ -405,12 +410,6 @@ class AdminQueries(CoordinatorQueries):
             more = page.more and bool(page.topics)
             if more:
                 after = page.topics[-1].topic
-
-
-def _no_subscription(name: str) -> UnknownSubscriptionError:
-    return UnknownSubscriptionError(
-        f"there is no subscription {name!r}: logtx subscription list shows all"
-    )
 
 
 def _never_switched(topic: str) -> TopicModeInfo:

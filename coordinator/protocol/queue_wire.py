@@ -55,7 +55,11 @@ _RESULTS_FROM_WIRE: Final = {wire: result for result, wire in _RESULTS.items()}
 
 
 def _span_to_wire(span: Span) -> pb.Span:
-    return pb.Span(lo=pb.MessageId(**span.lo._asdict()), hi=pb.MessageId(**span.hi._asdict()))
+    return pb.Span(lo=_bound_to_wire(span.lo), hi=_bound_to_wire(span.hi))
+
+
+def _bound_to_wire(bound: MessageId) -> pb.MessageId:
+    return pb.MessageId(**bound._asdict())
 
 
 def _span_from_wire(wire: pb.Span) -> Span:
@@ -297,8 +301,8 @@ def encode_subscriptions(wire: pb.Subscriptions, reply: commands.SubscriptionsPa
         for part in info.partitions:
             row.partitions.add(
                 **part.partition._asdict(),
-                start=pb.MessageId(**part.start._asdict()),
-                reached=pb.MessageId(**part.reached._asdict()),
+                start=_bound_to_wire(part.start),
+                reached=_bound_to_wire(part.reached),
                 left=part.left,
                 pending=part.pending,
                 leased=part.leased,
