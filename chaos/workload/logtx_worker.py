@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,34 +10,22 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...consumer.consumer import Consumer
-from ...coordinator.protocol.commands import Outcome
 from ...integration.block import Block
 from ...integration.blocks import process
-from ...journal.errors import (
-    ConsumerError,
-    DoubleStartError,
-    LogtxError,
-    ProducerFencedError,
-    RequestTooLargeError,
-)
+from ...journal.errors import ConsumerError, LogtxError
 from ...journal.position import Place
 from ...journal.records.types import OffsetStep
 from ...producer.producer import Producer
 from ...producer.transaction import Transaction
+from .block_loop import RETRIES, TAKEN_OVER, begin, then_enter, work_off, work_until_stopped
 from .clients import Ended
-from .logtx_writer import ended_of, producer_settings
+from .logtx_writer import producer_settings
 from .output import ABORT_SHARE, BLOCK, enter_end, outputs, workers_reader
 from .process import Process, TakenOverError
 from .readers import Notes, reader_settings
 
 IN_FLIGHT: Final = 4
 """Blocks under way at once, by `logtx.process`."""
-RETRIES: Final = 100
-"""Failures in a row before a worker ends: brokers and coordinators are gone for longer than ten
-failures take."""
-_TAKEN_OVER: Final = (ProducerFencedError, DoubleStartError)
-_SEALED_S: Final = 1.0
-"""Pause after a commit that was refused, as its topic takes no markers now."""
 _PAUSE_S: Final = 0.1
 """Pause after an error, in the loop by hand."""
 
@@ -140,62 +127,39 @@ def _enter_commit(worker: Process, operation: str, steps: Sequence[OffsetStep]) 
     worker.recorder.write("commit", op=operation, iov=_steps(worker, steps))
 
 
-def _enter_outcome(worker: Process, operation: str, future: Future[Outcome]) -> None:
-    enter_end(worker, operation, ended_of(future))
-
-
 def by_process(worker: Process) -> None:
     """Works until SIGTERM, by `logtx.process`.
 
     Raises:
         TakenOverError: a successor has our transactional.id.
     """
-    while not _process(worker):
-        worker.stopping.wait(_SEALED_S)
+    work_until_stopped(worker, _process)
 
 
 def _process(worker: Process) -> bool:
-    """Works until SIGTERM, and returns True; or until its output is sealed, and returns False."""
     with _clients(worker) as (consumer, producer):
-        try:
-            for block in process(
-                consumer,
-                producer,
-                max_records=BLOCK,
-                in_flight=IN_FLIGHT,
-                retries=RETRIES,
-                stop=worker.stopping,
-            ):
-                _work_on(worker, block, consumer.steps)
-        except _TAKEN_OVER as error:
-            raise TakenOverError(str(error)) from error
-        except RequestTooLargeError as error:
-            # While the topic takes no record, it takes no marker: nothing that would go by itself.
-            worker.recorder.write("error", error=repr(error))
-            return False
-    return True
+        blocks = process(
+            consumer,
+            producer,
+            max_records=BLOCK,
+            in_flight=IN_FLIGHT,
+            retries=RETRIES,
+            stop=worker.stopping,
+        )
+        return work_off(worker, blocks, lambda block: _work_on(worker, block, consumer.steps))
 
 
 def _work_on(worker: Process, block: Block, steps: Sequence[OffsetStep]) -> None:
-    operation = worker.operation()
-    worker.recorder.write("begin", op=operation)
-    for output in outputs(worker, operation, block):
-        block.produce(
-            worker.settings.out_topic, output.value, output.key, partition=output.partition
-        )
+    operation = begin(worker, block)
     if block.failure is not None:
         enter_end(worker, operation, Ended(outcome="aborted", error=repr(block.failure)))
     elif worker.random.random() < ABORT_SHARE:
         worker.recorder.write("note", note="abort", op=operation)
-        _then_enter(worker, operation, block.txn.abort_async())
+        then_enter(worker, operation, block.txn.abort_async())
     else:
         _enter_commit(worker, operation, steps)
         # `process` would commit by itself, but would not tell the outcome.
-        _then_enter(worker, operation, block.txn.commit_async())
-
-
-def _then_enter(worker: Process, operation: str, future: Future[Outcome]) -> None:
-    future.add_done_callback(lambda done: _enter_outcome(worker, operation, done))
+        then_enter(worker, operation, block.txn.commit_async())
 
 
 def by_hand(worker: Process) -> None:
@@ -218,7 +182,7 @@ def _loop(worker: Process, consumer: WatchedConsumer, producer: Producer) -> Non
             messages = consumer.consume(BLOCK, 0.2)
             if messages:
                 _transact(worker, consumer, producer, messages)
-        except _TAKEN_OVER as error:
+        except TAKEN_OVER as error:
             raise TakenOverError(str(error)) from error
         except ConsumerError:
             raise
@@ -255,7 +219,7 @@ def _transact(
         raise
     _enter_commit(worker, operation, consumer.steps)
     future = transaction.commit_async()
-    _then_enter(worker, operation, future)
+    then_enter(worker, operation, future)
     try:
         transaction.commit()
     except LogtxError:

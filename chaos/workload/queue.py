@@ -9,27 +9,23 @@ transaction that acknowledges it. SIGTERM ends a worker after the current block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from ...consumer.share_consumer import ShareConsumer
-from ...coordinator.protocol.commands import Outcome
 from ...integration.blocks import process
 from ...integration.queue_blocks import QueueBlock
-from ...journal.errors import DoubleStartError, ProducerFencedError, RequestTooLargeError
 from ...producer.producer import Producer
 from ..settings import METADATA_MS, QUEUE
+from .block_loop import RETRIES, begin, then_enter, work_off, work_until_stopped
 from .clients import Ended
-from .logtx_writer import ended_of, producer_settings
-from .output import ABORT_SHARE, BLOCK, enter_end, outputs
-from .process import Process, TakenOverError, run
+from .logtx_writer import producer_settings
+from .output import ABORT_SHARE, BLOCK, enter_end
+from .process import Process, run
 
 IN_FLIGHT: Final = 3
 """Blocks under way at once."""
-RETRIES: Final = 100
-"""Failures in a row before a worker ends: brokers and coordinators are gone for longer than ten
-failures take."""
 RELEASE_SHARE: Final = 0.02
 """Share of blocks that are given back, for a moment. A larger share means less output."""
 RELEASE_S: Final = 0.5
@@ -37,8 +33,6 @@ RELEASE_S: Final = 0.5
 ACK_TIMEOUT_MS: Final = 5_000
 """How long a message is a worker's that is stopped before it begins a transaction. A longer one
 delays what it had."""
-_SEALED_S: Final = 1.0
-"""Pause after a commit that was refused, as its topic takes no markers now."""
 
 
 @contextmanager
@@ -86,39 +80,25 @@ def work(worker: Process) -> None:
     Raises:
         TakenOverError: a successor has our transactional.id.
     """
-    while not _work_off(worker):
-        worker.stopping.wait(_SEALED_S)
+    work_until_stopped(worker, _process)
 
 
-def _work_off(worker: Process) -> bool:
-    """Works until SIGTERM, and returns True; or until its output is sealed, and returns False."""
+def _process(worker: Process) -> bool:
     with _clients(worker) as (queue, producer):
         queue.subscribe([worker.settings.data_topic])
-        try:
-            for block in process(
-                queue,
-                producer,
-                max_records=BLOCK,
-                in_flight=IN_FLIGHT,
-                retries=RETRIES,
-                stop=worker.stopping,
-            ):
-                _work_on(worker, block)
-        except (ProducerFencedError, DoubleStartError) as error:
-            raise TakenOverError(str(error)) from error
-        except RequestTooLargeError as error:
-            worker.recorder.write("error", error=repr(error))
-            return False
-    return True
+        blocks = process(
+            queue,
+            producer,
+            max_records=BLOCK,
+            in_flight=IN_FLIGHT,
+            retries=RETRIES,
+            stop=worker.stopping,
+        )
+        return work_off(worker, blocks, partial(_work_on, worker))
 
 
 def _work_on(worker: Process, block: QueueBlock) -> None:
-    operation = worker.operation()
-    worker.recorder.write("begin", op=operation)
-    for output in outputs(worker, operation, block):
-        block.produce(
-            worker.settings.out_topic, output.value, output.key, partition=output.partition
-        )
+    operation = begin(worker, block)
     drawn = worker.random.random()
     if block.failure is not None:
         enter_end(worker, operation, Ended(outcome="aborted", error=repr(block.failure)))
@@ -128,15 +108,11 @@ def _work_on(worker: Process, block: QueueBlock) -> None:
         enter_end(worker, operation, Ended(outcome="aborted"))
     elif drawn < RELEASE_SHARE + ABORT_SHARE:
         worker.recorder.write("note", note="abort", op=operation)
-        _then_enter(worker, operation, block.txn.abort_async())
+        then_enter(worker, operation, block.txn.abort_async())
     else:
         worker.recorder.write("commit", op=operation, iov=[])
         # `process` would commit by itself, but would not tell the outcome.
-        _then_enter(worker, operation, block.txn.commit_async())
-
-
-def _then_enter(worker: Process, operation: str, future: Future[Outcome]) -> None:
-    future.add_done_callback(lambda done: enter_end(worker, operation, ended_of(done)))
+        then_enter(worker, operation, block.txn.commit_async())
 
 
 if __name__ == "__main__":

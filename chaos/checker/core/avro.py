@@ -36,6 +36,7 @@ class Kind(IntEnum):
     COMMITTED = 8
     ABORTED = 9
     BIND = 10
+    ADD_ACKS = 11
     CLAIM = 13
     PLACED = 15
     SNAPSHOT = 16
@@ -45,7 +46,6 @@ class Kind(IntEnum):
     ADOPT = 20
     SUBSCRIBE = 21
     ACK = 22
-    ADD_ACKS = 11
 
 
 class Entry(NamedTuple):
