@@ -109,9 +109,9 @@ def commit(client: CoordinatorClient, txid: TxId, *topics: str) -> Any:
     return ask(client.end, txid, Action.COMMIT, writes)
 
 
-def finished(queries: CoordinatorQueries, txid: TxId) -> Outcome:
+def finished(queries: CoordinatorQueries, txid: TxId, timeout_s: float = TIMEOUT_S) -> Outcome:
     """Waits until the transaction is finished; returns its outcome."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         outcome = queries.outcome(txid)
         if outcome.state.finished:
@@ -223,7 +223,7 @@ def test_refused_topics(client: Callable[..., CoordinatorClient], make_topic: Ma
 
 @pytest.mark.usefixtures("coordinator")
 def test_a_compacted_topic_is_refused_before_anything_is_decided(
-    transport: str, client: Callable[..., CoordinatorClient], make_topic: MakeTopic
+    transport: str, log: Log, client: Callable[..., CoordinatorClient], make_topic: MakeTopic
 ) -> None:
     if transport == "mock":
         pytest.skip("librdkafka's mock cluster does not tell topic settings")
@@ -232,6 +232,11 @@ def test_a_compacted_topic_is_refused_before_anything_is_decided(
     txid = begun(one)
     assert isinstance(commit(one, txid, topic), UnsupportedTopicError)
     assert isinstance(ask(one.end, txid, Action.ABORT, {(topic, 0): ()}), Outcome)
+    # Else its marker is tried for ever, and no test behind it trims a sidecar of this cluster.
+    log.delete_topic(topic)
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    finished(queries, txid, 60)
+    queries.close()
 
 
 @pytest.mark.usefixtures("coordinator")
