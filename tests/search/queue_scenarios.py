@@ -142,7 +142,7 @@ def pending_in_memory(patch: Patch) -> None:
     def mutant(self: Queues, transaction: Any, command: commands.AddAcks, ref: Any) -> Decision:
         decision = add_acks(self, transaction, command, ref)
         for record in decision.records:
-            self.replay(record)  # type: ignore[arg-type]
+            self.replay(0, record)  # type: ignore[arg-type]
         return Decision(replies=decision.replies)
 
     patch(Queues, "add_acks", mutant)
