@@ -1,4 +1,4 @@
-"""`logtx subscription`: what became of the messages of queues, and how to pass over some."""
+"""`logtx subscription`: what became of the messages of queues, and what operators do about it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import typer
 from ...journal.errors import NotSupportedError
 from .asking import AsJson, Timeout, asking, everywhere, report, unreachable_json
 from .connection import Kafka, with_kafka
-from .subscription_parts import Name, look, old_build
+from .subscription_parts import Name, bound_text, look, old_build
+from .subscription_peek import peek_messages
+from .subscription_reset import delete_subscription, reset_subscription
 from .subscription_skip import skip_messages
 from .text import print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
     from ...coordinator.protocol.queues import SubscriptionInfo
-    from ...journal.spans import MessageId
     from ..inspect.subscriptions import PartitionRow, SubscriptionRow
 
 subscription = typer.Typer(
     no_args_is_help=True,
-    help="Show what became of the messages of queues, and pass over some.",
+    help="Show what became of the messages of queues, pass over some, and let queues begin anew.",
 )
-subscription.command("skip")(with_kafka(skip_messages))
+for _name, _command in (
+    ("peek", peek_messages),
+    ("skip", skip_messages),
+    ("reset", reset_subscription),
+    ("delete", delete_subscription),
+):
+    subscription.command(_name)(with_kafka(_command))
 
 
 @subscription.command("list")
@@ -158,17 +165,12 @@ def _partition(row: PartitionRow) -> tuple[Any, ...]:
         info.partition.partition,
         row.log_start,
         "topic is no more" if info.former else row.end,
-        _bound(info.start),
+        bound_text(info.start),
         info.pending,
         info.leased,
         row.depth,
         None if row.oldest_ms is None else f"{_age_s(row.oldest_ms):.0f} s",
     )
-
-
-def _bound(at: MessageId) -> str:
-    """Shows where all before is deleted: within what is delivered at an offset, or before it."""
-    return f"{at.offset}" if at.sequence == 0 and at.nth == 0 else f"within {at.offset}"
 
 
 def _age_s(written_ms: int) -> float:
@@ -189,6 +191,7 @@ def _json(row: SubscriptionRow) -> dict[str, Any]:
         ],
         "redelivered": row.info.redelivered,
         "rejected": row.info.rejected,
+        "era": row.info.era,
         "partitions": [
             {
                 "topic": each.info.partition.topic,

@@ -12,6 +12,7 @@ from ...journal.errors import NotSupportedError, UnknownSubscriptionError
 if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
     from ...journal.logs.interface import Log
+    from ...journal.spans import MessageId
     from ..inspect.subscriptions import PartitionRow, SubscriptionRow
 
 Name = Annotated[
@@ -19,8 +20,10 @@ Name = Annotated[
 ]
 
 
-def look(log: Log, admin: AdminQueries, name: str, timeout_s: float) -> SubscriptionRow:
-    """Returns a subscription as it is now.
+def look(
+    log: Log, admin: AdminQueries, name: str, timeout_s: float, *, available_max: int = 0
+) -> SubscriptionRow:
+    """Returns a subscription as it is now, with some of the spans that may be given out.
 
     Raises:
         UnknownSubscriptionError: there is none of this name.
@@ -29,7 +32,7 @@ def look(log: Log, admin: AdminQueries, name: str, timeout_s: float) -> Subscrip
     from ..inspect.subscriptions import subscription_rows
 
     try:
-        found = admin.subscription(name)
+        found = admin.subscription(name, available_max=available_max)
     except NotSupportedError as error:
         raise old_build(error) from error
     (row,) = subscription_rows(log, [found], timeout_s=timeout_s)
@@ -67,3 +70,8 @@ def find_part(row: SubscriptionRow, topic: str, number: int) -> PartitionRow:
         f"subscription {row.info.group!r} has no partition {topic}[{number}]:"
         f" logtx subscription show {row.info.group} lists those that it has"
     )
+
+
+def bound_text(at: MessageId) -> str:
+    """Shows where all before is deleted: within what is delivered at an offset, or before it."""
+    return f"{at.offset}" if at.sequence == 0 and at.nth == 0 else f"within {at.offset}"

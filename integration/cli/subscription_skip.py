@@ -14,7 +14,7 @@ from .subscription_parts import Name, find_part, look, parse_place
 from .text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ...consumer.core.pending import Record
     from ...coordinator.protocol.queues import AckResult
@@ -67,19 +67,10 @@ def skip_messages(
     logtx subscription skip invoicing 'orders[0]' --before 1000 --execute
     ```
     """
-    from ...coordinator.protocol.queues import AckResult
     from ...journal.acks import Acks
 
     topic, number = parse_place(place)
-    ranges = [_parse_range(text) for text in offsets or ()]
-    if (before is None) == (not ranges):
-        raise typer.BadParameter("give offsets, or --before an offset", param_hint="OFFSET")
-    if sum(last + 1 - first for first, last in ranges) > OFFSETS_MAX:
-        raise typer.BadParameter(
-            f"name {OFFSETS_MAX} offsets at most, or --before an offset", param_hint="OFFSET"
-        )
-    if before is not None:
-        ranges = [(0, before - 1)]
+    ranges = _ranges(offsets or (), before)
     with asking(kafka, timeout) as (log, admin):
         row = look(log, admin, name, timeout)
         part = find_part(row, topic, number)
@@ -95,9 +86,18 @@ def skip_messages(
                 " changed: add --execute"
             )
             return
-        results = admin.skip(name, [Acks(part.info.partition, tuple(spans))])
-    for (first, last), result in zip(ranges, results, strict=True):
-        typer.echo(printable(f"{topic}[{number}] {first}-{last}: {_told(result)}"))
+        assert row.transaction_group is not None, "it was asked for by its name"
+        acks = [Acks(part.info.partition, tuple(spans))]
+        results = admin.skip(row.transaction_group, row.info, acks)
+    told = [f"{topic}[{number}] {first}-{last}" for first, last in ranges]
+    _report(name, told, results)
+
+
+def _report(name: str, ranges: Sequence[str], results: Sequence[AckResult]) -> None:
+    from ...coordinator.protocol.queues import AckResult
+
+    for each, result in zip(ranges, results, strict=True):
+        typer.echo(printable(f"{each}: {_told(result)}"))
     if AckResult.PENDING in results:
         complain(
             "some of it is acknowledged by a transaction that is not finished, and was left as it"
@@ -107,6 +107,17 @@ def skip_messages(
 
 
 # ---- what is to be skipped ----------------------------------------------------------------------
+
+
+def _ranges(offsets: Sequence[str], before: int | None) -> list[tuple[int, int]]:
+    ranges = [_parse_range(text) for text in offsets]
+    if (before is None) == (not ranges):
+        raise typer.BadParameter("give offsets, or --before an offset", param_hint="OFFSET")
+    if sum(last + 1 - first for first, last in ranges) > OFFSETS_MAX:
+        raise typer.BadParameter(
+            f"name {OFFSETS_MAX} offsets at most, or --before an offset", param_hint="OFFSET"
+        )
+    return ranges if before is None else [(0, before - 1)]
 
 
 def _parse_range(text: str) -> tuple[int, int]:
