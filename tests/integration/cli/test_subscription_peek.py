@@ -86,10 +86,10 @@ def test_a_transaction_is_shown_at_its_marker_and_an_open_one_is_not(
 ) -> None:
     take(queue, 0)
     queue.close()
+    fill(producer, 1)
     txn = producer.begin_transaction()
     for value in (b"a", b"b"):
         txn.produce("orders", value, partition=0)
-    fill(producer, 1)
     hangs = producer.begin_transaction()
     hangs.produce("orders", b"c", partition=0)
     producer.flush()
@@ -101,8 +101,8 @@ def test_a_transaction_is_shown_at_its_marker_and_an_open_one_is_not(
     assert {each["transaction"] for each in of_txn} == {str(txn.txid)}
     (at,) = {each["place"][0] for each in of_txn}
     assert [each["place"][2] for each in of_txn] == [0, 1]
-    assert [each["offset"] for each in of_txn] == [0, 1]
-    assert at > 1
+    assert [each["offset"] for each in of_txn] == [1, 2]
+    assert at > 2
     assert of_txn[0]["headers"] == []
     assert f"{at} +1" in run(memory_log, "peek", "invoicing").stdout
     hangs.abort()
