@@ -368,6 +368,8 @@ class SidecarReader:
             if now_s - each.short_s < CONFIRM_S:
                 return False  # A former leader may tell an end of the past.
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", *each.key, end)
+        else:
+            each.short_s = None  # Such an end may be told again, much later (trap 156).
         buffer.open_stream(request, told.start, end, told.topic_id)
         return True
 

@@ -506,6 +506,34 @@ def test_a_sidecar_that_is_gone_is_told_after_a_while(
     assert isinstance(main.buffer.failure, IntegrityError)
 
 
+def test_trap_156_an_end_that_was_told_too_low_once_counts_no_more_when_it_was_told_right(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    wanted = main.committed(1, 3 * sidecar_read.SLICE_RECORDS)
+    log.gone.add(main.sidecar[0])  # To a broker that has not heard of it yet.
+    reader.step([main.buffer], 0)
+    log.gone.clear()
+    got: list[int] = []
+    for _ in range(2):
+        log.now_s += sidecar_read.AGAIN_S
+        reader.step([main.buffer], 0)
+        got += main.taken()
+    assert got
+    # Much later its leader changes, and the former one tells an end of the past, for a moment.
+    log.now_s += 60
+    log.denied = KafkaError(KafkaError._ALL_BROKERS_DOWN, "")
+    reader.step([main.buffer], 0)
+    log.denied = None
+    log.gone.add(main.sidecar[0])
+    log.now_s += sidecar_read.AGAIN_S
+    reader.step([main.buffer], 0)
+    assert main.buffer.failure is None
+    log.gone.clear()
+    log.now_s += sidecar_read.AGAIN_S
+    got += read(reader, main)
+    assert got == wanted
+
+
 def test_trap_118_the_id_of_a_sidecar_is_asked(
     log: Brokers, main: Main, reader: SidecarReader
 ) -> None:
