@@ -26,7 +26,6 @@ from ..model import Context, Sample
 from .backlog import PARTITIONS, fill_plain
 from .queues import BATCH, KAFKA, accept, await_first, begin_at_first, open_kind, settle
 
-TOPIC: Final = "bench-queue-workers"
 MESSAGES: Final = 1_500_000
 """Messages of the backlog: more than a round gets through."""
 SECONDS: Final = 2.0
@@ -37,6 +36,12 @@ _JOIN_TIMEOUT_S: Final = 90.0
 """How long a worker may take until it has its first messages, while all others start, too."""
 _END_TIMEOUT_S: Final = 60.0
 """How long it may take for the last answers, and to leave."""
+
+
+def topic_of(workers: int) -> str:
+    """Returns the topic that this number of workers works off. Each has one of its own: a name that
+    a topic had before is believed to mean that one for some seconds."""
+    return f"bench-queue-workers-{workers}"
 
 
 class CrewFailedError(Exception):
@@ -70,10 +75,10 @@ def work(queue: Any, seconds: float) -> Worked:
     return Worked(messages, began_ns, time.monotonic_ns())
 
 
-def _serve(connection: Connection, kind: str, servers: str) -> None:
+def _serve(connection: Connection, kind: str, servers: str, topic: str) -> None:
     try:
         while (group := connection.recv()) is not None:
-            with open_kind(kind, servers, group, TOPIC) as queue:
+            with open_kind(kind, servers, group, topic) as queue:
                 connection.send(await_first(queue, _JOIN_TIMEOUT_S))
                 worked = work(queue, connection.recv())
             connection.send(worked)
@@ -86,11 +91,14 @@ def _serve(connection: Connection, kind: str, servers: str) -> None:
 class _Hand:
     """One worker's process."""
 
-    def __init__(self, kind: str, servers: str, number: int) -> None:
+    def __init__(self, kind: str, servers: str, topic: str, number: int) -> None:
         spawning = multiprocessing.get_context("spawn")
         self._connection, remote = spawning.Pipe()
         self._process = spawning.Process(
-            target=_serve, args=(remote, kind, servers), daemon=True, name=f"{kind}-{number}"
+            target=_serve,
+            args=(remote, kind, servers, topic),
+            daemon=True,
+            name=f"{kind}-{number}",
         )
         self._process.start()
         remote.close()
@@ -135,8 +143,8 @@ class Crew:
 
     def open(self) -> None:
         """Starts the processes. Each joins anew in each round."""
-        servers = self._context.bootstrap_servers
-        self._hands = [_Hand(self._kind, servers, number) for number in range(self._workers)]
+        where = self._context.bootstrap_servers, topic_of(self._workers)
+        self._hands = [_Hand(self._kind, *where, number) for number in range(self._workers)]
 
     def close(self) -> None:
         """Ends the processes."""
@@ -169,12 +177,13 @@ def total_of(context: Context) -> int:
     return int(context.sized(MESSAGES, 150_000))
 
 
-def prepare(context: Context) -> None:
+def prepare(context: Context, workers: int) -> None:
     """Creates the topic, and writes the backlog."""
-    make_topic(context.bootstrap_servers, TOPIC, PARTITIONS)
-    fill_plain(context.bootstrap_servers, TOPIC, range(total_of(context)))
+    servers, topic = context.bootstrap_servers, topic_of(workers)
+    make_topic(servers, topic, PARTITIONS)
+    fill_plain(servers, topic, range(total_of(context)))
 
 
-def finish(context: Context) -> None:
+def finish(context: Context, workers: int) -> None:
     """Deletes the topic."""
-    delete_topics(context.bootstrap_servers, [TOPIC])
+    delete_topics(context.bootstrap_servers, [topic_of(workers)])

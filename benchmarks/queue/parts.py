@@ -112,8 +112,8 @@ def of_workers(workers: int) -> Scenario:
             for kind in (KAFKA, LOGTX)
         },
         (comparison,),
-        prepare=crew.prepare,
-        finish=crew.finish,
+        prepare=partial(crew.prepare, workers=workers),
+        finish=partial(crew.finish, workers=workers),
     )
 
 

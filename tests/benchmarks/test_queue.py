@@ -255,9 +255,9 @@ def test_a_round_of_blocks_counts_what_it_wrote(
 
 
 def test_a_worker_counts_what_is_answered(context: Context, memory_log: MemoryLog) -> None:
-    fill(memory_log, crew.TOPIC, COUNT)
+    fill(memory_log, crew.topic_of(1), COUNT)
     messages, deadline_s = 0, time.monotonic() + TIMEOUT_S
-    with open_queue(context.bootstrap_servers, "crew", crew.TOPIC) as queue:
+    with open_queue(context.bootstrap_servers, "crew", crew.topic_of(1)) as queue:
         while messages < COUNT and time.monotonic() < deadline_s:
             worked = crew.work(queue, 0.3)
             messages += worked.messages
