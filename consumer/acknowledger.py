@@ -14,7 +14,13 @@ from confluent_kafka import Message
 
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
-from ..journal.errors import AckConflictError, ConfigError, LogtxError, NotHeldError
+from ..journal.errors import (
+    AckConflictError,
+    ConfigError,
+    LogtxError,
+    NotHeldError,
+    SubscriptionResetError,
+)
 from .core.counters import ShareCounters
 from .core.holdings import Given, RecordKey, by_partition
 from .core.letters import pause_ms, rejected
@@ -74,12 +80,20 @@ class Acknowledger:
 
         Raises:
             NotHeldError: the message is not this consumer's, or acknowledged.
+            SubscriptionResetError: the subscription was reset since it was given out.
         """
         with self._lock:
             given = self._work.holdings.look(self._key_of(message))
         if given is None:
-            raise _not_held(key_of(message))
+            raise self._not_held(key_of(message))
         return given.delivery_count
+
+    def is_held(self, message: Message) -> bool:
+        """Returns whether a message is this consumer's, and not acknowledged."""
+        key, holdings = key_of(message), self._work.holdings
+        with self._lock:
+            is_another = holdings.is_another(key, cast("Record", message))
+            return not is_another and holdings.look(key) is not None
 
     @property
     def is_explicit(self) -> bool:
@@ -127,6 +141,7 @@ class Acknowledger:
 
         Raises:
             NotHeldError: the message is not this consumer's, or acknowledged.
+            SubscriptionResetError: the subscription was reset or deleted since it was given out.
             ValueError: these arguments don't go together, or not with the implicit mode.
             TypeError: `ack_type` is no type of acknowledgements.
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
@@ -151,7 +166,7 @@ class Acknowledger:
 
         Raises:
             NotHeldError: there is none that is this consumer's, or it is acknowledged.
-            ValueError, TypeError, AckConflictError, …: as `acknowledge`.
+            SubscriptionResetError, ValueError, TypeError, AckConflictError, …: as `acknowledge`.
         """
         type_ = self._check_type(ack_type, txn, delay, reason)
         if not isinstance(topic, str) or not all(type(n) is int for n in (partition, offset)):
@@ -201,7 +216,7 @@ class Acknowledger:
             if txn is None:
                 self._work.acknowledge(key, type_, round((delay or 0) * 1000), reason)
         if given is None:
-            raise _not_held(key)
+            raise self._not_held(key)
         if txn is None:
             self._counters.rejected_records += type_ is AcknowledgeType.REJECT
             return
@@ -216,7 +231,7 @@ class Acknowledger:
 
         Raises:
             NotHeldError: the message is not this consumer's, or acknowledged.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+            SubscriptionResetError, AckConflictError, …: as `acknowledge`.
         """
         if txn is not None:
             self._check_explicit()
@@ -226,7 +241,7 @@ class Acknowledger:
             if txn is None:
                 self._work.accept_up_to(key)
         if not found:
-            raise _not_held(key)
+            raise self._not_held(key)
         if txn is not None:
             self._send_acks(txn, found, None)
 
@@ -241,7 +256,7 @@ class Acknowledger:
         Raises:
             NotHeldError: one of them is not this consumer's, or acknowledged.
             ValueError: it does not go with the implicit mode.
-            AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
+            SubscriptionResetError, AckConflictError, …: as `acknowledge`.
         """
         self._check_explicit()
         with self._lock:
@@ -250,7 +265,7 @@ class Acknowledger:
             found = {key: given for key, given in looked if given is not None}
         for key in keys:
             if key not in found:
-                raise _not_held(key)
+                raise self._not_held(key)
         self._send_acks(txn, found, None)
         return found
 
@@ -281,18 +296,32 @@ class Acknowledger:
         Raises:
             TransactionStateError, …: as `Transaction.send_acks`.
         """
-        txn.send_acks(self.group_id, by_partition(given), delay=delay)
+        for era, some in _by_era(given).items():
+            txn.send_acks(self.group_id, by_partition(some), delay=delay, era=era)
 
     def _key_of(self, message: Message) -> RecordKey:
         """Returns the name of a message that the application has. Call it with the lock.
 
         Raises:
             NotHeldError: it is of a topic that was created anew since.
+            SubscriptionResetError: it was given out before the subscription was reset.
         """
         key = key_of(message)
         if self._work.holdings.is_another(key, cast("Record", message)):
-            raise _not_held(key)
+            raise self._not_held(key)
         return key
+
+    def _not_held(self, key: RecordKey) -> LogtxError:
+        topic, partition, offset = key
+        what = f"the message of {topic}[{partition}] at {offset}"
+        if self._work.holdings.was_dropped(key):
+            return SubscriptionResetError(
+                f"{what} was given out before subscription {self.group_id!r} was reset or deleted:"
+                " it can't be acknowledged any more"
+            )
+        return NotHeldError(
+            f"{what} is not held here: it was acknowledged, or not given to this consumer"
+        )
 
     def _check_explicit(self) -> None:
         # The next poll would accept what the transaction did not get, or what is still worked on.
@@ -305,22 +334,23 @@ class Acknowledger:
     def _send_acks(
         self, txn: Acknowledging, given: Mapping[RecordKey, Given], delay: float | None
     ) -> None:
-        by_delay: dict[float, list[Given]] = {}
-        for each in given.values():
-            own = self._pause_s(each) if delay is None else delay
-            by_delay.setdefault(own, []).append(each)
-        for each_delay, some in by_delay.items():
-            self._ask(txn, by_partition(some), each_delay)
+        for era, of_era in _by_era(given.values()).items():
+            by_delay: dict[float, list[Given]] = {}
+            for each in of_era:
+                own = self._pause_s(each) if delay is None else delay
+                by_delay.setdefault(own, []).append(each)
+            for each_delay, some in by_delay.items():
+                self._ask(txn, by_partition(some), each_delay, era)
         with self._lock:
             self._work.accepted_elsewhere(given)
 
-    def _ask(self, txn: Acknowledging, acks: list[Acks], delay: float) -> None:
+    def _ask(self, txn: Acknowledging, acks: list[Acks], delay: float, era: int) -> None:
         now_s = time.monotonic()
         with self._lock:
-            number = self._work.ask(acks, now_s, now_s + self.ack_timeout)
+            number = self._work.ask(acks, now_s, now_s + self.ack_timeout, era)
         answered = partial(weakly(self._answered), number)
         try:
-            txn.send_acks(self.group_id, acks, delay=delay, on_reply=answered)
+            txn.send_acks(self.group_id, acks, delay=delay, on_reply=answered, era=era)
         except BaseException:
             # It was not asked. The messages are held as before.
             with self._lock:
@@ -360,6 +390,14 @@ def key_of(message: Message) -> RecordKey:
     return topic, partition, offset
 
 
+def _by_era(given: Iterable[Given]) -> dict[int, list[Given]]:
+    """Returns era → messages that were given out in it: nearly always there is one."""
+    found: dict[int, list[Given]] = {}
+    for each in given:
+        found.setdefault(each.era, []).append(each)
+    return found
+
+
 def _type_of(ack_type: AcknowledgeType | Enum | int) -> AcknowledgeType:
     """Returns a type of ours for one of ours, confluent-kafka's, or its number.
 
@@ -374,11 +412,3 @@ def _type_of(ack_type: AcknowledgeType | Enum | int) -> AcknowledgeType:
     if name not in AcknowledgeType.__members__:
         raise ValueError(f"no type of acknowledgements is {ack_type!r}: take an AcknowledgeType")
     return AcknowledgeType[name]
-
-
-def _not_held(key: RecordKey) -> NotHeldError:
-    topic, partition, offset = key
-    return NotHeldError(
-        f"the message of {topic}[{partition}] at {offset} is not held here: it was acknowledged,"
-        " or not given to this consumer"
-    )

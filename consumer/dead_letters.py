@@ -50,6 +50,7 @@ class Acknowledging(Protocol):
         *,
         delay: float = 0.0,
         on_reply: Callable[[LogtxError | None], None] | None = None,
+        era: int = 0,
     ) -> None:
         """Makes acknowledgements part of the transaction."""
 
@@ -139,7 +140,8 @@ class DeadLetters:
             return error
         try:
             self.put(txn, letter)
-            txn.send_acks(self._group, [letter.given.acks], delay=PAUSE_MS / 1000)
+            given = letter.given
+            txn.send_acks(self._group, [given.acks], delay=PAUSE_MS / 1000, era=given.era)
             txn.commit_async()
         except Exception as error:  # noqa: BLE001 - the application gets it, by the next poll
             txn.abort_async()

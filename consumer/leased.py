@@ -90,7 +90,7 @@ class LeaseReader:
 
         Raises:
             TopicRecreatedError: the topic was deleted and created anew: its messages are others.
-            NotSupportedError: a transaction has its records in a sidecar.
+            UnreadSidecarError: a transaction has its records in a sidecar.
             TornTransactionError, IntegrityError, MalformedHeaderError, BrokerError: as
                 `RangeReader.shares`. The last one also if this client may not read which topics
                 have homes.

@@ -90,7 +90,8 @@ class Outbox:
         with self._lock:  # An attachment in between would not name them.
             outgoing, letters = self._work.outgoing(), self._work.letters()
             for letter in letters if self._dead_letters is None else ():
-                rejected = outgoing.setdefault(How(AcknowledgeType.REJECT), Said())
+                how = How(AcknowledgeType.REJECT, era=letter.given.era)
+                rejected = outgoing.setdefault(how, Said())
                 rejected.acks.append(letter.given.acks)
                 rejected.keys.append(letter.key)
             for how, said in outgoing.items():
@@ -109,9 +110,9 @@ class Outbox:
             *(self._group, topic, partition, offset, letter.delivery_count),
         )
 
-    def renew(self, client: AttachedClient, acks: Acks) -> Future[Reply]:
+    def renew(self, client: AttachedClient, acks: Acks, era: int) -> Future[Reply]:
         """Begins the time of a lease anew. Nobody is told of the answer but the caller."""
-        return client.submit(self._command(How(AcknowledgeType.RENEW), (acks,)))
+        return client.submit(self._command(How(AcknowledgeType.RENEW, era=era), (acks,)))
 
     def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
         parts = [(part, client.submit(self._command(how, part))) for part in shares(said.acks)]
@@ -125,6 +126,7 @@ class Outbox:
             acks=acks,
             delay_ms=how.delay_ms,
             unseen=how.unseen,
+            era=how.era,
         )
 
     def _write(

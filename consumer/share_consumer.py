@@ -38,6 +38,7 @@ from ..journal.errors import (
     NotSupportedError,
     RetriableError,
     SessionClosedError,
+    SubscriptionResetError,
     TopicRecreatedError,
     TornTransactionError,
     UnknownTopicError,
@@ -156,6 +157,8 @@ class ShareConsumer(Acknowledger):
         """The answer to the Attach that named other topics last."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
+        self._is_deleted = False
+        """Whether an operator has deleted the subscription, and the next poll makes it anew."""
         self._client: AttachedClient | None = None
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
@@ -224,16 +227,7 @@ class ShareConsumer(Acknowledger):
 
     def _join(self, topics: tuple[str, ...]) -> None:
         config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
-        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
-        try:
-            bound = queries.bind_group(self.group_id, config.transaction_group).transaction_group
-        finally:
-            queries.close()
-        if bound != config.transaction_group:
-            raise GroupBoundError(
-                f"subscription {self.group_id!r} belongs to transaction group {bound!r}, not to"
-                f" {config.transaction_group!r}: set transaction.group to that one"
-            )
+        self._bind()
         self._topics, self._starts = topics, self._first_starts(topics)
         kafka = without_callbacks(config.librdkafka)
         read = ReadConfig(
@@ -262,6 +256,31 @@ class ShareConsumer(Acknowledger):
             self._reader, self._topics = None, ()
             raise
         self._client = client
+
+    def _bind(self) -> None:
+        config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
+        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        try:
+            bound = queries.bind_group(self.group_id, config.transaction_group).transaction_group
+        finally:
+            queries.close()
+        if bound != config.transaction_group:
+            raise GroupBoundError(
+                f"subscription {self.group_id!r} belongs to transaction group {bound!r}, not to"
+                f" {config.transaction_group!r}: set transaction.group to that one"
+            )
+
+    def _make_anew(self, client: AttachedClient) -> None:
+        """Makes the subscription anew, as a first consumer does. What was held of the former one is
+        dropped."""
+        self._bind()
+        starts = self._first_starts(self._topics)
+        with self._lock:
+            # Both at once: without an era it is made, and must not begin anywhere (trap 149).
+            self._starts = starts
+            self._work.forget_era()
+        self._is_deleted = False
+        self._attach_anew(client)
 
     def _change(self, client: AttachedClient, topics: tuple[str, ...]) -> None:
         """Attaches for other topics. What was not given out yet goes back."""
@@ -296,7 +315,7 @@ class ShareConsumer(Acknowledger):
 
     def _attach(self) -> Attach:
         with self._lock:
-            held = self._work.held()
+            held, era = self._work.held(), self._work.era
             topics = () if self._rests else self._topics
         return Attach(
             group=self.group_id,
@@ -306,15 +325,18 @@ class ShareConsumer(Acknowledger):
             starts=self._starts,
             held=held,
             ack_timeout_ms=self._config.ack_timeout_ms,
+            era=era,
         )
 
-    def _attached(self, leases: tuple[Lease, ...]) -> None:
+    def _attached(self, attached: Attached) -> None:
         with self._lock:
             # They are of the topics that were there: one that is made anew begins at its start.
             is_changing = self._changing is not None and not self._changing.done()
             if not (self._rests or is_changing):
                 self._starts = {}
-            self._work.attached(leases, time.monotonic())
+            was_reset = self._work.attached(attached.leases, time.monotonic(), attached.era)
+        if was_reset:
+            _LOG.warning("subscription_reset group=%s: what was held is dropped", self.group_id)
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
@@ -346,6 +368,10 @@ class ShareConsumer(Acknowledger):
                 known where its transactions end.
             DeadLetterError: a dead letter can't be written. Its message is given out again after a
                 second.
+            SubscriptionResetError: an operator has reset or deleted the subscription since what was
+                acknowledged was given out. The next poll goes on; if it was deleted, it makes the
+                subscription anew.
+            GroupBoundError: it was deleted, and belongs to another transaction group now.
             ValueError: `max_records` is below 1.
             ConcurrentUseError: another thread polls.
             SessionClosedError: the consumer is not subscribed, or closed.
@@ -361,6 +387,8 @@ class ShareConsumer(Acknowledger):
             self._accept_last()
             self._outbox.send(client)
             self._outbox.look_at_answers()
+            if self._is_deleted:
+                self._make_anew(client)
             self._wake(client)
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -463,8 +491,17 @@ class ShareConsumer(Acknowledger):
         self._acquiring = None
         if isinstance(reply, RetriableError):
             time.sleep(min(PAUSE_S, wait_s))
+        elif isinstance(reply, SubscriptionResetError | GroupBoundError) and self._was_attached:
+            self._is_deleted = True
+            raise SubscriptionResetError(
+                f"subscription {self.group_id!r} was deleted ({reply}): the next poll makes it anew"
+            ) from reply
         elif isinstance(reply, LogtxError):
             raise reply
+
+    @property
+    def _was_attached(self) -> bool:
+        return self._work.era is not None
 
     def _read(self, client: AttachedClient, found: list[Message], most: int) -> None:
         while not found:
@@ -535,12 +572,13 @@ class ShareConsumer(Acknowledger):
         """Begins the time of a long lease anew: it goes on."""
         now_s, timeout_s = time.monotonic(), self.ack_timeout
         with self._lock:
-            lease, until_s = self._work.holdings.lease, self._work.holdings.until_s
+            holdings = self._work.holdings
+            lease, until_s, era = holdings.lease, holdings.until_s, holdings.era
         soon_s = timeout_s / RENEW_SHARE
         if lease is None or until_s - now_s > soon_s or now_s < self._renew_s:
             return
         self._renew_s = now_s + soon_s
-        answer = self._outbox.renew(client, Acks(lease.partition, (lease.span,)))
+        answer = self._outbox.renew(client, Acks(lease.partition, (lease.span,)), era)
         answer.add_done_callback(partial(weakly(self._renewed), lease, now_s + timeout_s))
 
     def _renewed(self, lease: Lease, until_s: float, answer: Future[Reply]) -> None:

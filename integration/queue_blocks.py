@@ -43,6 +43,7 @@ from ..journal.errors import (
     AckConflictError,
     LogtxError,
     NotHeldError,
+    SubscriptionResetError,
     TransactionStateError,
 )
 from ..producer.transaction import Transaction
@@ -182,7 +183,11 @@ class QueuePipeline:
     # Steps 1 and 2.
 
     def _next(self, timeout_s: float | None, stop: threading.Event) -> QueueBlock | None:
-        messages = self._fill(timeout_s, stop)
+        try:
+            messages = self._fill(timeout_s, stop)
+        except SubscriptionResetError as error:
+            self._drop_lost()
+            raise RefusedError(error) from error
         if not messages:
             return None
         try:
@@ -194,11 +199,16 @@ class QueuePipeline:
                 raise
         except BaseException as error:
             self._waiting.extendleft(reversed(messages))
+            self._drop_lost()
             if isinstance(error, REDONE):
                 raise RefusedError(error) from error
             raise
         self._at_hand = block = QueueBlock(txn, messages, self._queue, given)
         return block
+
+    def _drop_lost(self) -> None:
+        """Drops what waits and is not the queue's any more: an operator has reset it."""
+        self._waiting = deque(each for each in self._waiting if self._queue.is_held(each))
 
     def _fill(self, timeout_s: float | None, stop: threading.Event) -> list[Message]:
         now_s = time.monotonic()
@@ -272,7 +282,7 @@ class QueuePipeline:
                 # Returns the answer to the commit asked for; asks again if its outcome is unknown.
                 txn.commit()
             except AckConflictError as error:
-                # Somebody else worked them off: that is no failure.
+                # Somebody else worked them off, or is to do it again: that is no failure.
                 _LOG.info("block_thrown_away reason=%s", error)
                 abort(txn, _LOG, LEAVE_WAIT_S)
             except REDONE as error:

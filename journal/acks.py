@@ -29,6 +29,17 @@ class SubscriptionKind(StrEnum):
     """Each partition to one consumer, in order; to the next one when that is gone."""
 
 
+class SubscribeEffect(StrEnum):
+    """What a SUBSCRIBE record does."""
+
+    JOINS = "joins"
+    """The subscription is made if there is none, and partitions join it."""
+    REPLACES = "replaces"
+    """What became of the messages of its partitions is forgotten: they begin at new offsets."""
+    ENDS = "ends"
+    """The subscription is forgotten."""
+
+
 @value(frozen=True, slots=True)
 class Acks:
     """Messages of one partition."""
@@ -48,13 +59,18 @@ def joined(acks: Iterable[Acks]) -> tuple[Acks, ...]:
 
 @value(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """A subscription that begins, or partitions that join one (SUBSCRIBE)."""
+    """A subscription that begins, partitions that join or begin anew, or its end (SUBSCRIBE).
+
+    All but JOINS ends an era of the subscription: what was given out before can't be acknowledged
+    behind it. Nothing is pending in it then.
+    """
 
     type: ClassVar[RecordType] = RecordType.SUBSCRIBE
     group: str
     kind: SubscriptionKind
     starts: tuple[tuple[PartitionId, int], ...]
-    """(partition, offset): nothing that ends below it is given out."""
+    """(partition, offset): nothing that ends below it is given out. Empty with ENDS."""
+    effect: SubscribeEffect = SubscribeEffect.JOINS
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -93,3 +109,5 @@ class SnapshotSubscription(NamedTuple):
     deleted: tuple[Span, ...]
     pending: tuple[tuple[int, Span], ...]
     """(BEGIN of the transaction that acknowledges them, messages)."""
+    era: int = 0
+    """The subscription's era: see `Snapshot.last_era`."""

@@ -302,6 +302,16 @@ class AckConflictError(TransactionError):
     txn_requires_abort = True
 
 
+class SubscriptionResetError(AckConflictError):
+    """An operator has reset or deleted the subscription since these messages were given out.
+
+    Nothing was acknowledged. Abort the transaction, if there is one. The next poll goes on with
+    what is given out now; `logtx subscription show` tells where the subscription stands.
+    """
+
+    code = 39
+
+
 class UnknownOutcomeError(TransactionError):
     """The commit was sent, but its decision could not be learnt in the time allowed.
 

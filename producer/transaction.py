@@ -121,6 +121,7 @@ class Transaction(ABC):
         *,
         delay: float = 0.0,
         on_reply: Callable[[LogtxError | None], None] | None = None,
+        era: int = 0,
     ) -> None:
         """Makes acknowledgements part of the transaction: they count if and when it commits.
 
@@ -133,10 +134,12 @@ class Transaction(ABC):
             delay: how long nobody gets them if the transaction aborts, in seconds.
             on_reply: called on the producer's own thread, when the request is answered: with None,
                 or with why it is refused. None of the messages is pending then. It must not wait.
+            era: the era of the subscription in which they were given out.
 
         Raises:
             AckConflictError, UnknownSubscriptionError, TransactionStateError, …: as `produce`. A
                 conflict is raised by the commit at the latest.
+            SubscriptionResetError: the same; an operator has reset or deleted the subscription.
         """
 
     @abstractmethod

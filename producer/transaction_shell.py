@@ -192,10 +192,11 @@ class TransactionShell(EarlyWriter, Transaction):
         *,
         delay: float = 0.0,
         on_reply: Callable[[LogtxError | None], None] | None = None,
+        era: int = 0,
     ) -> None:
         self._check()
         delay_ms = round(delay * 1000)
-        request = partial(self._request_acks, group, tuple(acks), delay_ms, on_reply)
+        request = partial(self._request_acks, group, tuple(acks), delay_ms, era, on_reply)
         with self._lock:
             self._check_locked()
             self._book.requests += 1
@@ -683,11 +684,13 @@ class TransactionShell(EarlyWriter, Transaction):
         group: str,
         acks: Sequence[Acks],
         delay_ms: int,
+        era: int,
         on_reply: Callable[[LogtxError | None], None] | None,
     ) -> None:
         assert self._txid is not None
         replied = partial(self._on_acks, on_reply)
-        self._engine.session.add_acks(self._txid, group, acks, replied, delay_ms=delay_ms)
+        session = self._engine.session
+        session.add_acks(self._txid, group, acks, replied, delay_ms=delay_ms, era=era)
 
     def _on_acks(
         self, on_reply: Callable[[LogtxError | None], None] | None, reply: Done | LogtxError

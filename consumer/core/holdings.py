@@ -33,6 +33,8 @@ class Given:
     delivery_count: int
     record: Record | None = None
     """The message itself, as the application has it."""
+    era: int = 0
+    """The era of the subscription in which it was given out."""
 
     @property
     def acks(self) -> Acks:
@@ -59,6 +61,10 @@ class Holdings:
         self._given: dict[RecordKey, Given] = {}
         self._ids: dict[str, set[str]] = {}
         """Topic → the ids of the topics of this name of which messages were given out."""
+        self.era = 0
+        """The era in which all that is held was given out."""
+        self._dropped: set[RecordKey] = set()
+        """What the application had when eras ended."""
 
     def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
@@ -86,7 +92,7 @@ class Holdings:
         lease = self._lease
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
-        given = Given(lease.partition, span, lease.delivery_count, record)
+        given = Given(lease.partition, span, lease.delivery_count, record, self.era)
         self._given[key], self._at = given, message.behind
         self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
         return given
@@ -116,12 +122,13 @@ class Holdings:
 
     def is_another(self, key: RecordKey, record: Record) -> bool:
         """Returns whether the message that has this name is another one than the application's: the
-        topic was created anew, and that may be a message of the former one (trap 111).
+        topic was created anew, and that may be a message of the former one (trap 111); or it was
+        given out again in another era, and that may be its work of before (trap 146).
 
-        While nothing is created anew, a copy of a message is as good.
+        While nothing of this happens, a copy of a message is as good.
         """
         given = self._given.get(key)
-        is_ambiguous = len(self._ids.get(key[0], ())) > 1
+        is_ambiguous = len(self._ids.get(key[0], ())) > 1 or key in self._dropped
         return given is not None and is_ambiguous and given.record is not record
 
     def look(self, key: RecordKey) -> Given | None:
@@ -159,6 +166,20 @@ class Holdings:
         found = [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         self._unread.clear()
         return ([] if rest is None else [rest]) + found
+
+    def begin_anew(self, era: int) -> None:
+        """Holds nothing more: what was given out before another era is nobody's. Nothing is left of
+        the lease that is read."""
+        self._dropped |= self._given.keys()
+        self._given.clear()
+        self._unread.clear()
+        if self._lease is not None:
+            self._at = self._lease.span.hi
+        self.era = era
+
+    def was_dropped(self, key: RecordKey) -> bool:
+        """Returns whether the application had a message when an era ended."""
+        return key in self._dropped
 
     # ---- another owner, or another stream -------------------------------------------------------
 

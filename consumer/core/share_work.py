@@ -20,6 +20,10 @@ to the answer (trap 114): what transactions are asked to acknowledge by this cor
 this core until it is sent, and by `AttachedClient` from then on. What a transaction is refused is
 released: nobody else could have it, up to the end of its time.
 
+All that is said names the era of the subscription in which the messages were given out. When the
+consumer is told of another one, it holds nothing of before any more. What was said before goes out
+as it was said, and is refused: so the application learns that it did not count.
+
 Pure.
 """
 
@@ -51,6 +55,8 @@ class How(NamedTuple):
     delay_ms: int = 0
     unseen: bool = False
     """Of a release: whether no application got the messages."""
+    era: int = 0
+    """In which they were given out."""
 
 
 @dataclass(slots=True)
@@ -89,19 +95,43 @@ class ShareWork:
         """Whether the lease that is read is not this consumer's any more."""
         self._gone: set[tuple[str, str]] = set()
         """(name, id) of topics that are no more."""
+        self.era: int | None = None
+        """The era of the subscription that was told last; None: the consumer was not attached yet,
+        or the subscription is to be made anew."""
 
     # ---- what the coordinator says --------------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
         """Returns all that it works on, and what it said of that and is to be named by it."""
-        unsent = [acks for said in self._outgoing.values() for acks in said.acks]
+        own = [said for how, said in self._outgoing.items() if how.era == self.holdings.era]
+        unsent = [acks for said in own for acks in said.acks]
         letters = [letter.given.acks for letter in self._letters]
         asked = [acks for _, some in self._asked.values() for acks in some]
         return joined([*self.holdings.held(), *unsent, *letters, *asked])
 
-    def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
-        """Takes what it still has, after it attached."""
+    def attached(self, leases: Iterable[Lease], now_s: float = 0.0, era: int = 0) -> bool:
+        """Takes what it still has, after it attached.
+
+        Returns:
+            Whether the era is another one than before: then it holds nothing more.
+        """
+        is_another, self.era = self.era not in (None, era), era
+        if era != self.holdings.era:
+            self._begin_anew(era)
         self._has_lost = not self.holdings.attached(leases, now_s) or self._has_lost
+        return is_another
+
+    def forget_era(self) -> None:
+        """Begins again as a consumer that was never attached: the subscription was deleted."""
+        self._begin_anew(self.holdings.era)
+        self.era = None
+
+    def _begin_anew(self, era: int) -> None:
+        self.holdings.begin_anew(era)
+        self._letters.clear()
+        self._asked.clear()
+        self._returned = []
+        self._has_lost = True
 
     def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
@@ -267,22 +297,25 @@ class ShareWork:
         found = self.holdings.take_some(self.holdings.up_to(key))
         self._say_of(How(AcknowledgeType.ACCEPT), found)
 
-    def accepted_elsewhere(self, keys: Iterable[RecordKey]) -> None:
+    def accepted_elsewhere(self, given: Mapping[RecordKey, Given]) -> None:
         """Holds messages no more: a transaction took their acknowledgements. What it refuses is
         held as before, so this is called behind it."""
-        self.holdings.take_some(keys)
+        # One that was given out again meanwhile, in another era, is not what the transaction took.
+        self.holdings.take_some([k for k, each in given.items() if self.holdings.look(k) is each])
 
-    def ask(self, acks: Sequence[Acks], now_s: float, until_s: float) -> int:
+    def ask(self, acks: Sequence[Acks], now_s: float, until_s: float, era: int = 0) -> int:
         """Notes that a transaction is asked to acknowledge messages. `answered` takes its answer.
 
         Args:
             acks: the messages.
             now_s: the time.
             until_s: when the leases of these messages are over, whatever becomes of them.
+            era: in which they were given out. If that has ended, they are this consumer's no more.
         """
         self._asked = {n: each for n, each in self._asked.items() if each[0] > now_s}
         self._asks += 1
-        self._asked[self._asks] = until_s, acks
+        if era == self.holdings.era:
+            self._asked[self._asks] = until_s, acks
         return self._asks
 
     def answered(self, number: int, *, is_refused: bool) -> None:
@@ -295,7 +328,8 @@ class ShareWork:
     def not_written(self, letter: Letter, delay_ms: int) -> None:
         """Releases a message whose letter could not be written. If the letter's transaction had
         acknowledged it, this changes nothing."""
-        self._say(How(AcknowledgeType.RELEASE, delay_ms), [letter.given.acks])
+        if letter.given.era == self.holdings.era:
+            self._say(How(AcknowledgeType.RELEASE, delay_ms), [letter.given.acks])
 
     def release_all(self, delay_ms: int) -> None:
         """Releases all that was given out and not said of."""
@@ -308,11 +342,12 @@ class ShareWork:
         self.put_back()
 
     def _say_of(self, how: How, given: Mapping[RecordKey, Given]) -> None:
-        self._say(how, by_partition(given.values()))
-        self._outgoing[how].keys += given
+        self._say(how, by_partition(given.values())).keys += given
 
-    def _say(self, how: How, acks: Iterable[Acks]) -> None:
-        self._outgoing.setdefault(how, Said()).acks += acks
+    def _say(self, how: How, acks: Iterable[Acks]) -> Said:
+        said = self._outgoing.setdefault(how._replace(era=self.holdings.era), Said())
+        said.acks += acks
+        return said
 
 
 def _topic(lease: Lease) -> tuple[str, str]:

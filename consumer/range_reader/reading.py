@@ -31,7 +31,6 @@ from ...journal.errors import (
     BrokerError,
     ConsumerError,
     MalformedHeaderError,
-    NotSupportedError,
 )
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.position import Passed, Position
@@ -49,7 +48,7 @@ from ..sidecar_read import SidecarReader, delivered
 from ..spill.store import RocksSpillStore
 from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
-from .errors import DataLossError, SwitchedError
+from .errors import DataLossError, SwitchedError, UnreadSidecarError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
@@ -222,7 +221,7 @@ class RangeReader:
             MalformedHeaderError: a record's TxId or TxCtl header does not decode.
             SwitchedError: the topic was switched when the range was planned.
             NotAuthorizedError: a sidecar may not be read.
-            NotSupportedError: a transaction has its records in a sidecar, and `reads_sidecars` is
+            UnreadSidecarError: a transaction has its records in a sidecar, and `reads_sidecars` is
                 false.
             BrokerError: no progress in `STALL_S`.
         """
@@ -275,10 +274,12 @@ class RangeReader:
     def _stream(self, buffer: PartitionBuffer, wanted: StreamRequest) -> bool:
         """Reads a slice of what a pointer names. Returns whether anything came of it."""
         if not self._config.reads_sidecars:
-            raise NotSupportedError(
+            raise UnreadSidecarError(
                 f"a transaction in {self._part.topic}[{self._part.partition}] has its records in a"
                 f" sidecar, which {self._config.reader} can't read yet: read the topic with"
-                " logtx.Consumer"
+                " logtx.Consumer",
+                txid=wanted.txid,
+                pointer_offset=wanted.pointer_offset,
             )
         try:
             is_busy = self._sidecar_reader.step([buffer], _POLL_S)

@@ -20,6 +20,7 @@ from ...journal.errors import (
     UnknownSubscriptionError,
 )
 from ...journal.modes import Mode, Phase, binding_of
+from ...journal.places import PartitionId
 from ...journal.state import State
 from ...journal.txid import TxId
 from ...journal.value import value
@@ -54,6 +55,8 @@ from ..protocol.queues import (
     AcknowledgeType,
     AckResult,
     AckResults,
+    DeleteSubscription,
+    ResetSubscription,
     SubscriptionInfo,
 )
 from .queries import CoordinatorQueries
@@ -241,36 +244,90 @@ class AdminQueries(CoordinatorQueries):
             if more:
                 after = page.subscriptions[-1].group
 
-    def subscription(self, name: str) -> tuple[str, SubscriptionInfo]:
+    def subscription(self, name: str, *, available_max: int = 0) -> tuple[str, SubscriptionInfo]:
         """Returns the transaction group of a subscription, and what is known of it.
+
+        Args:
+            name: the subscription.
+            available_max: most spans that may be given out to be told of each partition.
 
         Raises:
             UnknownSubscriptionError: there is no such subscription.
             NotSupportedError: a coordinator of an older build answers: upgrade it.
         """
         bound = self._owner_of(name)
-        command = DescribeSubscriptions(groups=(name,))
+        command = DescribeSubscriptions(groups=(name,), available_max=available_max)
         page = self._ask(bound, command, SubscriptionsPage)
         return bound, page.subscriptions[0]
 
-    def skip(self, name: str, acks: Iterable[Acks]) -> tuple[AckResult, ...]:
+    def skip(
+        self, bound: str, info: SubscriptionInfo, acks: Iterable[Acks]
+    ) -> tuple[AckResult, ...]:
         """Deletes messages of a subscription, as if a consumer had rejected them.
 
         What a transaction has pending stays as it is, and the result says so.
+
+        Args:
+            bound: the transaction group of the subscription.
+            info: the subscription, as `subscription` has told it.
+            acks: the messages.
 
         Returns:
             The result of each span, in order.
 
         Raises:
             UnknownSubscriptionError: there is no such subscription, or no such partition of it.
+            SubscriptionResetError: it was reset or deleted since it was told.
             AckOutOfRangeError: a partition does not have these messages.
             NotSupportedError: a coordinator of an older build answers: upgrade it.
         """
-        bound = self._owner_of(name)
         command = Acknowledge(
-            group=name, consumer=OPERATOR, type=AcknowledgeType.REJECT, acks=tuple(acks)
+            group=info.group,
+            consumer=OPERATOR,
+            type=AcknowledgeType.REJECT,
+            acks=tuple(acks),
+            era=info.era,
         )
         return self._ask(bound, command, AckResults).results
+
+    def reset_subscription(
+        self, bound: str, info: SubscriptionInfo, starts: Mapping[PartitionId, int]
+    ) -> None:
+        """Lets partitions of a subscription begin anew at offsets, whatever was acknowledged.
+
+        Repeating it succeeds as long as nothing was acknowledged since.
+
+        Args:
+            bound: the transaction group of the subscription.
+            info: the subscription, as `subscription` has told it.
+            starts: partition → offset. Others stay as they are.
+
+        Raises:
+            NotAllowedError: a consumer is attached, or a transaction acknowledges messages.
+            SubscriptionResetError: it was reset or deleted since it was told.
+            UnknownSubscriptionError: there is no such subscription, or no such partition of it.
+            UnknownTopicError: a topic is no more.
+            CoordinatorBusyError: a partition does not have such an offset yet, as far as is known.
+            NotSupportedError: a coordinator of an older build is there: upgrade it.
+        """
+        command = ResetSubscription(group=info.group, era=info.era, starts=dict(starts))
+        self._ask(bound, command, Done)
+
+    def delete_subscription(self, bound: str, info: SubscriptionInfo) -> None:
+        """Forgets a subscription. Its name stays bound to its transaction group.
+
+        Repeating it succeeds as long as nobody has made it anew.
+
+        Args:
+            bound: the transaction group of the subscription.
+            info: the subscription, as `subscription` has told it.
+
+        Raises:
+            NotAllowedError: a consumer is attached, or a transaction acknowledges messages.
+            SubscriptionResetError: it was reset or made anew since it was told.
+            NotSupportedError: a coordinator of an older build is there: upgrade it.
+        """
+        self._ask(bound, DeleteSubscription(group=info.group, era=info.era), Done)
 
     def _owner_of(self, subscription: str) -> str:
         """Returns the transaction group that a subscription belongs to."""

@@ -11,7 +11,10 @@ It is still leased to it, and others would be given it before the acknowledgemen
 
 A consumer may be refused: its topic does not exist, or a coordinator of an older build is there. It
 is told so, each time that it asks for messages, and the client attaches again. What refuses it may
-pass, and what it acknowledged is not lost by it.
+pass, and what it acknowledged is not lost by it: unless the subscription was deleted.
+
+When an operator has reset the subscription meanwhile, nothing that was given out before is the
+consumer's, and what it said of that is refused when it is repeated. It is not named either.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from ...journal.errors import (
     NotAttachedError,
     NotCoordinatorError,
     SessionClosedError,
+    SubscriptionResetError,
 )
 from ...journal.logs.interface import Log
 from ..protocol import coordinator_pb2 as pb
@@ -76,7 +80,7 @@ class AttachedClient:
         *,
         timeout_s: float,
         attach: Callable[[], Attach],
-        on_attached: Callable[[tuple[Lease, ...]], None],
+        on_attached: Callable[[Attached], None],
         on_leases: Callable[[tuple[Lease, ...]], None],
     ) -> None:
         """Does nothing before `start`.
@@ -86,8 +90,8 @@ class AttachedClient:
             transaction_group: the one that the subscription is bound to.
             timeout_s: bound of finding the journal, in seconds.
             attach: returns how the consumer attaches now, with what it holds now.
-            on_attached: called on the client's own thread, with what the consumer still has,
-                whenever it attached.
+            on_attached: called on the client's own thread whenever the consumer attached, with
+                what it still has.
             on_leases: called there with each lease, before its request's future is done: from then
                 on `attach` must name it.
 
@@ -172,8 +176,13 @@ class AttachedClient:
 
     def _refused(self, error: LogtxError) -> None:
         with self._lock:
-            # What was acknowledged is repeated when it is attached.
-            asking = [i for i, (c, _) in self._requests.items() if not isinstance(c, Acknowledge)]
+            # What was acknowledged is repeated when it is attached, if there is anything then.
+            is_final = isinstance(error, SubscriptionResetError)
+            asking = [
+                i
+                for i, (c, _) in self._requests.items()
+                if is_final or not isinstance(c, Acknowledge)
+            ]
             futures = [self._requests.pop(i)[1] for i in asking]
         for future in futures:
             future.set_result(error)
@@ -204,7 +213,7 @@ class AttachedClient:
             self._finder.lost(found, hint, served=served)
 
     def _attached(self, found: Found[Connection[_Item], Attached]) -> None:
-        self._on_attached(found.connected.leases)
+        self._on_attached(found.connected)
         with self._lock:
             # It has just attached. An earlier Attach would let go of what it got since. A later one
             # may name other topics (trap 142).
@@ -235,7 +244,7 @@ class AttachedClient:
         if isinstance(reply, Leases):
             self._on_leases(reply.leases)
         elif isinstance(reply, Attached):
-            self._on_attached(reply.leases)
+            self._on_attached(reply)
         future.set_result(reply)
 
     def _repeat(self, request_id: int) -> None:
@@ -271,7 +280,7 @@ class AttachedClient:
     def _with_unanswered(self, command: Attach) -> Attach:
         with self._lock:
             said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
-        unanswered = (acks for each in said for acks in each.acks)
+        unanswered = (acks for each in said if each.era == command.era for acks in each.acks)
         return replace(command, held=joined([*command.held, *unanswered]))
 
     def _encode(self, item: _Item) -> pb.Request:

@@ -253,13 +253,19 @@ class CoordinatorClient:
         on_reply: OnReply,
         *,
         delay_ms: int = 0,
+        era: int = 0,
     ) -> None:
         """Makes acknowledgements of a subscription part of the transaction; replies `Done`.
 
-        If it aborts, nobody gets the messages for `delay_ms`.
+        If it aborts, nobody gets the messages for `delay_ms`. They were given out in `era`.
         """
         command = AddAcks(
-            session=self.session, txid=txid, group=group, acks=tuple(acks), delay_ms=delay_ms
+            session=self.session,
+            txid=txid,
+            group=group,
+            acks=tuple(acks),
+            delay_ms=delay_ms,
+            era=era,
         )
         self._submit(command, on_reply)
 

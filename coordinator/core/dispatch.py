@@ -190,6 +190,10 @@ class Dispatch:
         told = self._topic_ids.get(partition.topic, partition.topic_id)
         return told != partition.topic_id
 
+    def is_opening(self, now: Instant) -> bool:
+        """Returns whether consumers of a former owner may still say what they hold."""
+        return now.monotonic_ms < self._opens_ms
+
     def attach(self, command: Attach, now: Instant) -> tuple[Lease, ...]:
         """Lets a consumer join, or again. Returns leases of what it holds.
 
@@ -285,7 +289,7 @@ class Dispatch:
         """Leases the next span to a consumer that is attached; None if there is nothing for it."""
         subscription = self._subscriptions.get(command.group)
         queue = self._queues.get(command.group)
-        if subscription is None or queue is None or now.monotonic_ms < self._opens_ms:
+        if subscription is None or queue is None or self.is_opening(now):
             return None
         self._begin_pauses(now)
         consumer = queue.consumers[command.consumer]
@@ -583,6 +587,21 @@ class Dispatch:
             results.append(bool(own))
         return results
 
+    def begin_anew(self, group: str, partitions: Iterable[PartitionId]) -> None:
+        """Forgets leases, counts and delays of partitions whose messages are others from now on."""
+        queue = self._queues.get(group)
+        for partition in partitions:
+            here = None if queue is None else queue.partitions.pop(partition, None)
+            for number in [] if here is None else [n for _, n in here.leased.rows()]:
+                self._leases.pop(number, None)
+
+    def end(self, group: str) -> None:
+        """Forgets all of a subscription that is no more."""
+        queue = self._queues.get(group)
+        if queue is not None:
+            self.begin_anew(group, list(queue.partitions))
+            del self._queues[group]
+
     def _own(self, group: str, consumer: int, partition: PartitionId, span: Span) -> list[Span]:
         here = self._queues[group].partitions.get(partition)
         if here is None:
@@ -696,6 +715,18 @@ class Dispatch:
         if here is None:
             return Figures(0, ORIGIN)
         return Figures(sum(span.offset_count for span, _ in here.leased.rows()), here.next)
+
+    def available(
+        self, group: str, partition: PartitionId, known: SubscribedPartition, bound: MessageId
+    ) -> Iterator[Span]:
+        """Yields the spans of a partition before a bound that may be given out, in order.
+
+        What a delay holds back is not among them, though it may have ended a moment ago.
+        """
+        queue = self._queues.get(group)
+        here = None if queue is None else queue.partitions.get(partition)
+        if known.start < bound:
+            yield from _available(known, here or _Partition(), Span(known.start, bound))
 
     def consumers(self, group: str) -> tuple[AttachedConsumer, ...]:
         """Returns the consumers of a subscription, in the order in which they attached."""

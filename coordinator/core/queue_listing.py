@@ -8,6 +8,7 @@ the brokers for the end adds the rest: see `SubscribedPartitionInfo.depth`.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from ...journal.places import PartitionId
@@ -21,6 +22,9 @@ from .subscriptions import SubscribedPartition
 _WEIGHT_MAX: Final = 5_000
 """Entries of one page, counted as subscriptions plus their partitions and consumers. More make
 larger messages and hold the event loop longer. A page has one subscription at least."""
+AVAILABLE_MAX: Final = 1_000
+"""Most available spans that are told of a partition. More let an operator look further ahead in a
+queue that is worked off out of order, and make larger messages."""
 
 
 def list_subscriptions(
@@ -46,13 +50,23 @@ def list_subscriptions(
             continue
         if weight >= _WEIGHT_MAX:
             return commands.SubscriptionsPage(tuple(found), more=True)
-        found.append(subscription_info(queues, group, journal))
+        most = min(command.available_max, AVAILABLE_MAX)
+        found.append(subscription_info(queues, group, journal, available_max=most))
         weight += 1 + len(found[-1].partitions) + len(found[-1].consumers)
+        weight += sum(len(part.available) for part in found[-1].partitions)
     return commands.SubscriptionsPage(tuple(found))
 
 
-def subscription_info(queues: Queues, group: str, journal: tuple[int, int]) -> SubscriptionInfo:
+def subscription_info(
+    queues: Queues, group: str, journal: tuple[int, int], *, available_max: int = 0
+) -> SubscriptionInfo:
     """Returns what is known of one subscription.
+
+    Args:
+        queues: the subscriptions of a journal partition, and their consumers.
+        group: its name.
+        journal: number and incarnation of the journal partition.
+        available_max: most available spans to tell of each partition.
 
     Raises:
         UnknownSubscriptionError: there is none of this name here.
@@ -64,11 +78,12 @@ def subscription_info(queues: Queues, group: str, journal: tuple[int, int]) -> S
         kind=subscription.kind,
         consumers=queues.dispatch.consumers(group),
         partitions=tuple(
-            _partition(queues, group, partition, known, journal)
+            _partition(queues, group, partition, known, journal, available_max)
             for partition, known in sorted(subscription.partitions.items())
         ),
         redelivered=redelivered,
         rejected=rejected,
+        era=subscription.era,
     )
 
 
@@ -78,6 +93,7 @@ def _partition(
     partition: PartitionId,
     known: SubscribedPartition,
     journal: tuple[int, int],
+    available_max: int,
 ) -> SubscribedPartitionInfo:
     figures = queues.dispatch.figures(group, partition)
     reached = max(known.end, figures.next)
@@ -92,4 +108,7 @@ def _partition(
         leased=figures.leased,
         txids=tuple(TxId(*journal, begin) for begin in sorted({begin for _, begin in pending})),
         former=queues.dispatch.is_former(partition),
+        available=tuple(
+            islice(queues.dispatch.available(group, partition, known, reached), available_max)
+        ),
     )

@@ -19,12 +19,14 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from ...journal.acks import Ack, Acks, AddAcks, Subscribe
+from ...journal.acks import Ack, Acks, AddAcks, Subscribe, SubscribeEffect
 from ...journal.errors import (
     AckOutOfRangeError,
     CoordinatorBusyError,
     GroupBoundError,
+    SubscriptionResetError,
     UnknownTopicError,
     UnsupportedTopicError,
 )
@@ -71,6 +73,8 @@ class Queues:
                 subscription knows. One that was deleted keeps nobody from the other topics.
             UnsupportedTopicError: a topic to subscribe to is a sidecar.
             UnknownSubscriptionError: of the group, or of a partition.
+            SubscriptionResetError: messages were given out before the subscription was reset or
+                deleted; or it was deleted since the consumer was attached.
             NotAttachedError: the consumer is not attached.
             AckOutOfRangeError: a partition does not have these messages.
         """
@@ -86,6 +90,13 @@ class Queues:
         self, command: commands.Attach, ref: Ref, now: Instant, topics: Topics
     ) -> Decision:
         subscription = self.subscriptions.get(command.group)
+        if subscription is None and command.era is not None:
+            # It would begin at the first messages: where it is to begin, the consumer said when it
+            # attached first, and that is long ago.
+            raise SubscriptionResetError(
+                f"subscription {command.group!r} was deleted: the next poll makes it anew"
+            )
+        era = self.subscriptions.last_era if subscription is None else subscription.era
         known = {} if subscription is None else subscription.partitions
         named: list[PartitionId] = []
         topic_ids: dict[str, str | None] = {}
@@ -118,11 +129,13 @@ class Queues:
             starts=tuple(new),
         )
         self.dispatch.topics_told(topic_ids)
+        if (command.era or 0) != era:
+            command = replace(command, held=())  # What was given out before is nobody's.
         leases = self.dispatch.attach(command, now)
         makes_one = bool(new) or subscription is None
         return Decision(
             records=(record,) if makes_one else (),
-            replies=((ref, commands.Attached(leases)),),
+            replies=((ref, commands.Attached(leases, era)),),
             fresh=not makes_one,
         )
 
@@ -139,20 +152,10 @@ class Queues:
     def _handle_acknowledge(
         self, command: commands.Acknowledge, ref: Ref, now: Instant
     ) -> Decision:
-        group, consumer = command.group, command.consumer
-        self.subscriptions.require(group)
+        group = command.group
         if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
-            self.dispatch.require(group, consumer)
-            own: list[bool] = []
-            for each in command.acks:
-                if command.type is AcknowledgeType.RENEW:
-                    own += self.dispatch.renew(group, consumer, each, now)
-                else:
-                    own += self.dispatch.release(
-                        group, consumer, each, now, delay_ms=command.delay_ms, unseen=command.unseen
-                    )
-            results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
-            return Decision(replies=((ref, commands.AckResults(results)),))
+            return self._handle_own(command, ref, now)
+        self.subscriptions.require_era(group, command.era)
         self._check_range(group, command.acks, by_operator=command.consumer == OPERATOR)
         deleted, results = self.subscriptions.effective(group, command.acks)
         rejected = command.type is AcknowledgeType.REJECT
@@ -163,6 +166,24 @@ class Queues:
             fresh=not deleted,
         )
 
+    def _handle_own(self, command: commands.Acknowledge, ref: Ref, now: Instant) -> Decision:
+        """Decides what a consumer says of its own leases."""
+        group, consumer = command.group, command.consumer
+        subscription = self.subscriptions.require(group)
+        self.dispatch.require(group, consumer)
+        own: list[bool] = []
+        for each in command.acks:
+            if command.era != subscription.era:
+                own += [False] * len(each.spans)  # They ended when the subscription was reset.
+            elif command.type is AcknowledgeType.RENEW:
+                own += self.dispatch.renew(group, consumer, each, now)
+            else:
+                own += self.dispatch.release(
+                    group, consumer, each, now, delay_ms=command.delay_ms, unseen=command.unseen
+                )
+        results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
+        return Decision(replies=((ref, commands.AckResults(results)),))
+
     def add_acks(
         self, transaction: TransactionMetadata, command: commands.AddAcks, ref: Ref
     ) -> Decision:
@@ -170,10 +191,10 @@ class Queues:
 
         Raises:
             AckConflictError: a message is deleted, or pending in another transaction.
-            UnknownSubscriptionError, AckOutOfRangeError: as in `handle`.
+            UnknownSubscriptionError, SubscriptionResetError, AckOutOfRangeError: as in `handle`.
         """
         begin, group = transaction.begin, command.group
-        self.subscriptions.require(group)
+        self.subscriptions.require_era(group, command.era)
         self._check_range(group, command.acks)
         added = self.subscriptions.check(begin, group, command.acks)
         for each in command.acks:
@@ -208,7 +229,7 @@ class Queues:
         """Refuses to take a subscription for a consumer group.
 
         Who asks whether a group has offsets, because its binding could end, learns by this error
-        that it may not: acknowledgements are kept here for ever.
+        that it may not: acknowledgements are kept here.
 
         Raises:
             GroupBoundError: it is one.
@@ -221,11 +242,15 @@ class Queues:
 
     # ---- what the journal says ------------------------------------------------------------------
 
-    def replay(self, record: Subscribe | AddAcks | Ack) -> None:
-        """Applies a record."""
+    def replay(self, offset: int, record: Subscribe | AddAcks | Ack) -> None:
+        """Applies a record, which stands at this offset."""
         match record:
             case Subscribe():
-                self.subscriptions.replay_subscribe(record)
+                self.subscriptions.replay_subscribe(offset, record)
+                if record.effect is SubscribeEffect.REPLACES:
+                    self.dispatch.begin_anew(record.group, (p for p, _ in record.starts))
+                elif record.effect is SubscribeEffect.ENDS:
+                    self.dispatch.end(record.group)
                 self.dispatch.stir()
             case AddAcks():
                 self.subscriptions.replay_add_acks(record)
@@ -258,8 +283,8 @@ class Queues:
         match reply:
             case commands.Leases(leases) if leases:
                 return commands.Leases(self.dispatch.told(leases))
-            case commands.Attached(leases) if leases:
-                return commands.Attached(self.dispatch.told(leases))
+            case commands.Attached(leases, era) if leases:
+                return commands.Attached(self.dispatch.told(leases), era)
         return reply
 
     def untold(self, reply: commands.Reply) -> None:

@@ -83,6 +83,7 @@ from .data_partitions import (
     writes_of,
 )
 from .decision import Decision, Instant, Ref
+from .eras import end_era
 from .producers import check_room, check_timeout
 from .queue_listing import list_subscriptions
 from .shard_state import ShardState, marked_by
@@ -178,6 +179,9 @@ class Shard(ShardState):
                     return self.queues.handle(command, ref, now, topics)
                 case commands.Acquire() | commands.Acknowledge():
                     return self.queues.handle(command, ref, now, topics)
+                case commands.ResetSubscription() | commands.DeleteSubscription():
+                    journal = self.partition, self.incarnation
+                    return end_era(self.queues, command, ref, now, journal)
                 case commands.DescribeSubscriptions():
                     journal = self.partition, self.incarnation
                     listed = list_subscriptions(self.queues, command, journal)

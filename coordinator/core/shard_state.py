@@ -216,7 +216,7 @@ class ShardState:
             case Adoption():
                 self._replay_adoption(offset, record)
             case Ack() | AddAcks() | Subscribe():
-                self.queues.replay(record)
+                self.queues.replay(offset, record)
             case Snapshot():
                 self.fences.replay(record)
                 if record.last:

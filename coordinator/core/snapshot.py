@@ -148,6 +148,7 @@ class SnapshotTaker:
         self._owner = shard.owner
         self._past_epochs = tuple(shard.past_epochs)
         self._hour, self._floor = shard.ages.hour, shard.producers.floor
+        self._last_era = shard.queues.subscriptions.last_era
         self._fence = NO_FENCE if shard.fences.waiting is None else shard.fences.waiting.offset
         self._index = 0
         with collector_paused():
@@ -198,6 +199,7 @@ class SnapshotTaker:
             sidecar_since=tuple(since),
             subscriptions=tuple(subscriptions),
             pointers=tuple(chain.from_iterable(staircases)),
+            last_era=self._last_era,
         )
         self._index += 1
         return chunk
@@ -582,6 +584,7 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     for chunk in chunks:
         shard.ages.hour, shard.producers.floor = chunk.hour, chunk.generation_floor
         shard.ages.groups.update(chunk.group_uses)
+        shard.queues.subscriptions.last_era = chunk.last_era
     shard.bindings.update(chain.from_iterable(c.bindings for c in chunks))
     for claim in chain.from_iterable(c.claims for c in chunks):
         shard.claims.restore(claim)

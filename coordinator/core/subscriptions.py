@@ -27,6 +27,19 @@ transaction alone: a plain ack leaves it out, and a release does not know it.
 Why nothing stays pending without a transaction: ADD_ACKS is decided while its transaction is open,
 and what ends a transaction ends all that is pending under its BEGIN.
 
+An operator may reset a subscription, or delete it: DELETED messages are AVAILABLE again, or the
+other way round. Each such record ends an *era*. The next one is named by the offset of that record,
+also if the subscription is made anew much later; eras of one name never have one number, for
+journal offsets are used once. All of the above holds within an era:
+
+- Whoever acknowledges names the era in which the messages were given out (`require_era`). So an
+  acknowledgement that was lost, and is repeated behind the reset, deletes nothing of what begins
+  anew. That nobody is attached at a reset is not enough for this: consumers come back.
+- An era ends only while nothing is pending. Else a commit would consume messages that are given out
+  again, or an abort would free them a second time.
+- Who resets names the era that he wants to end. So a reset that is repeated, as its answer was
+  lost, does not take back what was acknowledged since.
+
 Source: PIP-31, "Acknowledgements in Transactions" and "New Acknowledgement State".
 """
 
@@ -36,8 +49,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from ...journal.acks import Ack, Acks, AddAcks, SnapshotSubscription, Subscribe, SubscriptionKind
-from ...journal.errors import AckConflictError, UnknownSubscriptionError
+from ...journal.acks import (
+    Ack,
+    Acks,
+    AddAcks,
+    SnapshotSubscription,
+    Subscribe,
+    SubscribeEffect,
+    SubscriptionKind,
+)
+from ...journal.errors import (
+    AckConflictError,
+    SubscriptionResetError,
+    UnknownSubscriptionError,
+)
 from ...journal.places import PartitionId
 from ...journal.spans import ORIGIN, MessageId, Span, SpanMap
 from ..protocol.queues import AckResult
@@ -72,11 +97,14 @@ class SubscribedPartition:
 
     __slots__ = ("deleted", "pending")
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        """Begins with nothing acknowledged at or behind an offset."""
         self.deleted: SpanMap[bool] = SpanMap()
         """What is consumed or rejected, and what lies below the subscription's start."""
         self.pending: SpanMap[int] = SpanMap()
         """What transactions acknowledge, by their BEGINs."""
+        if start > 0:
+            self.deleted.put(Span(ORIGIN, MessageId(start)), True)
 
     @property
     def start(self) -> MessageId:
@@ -88,14 +116,22 @@ class SubscribedPartition:
         """The bound behind everything that was ever acknowledged, as far as is known."""
         return max(self.deleted.end, self.pending.end)
 
+    def begins_at(self, offset: int) -> bool:
+        """Returns whether all before an offset is deleted, and nothing else acknowledged."""
+        begun = SubscribedPartition(offset)
+        return not self.pending and list(self.deleted.rows()) == list(begun.deleted.rows())
+
 
 class Subscription:
     """A queue's name, and what became of its messages."""
 
-    __slots__ = ("kind", "partitions")
+    __slots__ = ("era", "kind", "partitions")
 
-    def __init__(self, kind: SubscriptionKind) -> None:
+    def __init__(self, kind: SubscriptionKind, era: int) -> None:
         self.kind = kind
+        self.era = era
+        """Offset of the latest record that ended an era before this one, of any subscription of the
+        journal partition; 0: none did."""
         self.partitions: dict[PartitionId, SubscribedPartition] = {}
 
 
@@ -104,6 +140,9 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, Subscription] = {}
+        self.last_era = 0
+        """Offset of the latest record that ended an era; 0: none did. What is subscribed next
+        begins in it. One number for all, for no list of former names could ever end."""
         self._pending: dict[int, dict[tuple[str, PartitionId], None]] = {}
         """BEGIN → where its transaction has something pending."""
 
@@ -133,6 +172,28 @@ class Subscriptions:
         if found is None:
             raise UnknownSubscriptionError(
                 f"no subscription {group!r} is known here: a ShareConsumer that subscribes makes it"
+            )
+        return found
+
+    def require_era(self, group: str, era: int) -> Subscription:
+        """Returns a subscription whose messages were given out in an era.
+
+        Raises:
+            SubscriptionResetError: that era has ended: the subscription was reset or deleted since.
+            UnknownSubscriptionError: there is none of this name here, and there was none.
+        """
+        found = self._subscriptions.get(group)
+        if found is None and not (era or self.last_era):
+            return self.require(group)
+        if found is None:
+            raise SubscriptionResetError(
+                f"subscription {group!r} was deleted since its messages were given out: a"
+                " ShareConsumer that subscribes makes it anew"
+            )
+        if found.era != era:
+            raise SubscriptionResetError(
+                f"subscription {group!r} was reset or deleted since these messages were given out:"
+                " go on with the next poll"
             )
         return found
 
@@ -203,16 +264,29 @@ class Subscriptions:
 
     # ---- what the journal says ------------------------------------------------------------------
 
-    def replay_subscribe(self, record: Subscribe) -> None:
-        """Applies a SUBSCRIBE record. A partition that the subscription has keeps its state."""
+    def replay_subscribe(self, offset: int, record: Subscribe) -> None:
+        """Applies a SUBSCRIBE record, which stands at this offset."""
+        match record.effect:
+            case SubscribeEffect.JOINS:
+                self._join(record)
+            case SubscribeEffect.REPLACES:
+                found = self.require(record.group)
+                found.era = self.last_era = offset
+                for partition, start in record.starts:
+                    found.partitions[partition] = SubscribedPartition(start)
+            case SubscribeEffect.ENDS:
+                del self._subscriptions[record.group]
+                self.last_era = offset
+
+    def _join(self, record: Subscribe) -> None:
+        """Makes a subscription, or adds partitions. Those that it has keep their state."""
         found = self._subscriptions.get(record.group)
         if found is None:
-            found = self._subscriptions[record.group] = Subscription(record.kind)
-        for partition, offset in record.starts:
+            found = Subscription(record.kind, self.last_era)
+            self._subscriptions[record.group] = found
+        for partition, start in record.starts:
             if partition not in found.partitions:
-                new = found.partitions[partition] = SubscribedPartition()
-                if offset > 0:
-                    new.deleted.put(Span(ORIGIN, MessageId(offset)), True)
+                found.partitions[partition] = SubscribedPartition(start)
 
     def replay_add_acks(self, record: AddAcks) -> None:
         """Applies an ADD_ACKS record."""
@@ -252,18 +326,25 @@ class Subscriptions:
             found.append((group, Acks(partition, tuple(s for s, owner in rows if owner == begin))))
         return found
 
+    def pending_in(self, group: str) -> list[int]:
+        """Returns the BEGINs of the transactions that acknowledge messages of a subscription."""
+        parts = self.require(group).partitions.values()
+        return sorted({begin for known in parts for _, begin in known.pending.rows()})
+
     def rows(self) -> Iterator[SnapshotSubscription]:
         """Yields the state as rows of a snapshot, which later changes leave as they are."""
         for group, subscription in self._subscriptions.items():
             for partition, known in subscription.partitions.items():
                 deleted = tuple(span for span, _ in known.deleted.rows())
                 pending = tuple((begin, span) for span, begin in known.pending.rows())
-                yield SnapshotSubscription(group, subscription.kind, partition, deleted, pending)
+                yield SnapshotSubscription(
+                    group, subscription.kind, partition, deleted, pending, subscription.era
+                )
 
     def restore(self, row: SnapshotSubscription) -> None:
         """Adds a row of a snapshot, or a share of one."""
-        group, kind, partition, deleted, pending = row
-        subscription = self._subscriptions.setdefault(group, Subscription(kind))
+        group, kind, partition, deleted, pending, era = row
+        subscription = self._subscriptions.setdefault(group, Subscription(kind, era))
         known = subscription.partitions.setdefault(partition, SubscribedPartition())
         for span in deleted:
             known.deleted.put(span, True)

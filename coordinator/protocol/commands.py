@@ -27,8 +27,10 @@ from .queues import (
     Acquire,
     Attach,
     Attached,
+    DeleteSubscription,
     DescribeSubscriptions,
     Leases,
+    ResetSubscription,
     SubscriptionsPage,
 )
 
@@ -38,8 +40,10 @@ __all__ = [  # beside its own
     "Acquire",
     "Attach",
     "Attached",
+    "DeleteSubscription",
     "DescribeSubscriptions",
     "Leases",
+    "ResetSubscription",
     "SubscriptionsPage",
 ]
 
@@ -129,6 +133,8 @@ class AddAcks:
     acks: tuple[Acks, ...]
     delay_ms: int = 0
     """How long nobody gets them if the transaction aborts."""
+    era: int = 0
+    """The era of the subscription in which they were given out."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -387,6 +393,8 @@ Command: TypeAlias = (
     | Acquire
     | Acknowledge
     | DescribeSubscriptions
+    | ResetSubscription
+    | DeleteSubscription
 )
 
 

@@ -42,7 +42,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks", "describe_subscriptions")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks", "describe_subscriptions", "reset_subscription", "delete_subscription")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,8 @@ class Request(_message.Message):
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     ADD_ACKS_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESET_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    DELETE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -103,7 +105,9 @@ class Request(_message.Message):
     acknowledge: Acknowledge
     add_acks: AddAcks
     describe_subscriptions: DescribeSubscriptions
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., describe_sidecars: _Optional[_Union[DescribeSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ..., describe_subscriptions: _Optional[_Union[DescribeSubscriptions, _Mapping]] = ...) -> None: ...
+    reset_subscription: ResetSubscription
+    delete_subscription: DeleteSubscription
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., set_topic_rule: _Optional[_Union[SetTopicRule, _Mapping]] = ..., open_sidecars: _Optional[_Union[OpenSidecars, _Mapping]] = ..., describe_sidecars: _Optional[_Union[DescribeSidecars, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., add_acks: _Optional[_Union[AddAcks, _Mapping]] = ..., describe_subscriptions: _Optional[_Union[DescribeSubscriptions, _Mapping]] = ..., reset_subscription: _Optional[_Union[ResetSubscription, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes", "sidecar_needs", "attached", "leases", "ack_results", "subscriptions")
@@ -732,7 +736,7 @@ class Lease(_message.Message):
     def __init__(self, number: _Optional[int] = ..., topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., delivery_count: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("group", "consumer", "kind", "topics", "starts", "held", "ack_timeout_ms", "version", "partition", "partition_count")
+    __slots__ = ("group", "consumer", "kind", "topics", "starts", "held", "ack_timeout_ms", "version", "partition", "partition_count", "era")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SHARED: _ClassVar[Attach.Kind]
@@ -749,6 +753,7 @@ class Attach(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     kind: Attach.Kind
@@ -759,13 +764,16 @@ class Attach(_message.Message):
     version: int
     partition: int
     partition_count: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., partition_count: _Optional[int] = ...) -> None: ...
+    era: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., partition_count: _Optional[int] = ..., era: _Optional[int] = ...) -> None: ...
 
 class Attached(_message.Message):
-    __slots__ = ("leases",)
+    __slots__ = ("leases", "era")
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
-    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+    era: int
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., era: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
     __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit")
@@ -788,7 +796,7 @@ class Leases(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
-    __slots__ = ("group", "consumer", "type", "acks", "delay_ms", "unseen")
+    __slots__ = ("group", "consumer", "type", "acks", "delay_ms", "unseen", "era")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACCEPT: _ClassVar[Acknowledge.Type]
@@ -805,13 +813,15 @@ class Acknowledge(_message.Message):
     ACKS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     type: Acknowledge.Type
     acks: _containers.RepeatedCompositeFieldContainer[Acks]
     delay_ms: int
     unseen: bool
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ...) -> None: ...
+    era: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., era: _Optional[int] = ...) -> None: ...
 
 class AckResults(_message.Message):
     __slots__ = ("results",)
@@ -830,24 +840,58 @@ class AckResults(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[AckResults.Result, str]]] = ...) -> None: ...
 
 class AddAcks(_message.Message):
-    __slots__ = ("txid", "group", "acks", "delay_ms")
+    __slots__ = ("txid", "group", "acks", "delay_ms", "era")
     TXID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
     group: str
     acks: _containers.RepeatedCompositeFieldContainer[Acks]
     delay_ms: int
-    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    era: int
+    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., era: _Optional[int] = ...) -> None: ...
+
+class ResetSubscription(_message.Message):
+    __slots__ = ("group", "era", "starts")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    era: int
+    starts: _containers.RepeatedCompositeFieldContainer[SubscriptionStart]
+    def __init__(self, group: _Optional[str] = ..., era: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ...) -> None: ...
+
+class SubscriptionStart(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class DeleteSubscription(_message.Message):
+    __slots__ = ("group", "era")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    era: int
+    def __init__(self, group: _Optional[str] = ..., era: _Optional[int] = ...) -> None: ...
 
 class DescribeSubscriptions(_message.Message):
-    __slots__ = ("groups", "after")
+    __slots__ = ("groups", "after", "available_max")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_MAX_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedScalarFieldContainer[str]
     after: str
-    def __init__(self, groups: _Optional[_Iterable[str]] = ..., after: _Optional[str] = ...) -> None: ...
+    available_max: int
+    def __init__(self, groups: _Optional[_Iterable[str]] = ..., after: _Optional[str] = ..., available_max: _Optional[int] = ...) -> None: ...
 
 class Subscriptions(_message.Message):
     __slots__ = ("subscriptions", "more")
@@ -858,20 +902,22 @@ class Subscriptions(_message.Message):
     def __init__(self, subscriptions: _Optional[_Iterable[_Union[SubscriptionInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class SubscriptionInfo(_message.Message):
-    __slots__ = ("group", "kind", "consumers", "partitions", "redelivered", "rejected")
+    __slots__ = ("group", "kind", "consumers", "partitions", "redelivered", "rejected", "era")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REDELIVERED_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    ERA_FIELD_NUMBER: _ClassVar[int]
     group: str
     kind: Attach.Kind
     consumers: _containers.RepeatedCompositeFieldContainer[AttachedConsumer]
     partitions: _containers.RepeatedCompositeFieldContainer[SubscribedPartition]
     redelivered: int
     rejected: int
-    def __init__(self, group: _Optional[str] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., consumers: _Optional[_Iterable[_Union[AttachedConsumer, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[SubscribedPartition, _Mapping]]] = ..., redelivered: _Optional[int] = ..., rejected: _Optional[int] = ...) -> None: ...
+    era: int
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., consumers: _Optional[_Iterable[_Union[AttachedConsumer, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[SubscribedPartition, _Mapping]]] = ..., redelivered: _Optional[int] = ..., rejected: _Optional[int] = ..., era: _Optional[int] = ...) -> None: ...
 
 class AttachedConsumer(_message.Message):
     __slots__ = ("consumer", "topics", "leased", "gone")
@@ -886,7 +932,7 @@ class AttachedConsumer(_message.Message):
     def __init__(self, consumer: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., leased: _Optional[int] = ..., gone: _Optional[bool] = ...) -> None: ...
 
 class SubscribedPartition(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "start", "reached", "left", "pending", "leased", "txids", "former")
+    __slots__ = ("topic", "topic_id", "partition", "start", "reached", "left", "pending", "leased", "txids", "former", "available")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -897,6 +943,7 @@ class SubscribedPartition(_message.Message):
     LEASED_FIELD_NUMBER: _ClassVar[int]
     TXIDS_FIELD_NUMBER: _ClassVar[int]
     FORMER_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: str
     partition: int
@@ -907,4 +954,5 @@ class SubscribedPartition(_message.Message):
     leased: int
     txids: _containers.RepeatedScalarFieldContainer[bytes]
     former: bool
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[MessageId, _Mapping]] = ..., reached: _Optional[_Union[MessageId, _Mapping]] = ..., left: _Optional[int] = ..., pending: _Optional[int] = ..., leased: _Optional[int] = ..., txids: _Optional[_Iterable[bytes]] = ..., former: _Optional[bool] = ...) -> None: ...
+    available: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., start: _Optional[_Union[MessageId, _Mapping]] = ..., reached: _Optional[_Union[MessageId, _Mapping]] = ..., left: _Optional[int] = ..., pending: _Optional[int] = ..., leased: _Optional[int] = ..., txids: _Optional[_Iterable[bytes]] = ..., former: _Optional[bool] = ..., available: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...

@@ -118,6 +118,8 @@ def encode_attach(wire: pb.Attach, command: commands.Attach) -> None:
     wire.starts.extend(first_offsets_to_wire(command.starts, command.starts))
     wire.held.extend(_acks_to_wire(command.held))
     wire.ack_timeout_ms = command.ack_timeout_ms
+    if command.era is not None:
+        wire.era = command.era
 
 
 def decode_attach(wire: pb.Attach, _: Any) -> commands.Attach:
@@ -140,6 +142,7 @@ def decode_attach(wire: pb.Attach, _: Any) -> commands.Attach:
         starts=first_offsets_from_wire(wire.starts),
         held=_acks_from_wire(wire.held),
         ack_timeout_ms=wire.ack_timeout_ms,
+        era=wire.era if wire.HasField("era") else None,
     )
 
 
@@ -173,7 +176,7 @@ def encode_acknowledge(wire: pb.Acknowledge, command: commands.Acknowledge) -> N
     wire.group, wire.consumer = command.group, command.consumer
     wire.type = _TYPES[command.type]
     wire.acks.extend(_acks_to_wire(command.acks))
-    wire.delay_ms, wire.unseen = command.delay_ms, command.unseen
+    wire.delay_ms, wire.unseen, wire.era = command.delay_ms, command.unseen, command.era
 
 
 def decode_acknowledge(wire: pb.Acknowledge, _: Any) -> commands.Acknowledge:
@@ -194,13 +197,14 @@ def decode_acknowledge(wire: pb.Acknowledge, _: Any) -> commands.Acknowledge:
         acks=_acks_from_wire(wire.acks),
         delay_ms=wire.delay_ms,
         unseen=wire.unseen,
+        era=wire.era,
     )
 
 
 def encode_add_acks(wire: pb.AddAcks, command: commands.AddAcks) -> None:
     """Encodes what a transaction acknowledges."""
     wire.txid = command.txid.to_bytes()
-    wire.group, wire.delay_ms = command.group, command.delay_ms
+    wire.group, wire.delay_ms, wire.era = command.group, command.delay_ms, command.era
     wire.acks.extend(_acks_to_wire(command.acks))
 
 
@@ -218,7 +222,54 @@ def decode_add_acks(wire: pb.AddAcks, envelope: Any) -> commands.AddAcks:
         group=check_group(wire.group),
         acks=_acks_from_wire(wire.acks),
         delay_ms=wire.delay_ms,
+        era=wire.era,
     )
+
+
+def encode_reset_subscription(
+    wire: pb.ResetSubscription, command: commands.ResetSubscription
+) -> None:
+    """Encodes where a subscription is to begin anew."""
+    wire.group, wire.era = command.group, command.era
+    for partition, offset in command.starts.items():
+        wire.starts.add(**partition._asdict(), offset=offset)
+
+
+def decode_reset_subscription(wire: pb.ResetSubscription, _: Any) -> commands.ResetSubscription:
+    """Decodes where a subscription is to begin anew.
+
+    Raises:
+        ConfigError: it names no partition, or a name is too long.
+        ValueError: an offset is impossible.
+    """
+    if not wire.starts:
+        raise ConfigError("a reset names no partition: name one at least")
+    if any(start.offset >= 2**62 for start in wire.starts):
+        raise ValueError("no log has such an offset")
+    return commands.ResetSubscription(
+        group=check_group(wire.group),
+        era=wire.era,
+        starts={
+            PartitionId(check_topic(s.topic), s.partition, check_topic(s.topic_id)): s.offset
+            for s in wire.starts
+        },
+    )
+
+
+def encode_delete_subscription(
+    wire: pb.DeleteSubscription, command: commands.DeleteSubscription
+) -> None:
+    """Encodes that a subscription is to be forgotten."""
+    wire.group, wire.era = command.group, command.era
+
+
+def decode_delete_subscription(wire: pb.DeleteSubscription, _: Any) -> commands.DeleteSubscription:
+    """Decodes that a subscription is to be forgotten.
+
+    Raises:
+        ConfigError: the name is too long.
+    """
+    return commands.DeleteSubscription(group=check_group(wire.group), era=wire.era)
 
 
 def encode_describe_subscriptions(
@@ -228,7 +279,7 @@ def encode_describe_subscriptions(
     # Without fields it must be marked as present.
     wire.SetInParent()
     wire.groups.extend(command.groups)
-    wire.after = command.after
+    wire.after, wire.available_max = command.after, command.available_max
 
 
 def decode_describe_subscriptions(
@@ -240,7 +291,9 @@ def decode_describe_subscriptions(
         ConfigError: a name is too long.
     """
     return commands.DescribeSubscriptions(
-        groups=tuple(map(check_group, wire.groups)), after=check_group(wire.after)
+        groups=tuple(map(check_group, wire.groups)),
+        after=check_group(wire.after),
+        available_max=wire.available_max,
     )
 
 
@@ -251,11 +304,12 @@ def encode_attached(wire: pb.Attached, reply: commands.Attached) -> None:
     """Encodes the answer to a consumer that joined."""
     wire.SetInParent()
     wire.leases.extend(map(_lease_to_wire, reply.leases))
+    wire.era = reply.era
 
 
 def decode_attached(wire: pb.Attached) -> commands.Attached:
     """Decodes the answer to a consumer that joined."""
-    return commands.Attached(tuple(map(_lease_from_wire, wire.leases)))
+    return commands.Attached(tuple(map(_lease_from_wire, wire.leases)), wire.era)
 
 
 def encode_leases(wire: pb.Leases, reply: commands.Leases) -> None:
@@ -293,6 +347,7 @@ def encode_subscriptions(wire: pb.Subscriptions, reply: commands.SubscriptionsPa
             kind=_KINDS[info.kind],
             redelivered=info.redelivered,
             rejected=info.rejected,
+            era=info.era,
         )
         for each in info.consumers:
             row.consumers.add(
@@ -308,6 +363,7 @@ def encode_subscriptions(wire: pb.Subscriptions, reply: commands.SubscriptionsPa
                 leased=part.leased,
                 txids=[txid.to_bytes() for txid in part.txids],
                 former=part.former,
+                available=map(_span_to_wire, part.available),
             )
 
 
@@ -346,9 +402,11 @@ def _info_from_wire(row: pb.SubscriptionInfo) -> SubscriptionInfo:
                 leased=part.leased,
                 txids=tuple(map(TxId.from_bytes, part.txids)),
                 former=part.former,
+                available=tuple(map(_span_from_wire, part.available)),
             )
             for part in row.partitions
         ),
         redelivered=row.redelivered,
         rejected=row.rejected,
+        era=row.era,
     )

@@ -81,6 +81,9 @@ class Attach:
     partitions that a topic of it got since."""
     held: tuple[Acks, ...] = ()
     """What the consumer works on, by leases of a former owner or connection."""
+    era: int | None = None
+    """The era in which that was given out: what `Attached` told last. None: the consumer was not
+    attached before, and makes the subscription if there is none."""
     ack_timeout_ms: int = 30_000
     """How long its leases last."""
 
@@ -121,6 +124,31 @@ class Acknowledge:
     """With RELEASE: how long nobody gets them."""
     unseen: bool = False
     """With RELEASE: no application got them, so this delivery does not count."""
+    era: int = 0
+    """The era in which they were given out."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class ResetSubscription:
+    """Let partitions of a subscription begin anew, whatever became of their messages.
+
+    A repeat changes nothing while they stand where the first one has set them.
+    """
+
+    group: str
+    era: int
+    """The era that this ends: what the operator was told."""
+    starts: Mapping[PartitionId, int]
+    """Partition → offset. All that ends before is deleted, and all else available."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class DeleteSubscription:
+    """Forget a subscription. A repeat changes nothing while there is none of the name."""
+
+    group: str
+    era: int
+    """The era that this ends: what the operator was told."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -131,6 +159,8 @@ class DescribeSubscriptions:
     """Only these; empty: all."""
     after: str = ""
     """Name of the last subscription on the page before; empty for the first page."""
+    available_max: int = 0
+    """Most available spans to be told of each partition."""
 
 
 @value(frozen=True, slots=True)
@@ -139,6 +169,9 @@ class Attached:
 
     leases: tuple[Lease, ...]
     """What of `held` is the consumer's again. The rest is somebody else's, or done."""
+    era: int = 0
+    """The subscription's era. If it is another one than the consumer had, an operator has reset the
+    subscription, and nothing that was given out before is the consumer's."""
 
 
 @value(frozen=True, slots=True)
@@ -186,6 +219,9 @@ class SubscribedPartitionInfo:
     """These transactions."""
     former: bool = False
     """Whether its topic is no more, as far as is known."""
+    available: tuple[Span, ...] = ()
+    """The first spans before `reached` that may be given out, if they were asked for. All behind
+    it may be, too."""
 
     def depth(self, end: int) -> int:
         """Returns the offsets that are not deleted, of a log that ends there."""
@@ -204,6 +240,8 @@ class SubscriptionInfo:
     """Offsets that this owner has leased again."""
     rejected: int
     """Offsets that were rejected to this owner."""
+    era: int = 0
+    """Offset of the latest record that ended an era before this one; 0: none did."""
 
 
 @value(frozen=True, slots=True)

@@ -460,6 +460,16 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
         queue_wire.encode_describe_subscriptions,
         queue_wire.decode_describe_subscriptions,
     ),
+    commands.ResetSubscription: Codec(
+        "reset_subscription",
+        queue_wire.encode_reset_subscription,
+        queue_wire.decode_reset_subscription,
+    ),
+    commands.DeleteSubscription: Codec(
+        "delete_subscription",
+        queue_wire.encode_delete_subscription,
+        queue_wire.decode_delete_subscription,
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

@@ -66,12 +66,16 @@ class GroupBindings:
             GroupBoundError: they belong to another partition, or the group is not bound yet.
             CoordinatorBusyError: the owner of the binding does not answer.
         """
-        bound = (self._known.get(group) if has_offsets else None) or await self._ask(group)
+        home = partial(journal_partition_of, partition_count=partition_count)
+        bound = self._known.get(group) if has_offsets else None
+        if bound is None or home(bound) != partition:
+            # What was read may be of a binding that has ended since (trap 148).
+            bound = await self._ask(group)
         if bound is None:
             raise GroupBoundError(
                 f"consumer group {group!r} is bound to no transaction group: bind it first"
             )
-        if journal_partition_of(bound, partition_count) != partition:
+        if home(bound) != partition:
             raise GroupBoundError(
                 f"consumer group {group!r} commits its offsets in transaction group {bound!r}:"
                 " set transaction.group to that one"
@@ -134,7 +138,7 @@ class GroupBindings:
     async def is_free(self, group: str) -> bool:
         """Returns whether a consumer group has no offsets, so that its binding may end.
 
-        A subscription's never may: without it, another home would begin anew with all messages.
+        A subscription's may not: another home would begin anew with all messages.
 
         Raises:
             CoordinatorBusyError: the coordinator that would have them does not answer.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 
 from ...journal.errors import LogtxError, NotSupportedError, SessionClosedError
-from ...journal.records.codec import WITH_QUEUES
+from ...journal.records.codec import WITH_ERAS, WITH_QUEUES
 from ..membership.members import Members
 from ..protocol.commands import Attach
 from .stream import Replies, Stream
@@ -34,12 +34,23 @@ class Consumers:
         Raises:
             NotSupportedError: names that coordinator.
         """
+        self._check_format(WITH_QUEUES, "with queues", "attach again")
+
+    def check_builds_for_eras(self) -> None:
+        """Refuses to end an era of a subscription while another coordinator would stop at that.
+
+        Raises:
+            NotSupportedError: names that coordinator.
+        """
+        self._check_format(WITH_ERAS, "in which subscriptions are reset or deleted", "ask again")
+
+    def _check_format(self, needed: int, what: str, then: str) -> None:
         others = self.members.reached(time.monotonic()) if self.members is not None else []
         for other in others:
-            if other.journal_format < WITH_QUEUES:
+            if other.journal_format < needed:
                 raise NotSupportedError(
-                    f"the coordinator at {other.address} does not read journals with queues:"
-                    " upgrade it, then attach again"
+                    f"the coordinator at {other.address} does not read journals {what}: upgrade"
+                    f" it, then {then}"
                 )
 
     def join(self, partition: int, command: Attach, out: Replies) -> Stream:

@@ -371,6 +371,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 for their offsets.
             ConfigError: a consumer group's binding has its home in another journal partition.
             TopicModeError: a topic can't be switched here.
+            NotSupportedError: another coordinator does not read that eras of subscriptions end.
         """
         match command:
             case commands.BindGroup():
@@ -402,17 +403,20 @@ class Streams(pb_grpc.CoordinatorServicer):
                     )
             case commands.UnbindGroup():
                 self._check_home("consumer group", command.group, runtime)
-                if not is_topic_binding(command.group) and not await self._bindings.is_free(
-                    command.group
-                ):
-                    raise NotAllowedError(
-                        f"{command.group!r} has offsets, which are to be forgotten first, or is"
-                        " a subscription, whose acknowledgements are kept"
-                    )
+                await self._check_is_free(command.group)
+            case commands.ResetSubscription() | commands.DeleteSubscription():
+                self._consumers.check_builds_for_eras()
             case commands.SetTopicMode():
                 count = len(self._runtimes)
                 return await self._switching.check(command, runtime.partition, count)
         return None
+
+    async def _check_is_free(self, group: str) -> None:
+        if not is_topic_binding(group) and not await self._bindings.is_free(group):
+            raise NotAllowedError(
+                f"{group!r} has offsets, which are to be forgotten first, or is a subscription:"
+                " delete that first (logtx subscription delete)"
+            )
 
     async def _prepare_attach(
         self, command: commands.Attach, runtime: PartitionRuntime

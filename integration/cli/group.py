@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ import typer
 from ...journal.errors import CoordinatorNotAvailableError, RequestTimedOutError
 from .cluster import nobody_answers, open_cluster
 from .connection import BOOTSTRAP, Kafka, with_kafka
-from .text import print_json, print_rows, printable, show_time
+from .text import parse_time_ms, print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
     from ..groups import Groups, Reset
@@ -164,21 +163,6 @@ def show_history(name: Name, *, kafka: Kafka, as_json: AsJson = False) -> None:
     columns = [field.removesuffix("_ms") for field in StepRow._fields[1:]]
     at = StepRow._fields.index("committed_ms")
     print_rows(columns, [(*r[1:at], show_time(r.committed_ms), *r[at + 1 :]) for r in rows])
-
-
-def parse_time_ms(text: str) -> int:
-    """Parses a time with its zone, as 2026-11-23T12:00Z. Returns milliseconds since 1970.
-
-    Raises:
-        BadParameter: it is something else.
-    """
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a time, as in 2026-11-23T12:00Z") from error
-    if at.tzinfo is None:
-        raise typer.BadParameter(f"{text!r} has no zone: write {text}Z for UTC, or {text}+01:00")
-    return round(at.timestamp() * 1000)
 
 
 @group.command("reset")

@@ -1,54 +1,36 @@
-"""`logtx subscription`: what became of the messages of queues, and how to pass over some."""
+"""`logtx subscription`: what became of the messages of queues, and what operators do about it."""
 
 from __future__ import annotations
 
-import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...journal.errors import (
-    ConfigError,
-    NotAllowedError,
-    NotSupportedError,
-    UnknownSubscriptionError,
-)
-from .asking import (
-    EXIT_FAILED,
-    AsJson,
-    Timeout,
-    asking,
-    complain,
-    everywhere,
-    report,
-    unreachable_json,
-)
+from ...journal.errors import NotSupportedError
+from .asking import AsJson, Timeout, asking, everywhere, report, unreachable_json
 from .connection import Kafka, with_kafka
+from .subscription_parts import Name, bound_text, look, old_build
+from .subscription_peek import peek_messages
+from .subscription_reset import delete_subscription, reset_subscription
+from .subscription_skip import skip_messages
 from .text import print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...consumer.core.pending import Record
-    from ...coordinator.client.admin import AdminQueries
-    from ...coordinator.protocol.queues import AckResult, SubscriptionInfo
-    from ...journal.logs.interface import Log
-    from ...journal.spans import MessageId, Span
+    from ...coordinator.protocol.queues import SubscriptionInfo
     from ..inspect.subscriptions import PartitionRow, SubscriptionRow
-
-OFFSETS_MAX: Final = 10_000
-"""Most offsets that one command names, for it looks at the record of each. More take longer, and
-`--before` takes any number."""
 
 subscription = typer.Typer(
     no_args_is_help=True,
-    help="Show what became of the messages of queues, and pass over some.",
+    help="Show what became of the messages of queues, pass over some, and let queues begin anew.",
 )
-
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The subscription: the consumers' group.id.")
-]
+for _name, _command in (
+    ("peek", peek_messages),
+    ("skip", skip_messages),
+    ("reset", reset_subscription),
+    ("delete", delete_subscription),
+):
+    subscription.command(_name)(with_kafka(_command))
 
 
 @subscription.command("list")
@@ -75,7 +57,7 @@ def list_subscriptions(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson
             try:
                 found = list(admin.subscriptions(partition))
             except NotSupportedError as error:
-                raise _old_build(error) from error
+                raise old_build(error) from error
             return [(admin.bound(info.group).transaction_group, info) for info in found]
 
         answers, unreachable = everywhere(admin, ask)
@@ -115,7 +97,7 @@ def show_subscription(
     ```
     """
     with asking(kafka, timeout) as (log, admin):
-        row = _look(log, admin, name, timeout)
+        row = look(log, admin, name, timeout)
     if as_json:
         print_json(_json(row))
         return
@@ -143,215 +125,6 @@ def show_subscription(
         typer.echo("no consumer is attached")
     for txid in dict.fromkeys(txid for part in info.partitions for txid in part.txids):
         typer.echo(printable(f"transaction {txid} acknowledges some (logtx txn describe {txid})"))
-
-
-@subscription.command("skip")
-@with_kafka
-def skip_messages(
-    name: Name,
-    place: Annotated[
-        str, typer.Argument(metavar="TOPIC[PARTITION]", help="The partition, as in 'orders[0]'.")
-    ],
-    offsets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OFFSET...",
-            help="Offsets, or ranges of them with both ends: 17 20-29.",
-        ),
-    ] = None,
-    *,
-    kafka: Kafka,
-    before: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="OFFSET", help="All that is delivered before this offset."),
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without, only what would be done is checked.")
-    ] = False,
-    timeout: Timeout = 10.0,
-) -> None:
-    """Pass over messages of a subscription: nobody gets them any more, and nobody works them off.
-
-    They count as rejected, and become no dead letters. A consumer that works on one of them loses
-    it. What an unfinished transaction acknowledges stays as it is, and exit status 1 says so:
-    abort that transaction first (`logtx subscription show`, `logtx txn abort`).
-
-    A transaction's messages are delivered together, at the offset of its marker: that one names all
-    of them. The offset of one of its records is refused.
-
-    Examples:
-
-    ```
-    logtx subscription skip invoicing 'orders[0]' 17 20-29 --bootstrap-servers localhost:9092
-    logtx subscription skip invoicing 'orders[0]' 17 --execute --bootstrap-servers localhost:9092
-    logtx subscription skip invoicing 'orders[0]' --before 1000 --execute
-    ```
-    """
-    from ...coordinator.protocol.queues import AckResult
-    from ...journal.acks import Acks
-
-    topic, number = _parse_place(place)
-    ranges = [_parse_range(text) for text in offsets or ()]
-    if (before is None) == (not ranges):
-        raise typer.BadParameter("give offsets, or --before an offset", param_hint="OFFSET")
-    if sum(last + 1 - first for first, last in ranges) > OFFSETS_MAX:
-        raise typer.BadParameter(
-            f"name {OFFSETS_MAX} offsets at most, or --before an offset", param_hint="OFFSET"
-        )
-    if before is not None:
-        ranges = [(0, before - 1)]
-    with asking(kafka, timeout) as (log, admin):
-        row = _look(log, admin, name, timeout)
-        part = _part(row, topic, number)
-        _check_in_log(part, ranges)
-        spans = [
-            _span(log, part, first, last, timeout, whole=before is not None)
-            for first, last in ranges
-        ]
-        if not execute:
-            left = sum(_left(part, span) for span in spans)
-            typer.echo(
-                f"up to {left} offsets of {topic}[{number}] would be passed over. Nothing was"
-                " changed: add --execute"
-            )
-            return
-        results = admin.skip(name, [Acks(part.info.partition, tuple(spans))])
-    for (first, last), result in zip(ranges, results, strict=True):
-        typer.echo(printable(f"{topic}[{number}] {first}-{last}: {_told(result)}"))
-    if AckResult.PENDING in results:
-        complain(
-            "some of it is acknowledged by a transaction that is not finished, and was left as it"
-            f" is: see logtx subscription show {name}"
-        )
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _look(log: Log, admin: AdminQueries, name: str, timeout_s: float) -> SubscriptionRow:
-    from ..inspect.subscriptions import subscription_rows
-
-    try:
-        found = admin.subscription(name)
-    except NotSupportedError as error:
-        raise _old_build(error) from error
-    (row,) = subscription_rows(log, [found], timeout_s=timeout_s)
-    return row
-
-
-def _old_build(error: NotSupportedError) -> NotSupportedError:
-    return NotSupportedError(
-        f"a coordinator of an older build answers, which tells nothing of subscriptions ({error}):"
-        " upgrade all coordinators"
-    )
-
-
-# ---- what is to be skipped ----------------------------------------------------------------------
-
-
-def _parse_place(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.+)\[(\d+)\]", text)
-    if match is None:
-        raise typer.BadParameter(
-            f"{text!r} is no partition, as in 'orders[0]'", param_hint="TOPIC[PARTITION]"
-        )
-    return match[1], int(match[2])
-
-
-def _parse_range(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    first = int(match[1]) if match else 0
-    last = int(match[2] or match[1]) if match else -1
-    if first > last:
-        raise typer.BadParameter(
-            f"{text!r} is no offset, as in 17, and no range, as in 20-29", param_hint="OFFSET"
-        )
-    return first, last
-
-
-def _part(row: SubscriptionRow, topic: str, number: int) -> PartitionRow:
-    for each in row.partitions:
-        if each.info.partition.key == (topic, number) and not each.info.former:
-            return each
-    raise UnknownSubscriptionError(
-        f"subscription {row.info.group!r} has no partition {topic}[{number}]:"
-        f" logtx subscription show {row.info.group} lists those that it has"
-    )
-
-
-def _check_in_log(part: PartitionRow, ranges: list[tuple[int, int]]) -> None:
-    last = max(last for _, last in ranges)
-    where = f"{part.info.partition.topic}[{part.info.partition.partition}]"
-    if part.end is None:
-        raise ConfigError(f"no broker tells where {where} ends: try again")
-    if last >= part.end:
-        raise ConfigError(
-            f"{where} ends at {part.end}, and has no offset {last} yet: name offsets below its end"
-        )
-
-
-def _span(
-    log: Log, part: PartitionRow, first: int, last: int, timeout_s: float, *, whole: bool
-) -> Span:
-    """Returns the span of what is delivered at these offsets.
-
-    It ends right behind the last message: what comes next is named from there on, and would be
-    touched by a longer one.
-
-    Args:
-        log: the log of the topic.
-        part: its partition.
-        first: first offset.
-        last: last offset.
-        timeout_s: longest wait for records, in seconds.
-        whole: whether all that is delivered before is in the span. If not, it must have no single
-            records of transactions, which are delivered elsewhere (trap 133).
-
-    Raises:
-        NotAllowedError: it has one.
-    """
-    from ...consumer.core.headers import is_marker, txid_of
-    from ...journal.reader import read_records
-    from ...journal.spans import AT_OFFSET, MessageId, Span
-
-    topic, number = part.info.partition.key
-    assert part.log_start is not None, "its end is known"
-    messages, start = 1, max(part.log_start, last if whole else first)
-    read = read_records(log, topic, number, start, last + 1, timeout_s=timeout_s)
-    for record in cast("Iterator[Record]", read):
-        marks = is_marker(record)
-        if not whole and not marks and txid_of(record) is not None:
-            raise NotAllowedError(
-                f"the record at offset {record.offset()} of {topic}[{number}] is of a transaction,"
-                " whose messages are delivered together at its marker: name the offset of the"
-                " marker, or pass over all that is delivered --before an offset"
-            )
-        if record.offset() == last and marks:
-            messages = _message_count(record)
-    return Span(MessageId(first), MessageId(last, AT_OFFSET, messages))
-
-
-def _message_count(marker: Record) -> int:
-    from ...consumer.core.headers import control_of
-    from ...journal.control import Marker, decode_control
-
-    control = decode_control(control_of(marker))
-    assert isinstance(control, Marker), "it is one"
-    return max(1, sum(each.count for each in (*control.branches, *control.sidecar)))
-
-
-def _left(part: PartitionRow, span: Span) -> int:
-    """Returns the most offsets of a span that can be passed over."""
-    from ...journal.spans import Span
-
-    lo = max(span.lo, part.info.start)
-    return Span(lo, span.hi).offset_count if lo < span.hi else 0
-
-
-def _told(result: AckResult) -> str:
-    return {
-        "done": "passed over",
-        "deleted": "was acknowledged before",
-        "pending": "acknowledged by a transaction",
-    }[result.value]
 
 
 # ---- what is shown ------------------------------------------------------------------------------
@@ -392,17 +165,12 @@ def _partition(row: PartitionRow) -> tuple[Any, ...]:
         info.partition.partition,
         row.log_start,
         "topic is no more" if info.former else row.end,
-        _bound(info.start),
+        bound_text(info.start),
         info.pending,
         info.leased,
         row.depth,
         None if row.oldest_ms is None else f"{_age_s(row.oldest_ms):.0f} s",
     )
-
-
-def _bound(at: MessageId) -> str:
-    """Shows where all before is deleted: within what is delivered at an offset, or before it."""
-    return f"{at.offset}" if at.sequence == 0 and at.nth == 0 else f"within {at.offset}"
 
 
 def _age_s(written_ms: int) -> float:
@@ -423,6 +191,7 @@ def _json(row: SubscriptionRow) -> dict[str, Any]:
         ],
         "redelivered": row.info.redelivered,
         "rejected": row.info.rejected,
+        "era": row.info.era,
         "partitions": [
             {
                 "topic": each.info.partition.topic,

@@ -40,6 +40,21 @@ def parse_age_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def parse_time_ms(text: str) -> int:
+    """Parses a time with its zone, as 2026-11-23T12:00Z. Returns milliseconds since 1970.
+
+    Raises:
+        BadParameter: it is something else.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a time, as in 2026-11-23T12:00Z") from error
+    if at.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} has no zone: write {text}Z for UTC, or {text}+01:00")
+    return round(at.timestamp() * 1000)
+
+
 def printable(text: str) -> str:
     """Returns a text with its control and format characters escaped, such as \\\\x1b.
 

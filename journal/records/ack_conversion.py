@@ -91,6 +91,7 @@ def subscriptions_to_avro(rows: Iterable[SnapshotSubscription]) -> list[Avro]:
             "pending": [
                 {"begin": begin, "spans": _spans_to_avro((span,))} for begin, span in row.pending
             ],
+            "era": row.era,
         }
         for row in rows
     ]
@@ -113,6 +114,7 @@ def subscriptions_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotSubscription,
                 for each in row["pending"]
                 for span in _spans_from_avro(each["spans"])
             ),
+            row["era"],
         )
         for row in rows
     )

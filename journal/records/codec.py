@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v10.avsc`)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v11.avsc`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import fastavro
 
-from ..acks import Ack, AddAcks, Subscribe
+from ..acks import Ack, AddAcks, Subscribe, SubscribeEffect
 from ..errors import CorruptRecordError, MalformedHeaderError, UnknownRecordError
 from ..modes import ModeChange
 from ..places import Adoption, Placed
@@ -40,7 +40,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 10
+FORMAT_VERSION: Final = 11
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -81,6 +81,10 @@ WITH_POINTERS: Final = 10
 """Version of a record that finishes a transaction with pointers, and of a snapshot's chunk that
 speaks of such. An older program would forget what pointers need, and a newer one that owns the
 journal behind it would trim that away."""
+WITH_ERAS: Final = 11
+"""Version of a record that ends an era of a subscription, and of each snapshot's chunk behind one.
+An older program would take a reset for partitions that join, and acknowledgements of before for
+such of now."""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -179,6 +183,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _speaks_of_eras(record):
+        return WITH_ERAS
     if isinstance(record, Committed | Snapshot) and record.pointers:
         return WITH_POINTERS
     if isinstance(record, Snapshot) and record.subscriptions:
@@ -202,6 +208,16 @@ def _version(record: JournalRecord) -> int:
         case _:
             needed = False
     return _WITH_PARTS if needed else _VERSIONS[record.type]
+
+
+def _speaks_of_eras(record: JournalRecord) -> bool:
+    match record:
+        case Subscribe():
+            return record.effect is not SubscribeEffect.JOINS
+        case Snapshot():
+            return record.last_era > 0
+        case _:
+            return False
 
 
 def _has_columns(record: JournalRecord) -> bool:

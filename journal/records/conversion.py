@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..acks import SubscriptionKind
+from ..acks import SubscribeEffect, SubscriptionKind
 from ..control import BranchRange, RangeColumns, TopicPartition
 from ..modes import Phase
 from ..places import AdoptedWrites, PartitionId
@@ -709,6 +709,7 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "unplaced": _unplaced_from_avro,
     "starts": _offsets_from_avro,
     "kind": SubscriptionKind,
+    "effect": SubscribeEffect,
     "acks": acks_from_avro,
     "subscriptions": subscriptions_from_avro,
     "pointers": _pointers_from_avro,

@@ -523,6 +523,9 @@ class Snapshot:
     pointers: tuple[PointerStep, ...] = ()
     """What the pointers of finished transactions need, by sidecar partition: see
     `Committed.pointers`."""
+    last_era: int = 0
+    """Offset of the latest record that ended an era of a subscription; 0: none did. What is
+    subscribed next begins in this era."""
 
 
 JournalRecord: TypeAlias = (

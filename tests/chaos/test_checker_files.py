@@ -230,7 +230,7 @@ def test_bytes_survive_the_dump(tmp_path: Path) -> None:
     "raw",
     [
         line.split()
-        for version in (2, 4, 5, 6, 7, 8, 9, 10)
+        for version in (2, 4, 5, 6, 7, 8, 9, 10, 11)
         for line in GOLDEN.with_name(f"journal_v{version}.txt").read_text().splitlines()
     ],
 )

@@ -140,8 +140,9 @@ class Asked:
         *,
         delay: float = 0.0,
         on_reply: Callable[[LogtxError | None], None] | None = None,
+        era: int = 0,
     ) -> None:
-        assert (group, delay) == ("q", 0.0)
+        assert (group, delay, era) == ("q", 0.0, 0)
         assert acks
         assert on_reply is not None
         self.replies.append(on_reply)

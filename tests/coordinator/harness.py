@@ -637,6 +637,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         "claims": [*shard.claims.rows()],
         "bindings": dict(shard.bindings),
         "subscriptions": list(shard.queues.subscriptions.rows()),
+        "last_era": shard.queues.subscriptions.last_era,
         "staircases": list(shard.staircases.rows()),
         "modes": shard.modes.rows(),
         "places": (dict(shard.places.last), shard.places.rows(), len(shard.places.unplaced)),

@@ -56,8 +56,8 @@ class FakeTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
-    acks: list[tuple[str, tuple[Acks, ...], int]] = field(default_factory=list)
-    """(subscription, messages, delay in ms)."""
+    acks: list[tuple[str, tuple[Acks, ...], int, int]] = field(default_factory=list)
+    """(subscription, messages, delay in ms, era)."""
     parts: list[Writes] = field(default_factory=list)
     extended: int = 0
     writes: Writes = field(default_factory=dict)
@@ -182,8 +182,10 @@ class FakeCoordinators:
         self.require_open(txid).offsets.append((group, tuple(steps)))
         return Done()
 
-    def add_acks(self, txid: TxId, group: str, acks: Sequence[Acks], delay_ms: int) -> Done:
-        self.require_open(txid).acks.append((group, tuple(acks), delay_ms))
+    def add_acks(
+        self, txid: TxId, group: str, acks: Sequence[Acks], delay_ms: int, era: int
+    ) -> Done:
+        self.require_open(txid).acks.append((group, tuple(acks), delay_ms, era))
         return Done()
 
     def add_writes(self, txid: TxId, part: int, writes: Writes) -> Done:
@@ -324,8 +326,9 @@ class FakeSession:
         on_reply: Any,
         *,
         delay_ms: int = 0,
+        era: int = 0,
     ) -> None:
-        act = lambda: self._coordinators.add_acks(txid, group, acks, delay_ms)  # noqa: E731
+        act = lambda: self._coordinators.add_acks(txid, group, acks, delay_ms, era)  # noqa: E731
         self._ask("add_acks", txid, act, on_reply)
 
     def extend(self, txid: TxId, on_reply: Any) -> None:

@@ -548,9 +548,9 @@ def test_acknowledgements_are_of_the_transaction(
     with producer.begin_transaction() as txn:
         txn.send_acks("q", ACKS)
         told: list[LogtxError | None] = []
-        txn.send_acks("q", ACKS, delay=1.5, on_reply=told.append)
+        txn.send_acks("q", ACKS, delay=1.5, on_reply=told.append, era=7)
         txid = txn.txid
-    assert coordinators.transactions[txid].acks == [("q", ACKS, 0), ("q", ACKS, 1_500)]
+    assert coordinators.transactions[txid].acks == [("q", ACKS, 0, 0), ("q", ACKS, 1_500, 7)]
     assert told == [None]
     assert coordinators.count("bind_group") == 0, "the subscription was bound when it was made"
 

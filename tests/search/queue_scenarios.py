@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from logtx.coordinator.core import dispatch
+from logtx.coordinator.core import dispatch, shard
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.queues import Queues
@@ -51,6 +51,17 @@ CRASHES: Final = QueueScenario(
     "queue: crashes",
     "a consumer crashes, a coordinator too, a request is late",
     QueueBudget(plain=1, late=1, consumer_crash=1, take_over=1),
+)
+
+RESET: Final = QueueScenario(
+    "queue: reset",
+    "consumers leave, an operator resets the subscription, they come back",
+    QueueBudget(plain=1, late=1, again=1, reset=1, order_again=1),
+)
+DELETED: Final = QueueScenario(
+    "queue: deleted",
+    "the same, and the subscription is deleted",
+    QueueBudget(plain=1, late=1, delete=1, order_again=1),
 )
 
 
@@ -142,7 +153,7 @@ def pending_in_memory(patch: Patch) -> None:
     def mutant(self: Queues, transaction: Any, command: commands.AddAcks, ref: Any) -> Decision:
         decision = add_acks(self, transaction, command, ref)
         for record in decision.records:
-            self.replay(record)  # type: ignore[arg-type]
+            self.replay(0, record)  # type: ignore[arg-type]
         return Decision(replies=decision.replies)
 
     patch(Queues, "add_acks", mutant)
@@ -218,6 +229,72 @@ def commit_without_pending(patch: Patch) -> None:
     )
 
 
+def _in_era_of_now(self: Queues, command: Any) -> Any:
+    subscription = self.subscriptions.get(command.group)
+    return command if subscription is None else replace(command, era=subscription.era)
+
+
+def plain_of_before(patch: Patch) -> None:
+    """A plain acknowledgement counts, whenever its message was given out."""
+    handle = Queues._handle_acknowledge
+    patch(
+        Queues,
+        "_handle_acknowledge",
+        lambda self, command, *rest: handle(self, _in_era_of_now(self, command), *rest),
+    )
+
+
+def acks_of_before(patch: Patch) -> None:
+    """An acknowledgement in a transaction counts, whenever its message was given out."""
+    add_acks = Queues.add_acks
+    patch(
+        Queues,
+        "add_acks",
+        lambda self, transaction, command, ref: add_acks(
+            self, transaction, _in_era_of_now(self, command), ref
+        ),
+    )
+
+
+def held_of_before(patch: Patch) -> None:
+    """Who comes back has what it names, whenever that was given out."""
+    handle = Queues._handle_attach
+    patch(
+        Queues,
+        "_handle_attach",
+        lambda self, command, *rest: handle(self, _in_era_of_now(self, command), *rest),
+    )
+
+
+def orders_of_before(patch: Patch) -> None:
+    """A reset ends whatever era there is."""
+    ends = shard.end_era
+
+    def mutant(queues: Queues, command: Any, *rest: Any) -> Decision:
+        return ends(queues, _in_era_of_now(queues, command), *rest)
+
+    patch(shard, "end_era", mutant)
+
+
+def eras_of_ones_own(patch: Patch) -> None:
+    """A subscription that is made anew counts its eras from 0 on."""
+    join = Subscriptions._join
+
+    def mutant(self: Subscriptions, record: Any) -> None:
+        is_new = record.group not in self
+        join(self, record)
+        if is_new:
+            self.require(record.group).era = 0
+
+    patch(Subscriptions, "_join", mutant)
+
+
+def eras_end_while_pending(patch: Patch) -> None:
+    """An era ends though a transaction acknowledges messages."""
+    patch(Subscriptions, "pending_in", lambda *_: [])
+
+
+KEEPS: Final = replace(RESET, name="queue: keeps", drops=False)
 NO_WAIT: Final = QueueScenario(
     "queue: no wait", "a commit does not wait for answers", QueueBudget(late=1), waits=False
 )
@@ -233,6 +310,8 @@ QUEUE_SEARCHES: Final = (
     (SLOW, _with(SLOW, slow_append=1)),
     (REPEATED, _with(REPEATED, late=1)),
     (EXPIRY, _with(EXPIRY)),
+    (RESET, _with(RESET, reset=1)),
+    (DELETED, _with(DELETED, delete=1)),
 )
 """(in full, reduced)."""
 QUEUE_MUTATIONS: Final = (
@@ -242,21 +321,32 @@ QUEUE_MUTATIONS: Final = (
     ("deleted is leased", "", "what is deleted is given out", PLAIN, deleted_is_leased),
     ("release frees pending", "", "a release frees what is pending", EXPIRY,
      release_takes_pending_back),
-    ("ended transactions", "95", "an ended transaction acknowledges", REPEATED,
+    ("ended transactions", "97", "an ended transaction acknowledges", REPEATED,
      ended_transactions_acknowledge),
     ("commits that do not wait", "", "a commit does not wait for answers", NO_WAIT, nothing),
     ("aborts free all", "", "an abort frees what others have pending", EXPIRY, aborts_free_all),
     ("pending in memory", "", "what is pending is not in the journal", OWNERS, pending_in_memory),
-    ("cumulative over deleted", "96", "an acknowledgement passes over what is deleted", CUMULATIVE,
+    ("cumulative over deleted", "98", "an acknowledgement passes over what is deleted", CUMULATIVE,
      passes_over_deleted),
-    ("cumulative over pending", "96", "an acknowledgement takes over what is pending", CUMULATIVE,
+    ("cumulative over pending", "98", "an acknowledgement takes over what is pending", CUMULATIVE,
      takes_over_pending),
-    ("stale leases", "97", "a replaced owner gives messages out", OWNERS, stale_leases),
-    ("bare leases", "98", "a lease is told before the abort that freed it is durable", ABORTING,
+    ("stale leases", "99", "a replaced owner gives messages out", OWNERS, stale_leases),
+    ("bare leases", "100", "a lease is told before the abort that freed it is durable", ABORTING,
      leases_before_aborts),
-    ("leases as they were", "99", "a lease is told as it was, not as it is", SLOW,
+    ("leases as they were", "101", "a lease is told as it was, not as it is", SLOW,
      leases_as_they_were),
     ("commits forget", "", "a commit does not delete what is pending", PLAIN,
      commit_without_pending),
+    ("plain of before", "146", "a plain acknowledgement of before a reset counts", RESET,
+     plain_of_before),
+    ("acks of before", "146", "one in a transaction does", RESET, acks_of_before),
+    ("held of before", "146", "who comes back has what it had before", RESET, held_of_before),
+    ("kept behind a reset", "146", "who comes back keeps what it had before", KEEPS, nothing),
+    ("a reset of any era", "147", "a reset that is repeated ends another era", RESET,
+     orders_of_before),
+    ("eras of one's own", "150", "a subscription that is made anew has the era of before", DELETED,
+     eras_of_ones_own),
+    ("eras end while pending", "", "an era ends though something is pending", RESET,
+     eras_end_while_pending),
 )  # fmt: skip
 """(name, trap, what is dropped, scenario, how)."""

@@ -11,8 +11,13 @@ one or cumulatively), releases it, lets its lease run out and goes on, or crashe
 come late, or once more. A transaction may commit when all its acknowledgements were answered; it
 may be aborted at any time.
 
+All consumers may leave, and an operator reset the subscription, or delete it, and ask for that once
+more. Consumers come back with what they held, and what they and the transactions have said may come
+only then.
+
 What the journal says is read naively: every acknowledgement that a decision or an ACK makes counts
-as a consumption, whatever was before. So a message that is consumed twice shows.
+as a consumption, whatever was before. So a message that is consumed twice shows; and one that is
+acknowledged in an era in which it was given to nobody.
 
 Not modelled: how a lease is read, which is the searched property of consumers; delays, limits.
 """
@@ -24,10 +29,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from logtx.coordinator.core.dispatch import GONE_MS
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
-from logtx.journal.acks import Ack, Acks, AddAcks
-from logtx.journal.errors import AckConflictError
+from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe, SubscribeEffect
+from logtx.journal.errors import AckConflictError, SubscriptionResetError
 from logtx.journal.places import PartitionId
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import Owner, PrepareAbort, PrepareCommit
@@ -64,6 +70,9 @@ class QueueBudget:
     zombie: int = 0
     slow_append: int = 0
     slow_ask: int = 0
+    reset: int = 0
+    delete: int = 0
+    order_again: int = 0
 
 
 BUDGETS: Final = tuple(QueueBudget.__dataclass_fields__)
@@ -79,6 +88,8 @@ class QueueScenario:
     cumulative: bool = False
     waits: bool = True
     """Whether a commit waits for the answers to its acknowledgements."""
+    drops: bool = True
+    """Whether a consumer that is told of another era drops what it held."""
 
 
 class Commands(Interner):
@@ -109,6 +120,11 @@ class LiveQueueTenure(LiveTenure):
             case ("pass", ms):
                 self._now_ms += ms
                 self.tenure.tick(self._now, TOPICS)
+            case ("leave",):
+                for c in (0, 1):
+                    self.tenure.consumer_gone(GROUP, c, self._now)
+                self._now_ms += GONE_MS
+                self.tenure.tick(self._now, TOPICS)
             case ("forget", ref):
                 waiting = self.tenure.shard.queues.dispatch._waiting
                 self.tenure.forget([each.ref for each in waiting.values() if each.ref == ref])
@@ -133,6 +149,11 @@ class QueueFacts:
 
     def __init__(self, journal: Journal, number: int) -> None:
         self.consumed: dict[int, list[Any]] = {m: [] for m in MESSAGES}
+        """In the era that is now."""
+        self.consumed_by: dict[int, set[int]] = {b: set() for b in BEGINS}
+        """By the transaction of a BEGIN, in any era."""
+        self.era = 0
+        self.eras_ended = 0
         self.pending: dict[int, set[int]] = {b: set() for b in BEGINS}
         self.decided: dict[int, bool] = {}
         self.violation: str | None = None
@@ -140,10 +161,15 @@ class QueueFacts:
         for offset, entry in enumerate(journal.entries(number)):
             record = entry.record
             if epochs.accept(offset, entry) and not isinstance(record, Owner):
-                self._take(record)
+                self._take(offset, record)
 
-    def _take(self, record: Any) -> None:
+    def _take(self, offset: int, record: Any) -> None:
         match record:
+            case Subscribe() if record.effect is not SubscribeEffect.JOINS:
+                self.era, self.eras_ended = offset, self.eras_ended + 1
+                self.consumed = {m: [] for m in MESSAGES}
+                if any(self.pending.values()):
+                    self.violation = "an era ends while a transaction acknowledges a message"
             case AddAcks():
                 found = {m for each in record.acks for m in messages_of(each.spans)}
                 if record.begin in self.decided:
@@ -156,6 +182,7 @@ class QueueFacts:
                 self.decided[record.begin] = True
                 for m in sorted(self.pending[record.begin]):
                     self._consume(m, record.begin)
+                    self.consumed_by[record.begin].add(m)
                 self.pending[record.begin] = set()
             case PrepareAbort():
                 self.decided[record.begin] = False
@@ -188,12 +215,22 @@ class _Draft:
     bag: tuple[int, ...]
     out: tuple[Any, ...]
     budget: tuple[int, ...]
+    eras: tuple[int | None, ...] = (None, None)
+    """What each consumer was told; None: to make the subscription, if there is none."""
+    work_eras: tuple[int, ...] = (0, 0)
+    """In which each transaction's messages were given out."""
+    away: tuple[bool, ...] = (False, False)
+    given: tuple[int, ...] = ()
+    """Messages that were given out in this era."""
+    order: int | None = None
+    """What the operator has asked for."""
     violation: str | None = field(default=None, compare=False)
 
     def state(self) -> State:
         return (
             *(self.journal, self.owner, self.zombie, self.flying, self.asked, self.hands),
             *(self.work, self.bag, self.out, self.budget),
+            *(self.eras, self.work_eras, self.away, self.given, self.order),
         )
 
     def left(self, what: str) -> int:
@@ -209,6 +246,12 @@ class _Draft:
 
     def let_go(self, c: int, messages: tuple[int, ...]) -> None:
         self.hold(c, tuple(m for m in self.hands[c] if m not in messages))
+
+    def told(self, c: int, era: int | None) -> None:
+        self.eras = (era, self.eras[1]) if c == 0 else (self.eras[0], era)
+
+    def is_away(self, c: int, away: bool) -> None:
+        self.away = (away, self.away[1]) if c == 0 else (self.away[0], away)
 
     def turn(self, t: int, phase: str, work: tuple[int, ...], acked: tuple[int, ...]) -> None:
         new = (phase, tuple(sorted(work)), tuple(sorted(acked)))
@@ -262,15 +305,20 @@ class QueueWorld:
 
     def _attach(self, draft: _Draft) -> None:
         for c in (0, 1):
-            attach = commands.Attach(
-                group=GROUP,
-                consumer=c,
-                topics=("a",),
-                held=named(draft.hands[c]) if draft.hands[c] else (),
-                ack_timeout_ms=LEASE_MS,
-            )
-            self._submit(draft, ("setup",), attach)
+            if not draft.away[c]:
+                self._attach_one(draft, c)
         self._step(draft, ("pass", HELD_MS))
+
+    def _attach_one(self, draft: _Draft, c: int) -> None:
+        attach = commands.Attach(
+            group=GROUP,
+            consumer=c,
+            topics=("a",),
+            held=named(draft.hands[c]) if draft.hands[c] else (),
+            ack_timeout_ms=LEASE_MS,
+            era=draft.eras[c],
+        )
+        self._submit(draft, ("attach", c), attach)
 
     def _submit(self, draft: _Draft, ref: Any, command: commands.Command, **how: bool) -> None:
         self._step(draft, ("submit", ref, self.commands(command)), **how)
@@ -302,10 +350,24 @@ class QueueWorld:
 
     def _land(self, draft: _Draft, predicted: int, record: int) -> Any:
         offset = self.journals.lengths[draft.journal]
+        before = self.facts(draft.journal)
         draft.journal = self.journals.append(draft.journal, record)
-        draft.violation = draft.violation or self.facts(draft.journal).violation
+        facts = self.facts(draft.journal)
+        if facts.eras_ended > before.eras_ended:
+            draft.given = ()
+        draft.violation = draft.violation or facts.violation or self._unasked(draft, facts)
         draft.owner, given = self.tenures.step(draft.owner, ("ack", predicted, offset))
         return given
+
+    def _unasked(self, draft: _Draft, facts: QueueFacts) -> str | None:
+        """Returns what the journal has that nobody has asked for, or None."""
+        orders = self.scenario.budget.reset + self.scenario.budget.delete
+        if facts.eras_ended > orders - draft.left("reset") - draft.left("delete"):
+            return "an era ended by a request whose first sending has ended one"
+        said = {m for m in MESSAGES if facts.held_by(m) is not None}
+        if said - {*draft.given}:
+            return f"acknowledged in an era in which nobody was given it: {sorted(said)}"
+        return None
 
     def _tell_end(self, draft: _Draft) -> Any:
         end = self.journals.lengths[draft.journal]
@@ -322,12 +384,32 @@ class QueueWorld:
                     if why is not None:
                         draft.violation = f"message {m} is given out, and the journal has it {why}"
                     draft.hold(c, tuple({*draft.hands[c], m}))
+                    draft.given = tuple(sorted({*draft.given, m}))
+            case ("attach", c), _:
+                self._answer_attached(draft, c, reply)
             case ("plain", messages), commands.AckResults(results):
                 for m, result in zip(messages, results, strict=True):
                     if result is AckResult.DONE and not facts.consumed[m]:
                         draft.violation = f"told that message {m} is deleted, and it is not"
             case ("add" | "end", *_), _:
                 self._answer_of_transaction(draft, ref, reply)
+
+    def _answer_attached(self, draft: _Draft, c: int, reply: commands.Reply) -> None:
+        known = draft.eras[c]
+        match reply:
+            case commands.Attached(leases, era):
+                draft.is_away(c, False)
+                draft.told(c, era)
+                if era in (known, 0):
+                    return
+                if leases and known is not None:
+                    draft.violation = "who comes back in another era has messages of it at once"
+                if self.scenario.drops:
+                    draft.hold(c, ())
+            case SubscriptionResetError():
+                # It comes back once more, to make the subscription anew.
+                draft.told(c, None)
+                draft.hold(c, ())
 
     def _answer_of_transaction(self, draft: _Draft, ref: Any, reply: commands.Reply) -> None:
         t = ref[1]
@@ -369,14 +451,29 @@ class QueueWorld:
             moves.append(("tell",))
         if at.left("expire"):
             moves.append(("expire",))
+        moves += self._of_operator(at)
         if at.left("take_over"):
             moves.append(("take_over",))
             if at.left("zombie") and at.zombie < 0 and not at.flying and not at.asked:
                 moves.append(("zombie",))
         return moves
 
+    def _of_operator(self, at: _Draft) -> list[Move]:
+        moves: list[Move] = []
+        may_order = at.left("reset") or at.left("delete")
+        if may_order and not any(at.away):
+            moves.append(("leave",))
+        if all(at.away):
+            moves += [(how,) for how in ("reset", "delete") if at.left(how)]
+        if at.order is not None and at.left("order_again"):
+            moves.append(("order_again",))
+        return moves
+
     def _of_consumer(self, at: _Draft, c: int) -> list[Move]:
         moves: list[Move] = []
+        if at.away[c]:
+            late = at.hands[c] if at.left("plain") and at.left("late") else ()
+            return [("return", c), *(("plain_late", c, m) for m in late)]
         if ("acquire", c) not in at.out:
             moves.append(("acquire", c))
             if at.left("slow_ask") and not at.asked:
@@ -398,7 +495,8 @@ class QueueWorld:
         phase, work, acked = at.work[t]
         moves: list[Move] = []
         if phase == OPEN:
-            for m in at.hands[t]:
+            is_of_era = not work or at.work_eras[t] == (at.eras[t] or 0)
+            for m in at.hands[t] if is_of_era else ():
                 if m not in work:
                     moves.append(("add", t, m))
                     moves += [("add_again", t, m)] if at.left("again") else []
@@ -422,8 +520,10 @@ class QueueWorld:
             "acquire_of_zombie",
             "plain",
             "plain_late",
-        ) or move[0] in ("release", "crash"):
+        ) or move[0] in ("release", "crash", "return"):
             self._do_of_consumer(draft, move)
+        elif move[0] in ("leave", "reset", "delete", "order_again"):
+            self._do_of_operator(draft, move)
         elif move[0] in ("late", "land", "tell", "expire", "take_over", "zombie"):
             self._do_of_world(draft, move)
         else:
@@ -441,23 +541,48 @@ class QueueWorld:
             case ("plain", c, m):
                 draft.spend("plain")
                 draft.let_go(c, (m,))
-                self._ask(draft, ("plain", (m,)), _plain(c, m, AcknowledgeType.ACCEPT))
+                command = _plain(c, m, AcknowledgeType.ACCEPT, draft.eras[c])
+                self._ask(draft, ("plain", (m,)), command)
             case ("plain_late", c, m):
                 draft.spend("plain")
                 draft.spend("late")
                 draft.let_go(c, (m,))
-                draft.bag = (*draft.bag, self.commands(_plain(c, m, AcknowledgeType.ACCEPT)))
+                command = _plain(c, m, AcknowledgeType.ACCEPT, draft.eras[c])
+                draft.bag = (*draft.bag, self.commands(command))
+            case ("return", c):
+                self._attach_one(draft, c)
             case ("release", c, m):
                 draft.spend("release")
                 draft.let_go(c, (m,))
-                self._submit(draft, ("setup",), _plain(c, m, AcknowledgeType.RELEASE))
+                command = _plain(c, m, AcknowledgeType.RELEASE, draft.eras[c])
+                self._submit(draft, ("setup",), command)
             case ("crash", c):
                 draft.spend("consumer_crash")
                 draft.hold(c, ())
-                attach = commands.Attach(
-                    group=GROUP, consumer=c, topics=("a",), ack_timeout_ms=LEASE_MS
+                self._attach_one(draft, c)
+
+    def _do_of_operator(self, draft: _Draft, move: Move) -> None:
+        match move:
+            case ("leave",):
+                draft.away = (True, True)
+                draft.out = tuple(each for each in draft.out if each[0] != "acquire")
+                for c in (0, 1):
+                    self._step(draft, ("forget", ("acquire", c)))
+                self._step(draft, ("leave",))
+            case ("reset" | "delete" as how,):
+                draft.spend(how)
+                facts = self.facts(draft.journal)
+                command: commands.Command = (
+                    commands.ResetSubscription(group=GROUP, era=facts.era, starts={P0: 0})
+                    if how == "reset"
+                    else commands.DeleteSubscription(group=GROUP, era=facts.era)
                 )
-                self._submit(draft, ("setup",), attach)
+                draft.order = self.commands(command)
+                self._submit(draft, ("setup",), command)
+            case ("order_again",):
+                draft.spend("order_again")
+                assert draft.order is not None, "one was given"
+                self._submit(draft, ("setup",), self.commands.values[draft.order])
 
     def _do_of_transaction(self, draft: _Draft, move: Move) -> None:
         match move:
@@ -466,7 +591,7 @@ class QueueWorld:
             case ("resend", t):
                 _, work, acked = draft.work[t]
                 left = tuple(m for m in work if m not in acked)
-                self._ask(draft, ("add", t, left), _add_acks(t, left))
+                self._ask(draft, ("add", t, left), _add_acks(t, left, draft.work_eras[t]))
             case ("commit", t):
                 self._ask(draft, ("end", t), _end(t, commands.Action.COMMIT))
             case ("abort", t):
@@ -538,7 +663,9 @@ class QueueWorld:
         given = tuple(x for x in draft.hands[t] if x not in work)
         names = tuple(x for x in given if x <= m) if cumulative else (m,)
         draft.turn(t, phase, (*work, *names), acked)
-        command = _add_acks(t, names)
+        era = draft.eras[t] or 0
+        draft.work_eras = (era, draft.work_eras[1]) if t == 0 else (draft.work_eras[0], era)
+        command = _add_acks(t, names, era)
         if how != "add":
             draft.spend("again" if how == "add_again" else "late")
             draft.bag = (*draft.bag, self.commands(command))
@@ -556,7 +683,7 @@ class QueueWorld:
         """Returns which invariant a state breaks, if any."""
         facts = self.facts(state[0])
         for t, (phase, work, _) in enumerate(state[6]):
-            lacking = [m for m in work if facts.consumed[m] != [BEGINS[t]]]
+            lacking = [m for m in work if m not in facts.consumed_by[BEGINS[t]]]
             if phase == COMMITTED and lacking:
                 return f"transaction {t} is committed, and {lacking} that it consumed are not its"
         return facts.violation
@@ -575,13 +702,13 @@ def _acquire(c: int) -> commands.Acquire:
     return commands.Acquire(group=GROUP, consumer=c, max_offsets=1)
 
 
-def _plain(c: int, m: int, type_: AcknowledgeType) -> commands.Acknowledge:
-    return commands.Acknowledge(group=GROUP, consumer=c, type=type_, acks=named((m,)))
+def _plain(c: int, m: int, type_: AcknowledgeType, era: int | None) -> commands.Acknowledge:
+    return commands.Acknowledge(group=GROUP, consumer=c, type=type_, acks=named((m,)), era=era or 0)
 
 
-def _add_acks(t: int, messages: tuple[int, ...]) -> commands.AddAcks:
-    txid = txid_of(BEGINS[t])
-    return commands.AddAcks(session=SESSIONS[t], txid=txid, group=GROUP, acks=named(messages))
+def _add_acks(t: int, messages: tuple[int, ...], era: int) -> commands.AddAcks:
+    txid, acks = txid_of(BEGINS[t]), named(messages)
+    return commands.AddAcks(session=SESSIONS[t], txid=txid, group=GROUP, acks=acks, era=era)
 
 
 def _end(t: int, action: commands.Action) -> commands.End:

@@ -34,9 +34,11 @@ SIDECARS_EVERY: Final = 15
 """The same of histories in which transactions write to sidecars, which cost like others."""
 QUEUES_EVERY: Final = 10
 """The same of histories in which a topic is worked off as a queue."""
+RESETS_EVERY: Final = 20
+"""The same of histories in which that queue is reset and deleted."""
 
 
-KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues")
+KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues", "resets")
 
 
 class Failure(NamedTuple):
@@ -44,7 +46,7 @@ class Failure(NamedTuple):
 
     seed: int
     kind: str
-    """The option that shows it: ``switches``, ``sidecars``, ``queues``, or "" for none."""
+    """The option that shows it, of `KINDS_OF_HISTORIES`; "" for none."""
     checker: str
     what: str
 
@@ -72,6 +74,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
         histories += [(seed, "switches") for seed in seeds if not seed % SWITCHED_EVERY]
         histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
         histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
+        histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
     for seed, kind in histories:
         history = history_of(seed, kind)
         found = violations(history)
@@ -162,6 +165,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--queues", action="store_true", help="only histories with workers of a queue"
+    )
+    parser.add_argument(
+        "--resets", action="store_true", help="only histories in which a queue is reset"
     )
     parser.add_argument("--mutation", choices=names, help="break this rule first")
     arguments = parser.parse_args()

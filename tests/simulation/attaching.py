@@ -14,7 +14,7 @@ from typing import Final
 
 from logtx.coordinator.client import pursuit
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.commands import Acknowledge, Acquire, Attach
+from logtx.coordinator.protocol.commands import Acknowledge, Acquire, Attach, Attached
 from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.acks import joined
 from logtx.journal.errors import (
@@ -24,6 +24,7 @@ from logtx.journal.errors import (
     NotAttachedError,
     NotCoordinatorError,
     SessionClosedError,
+    SubscriptionResetError,
 )
 
 from .coordinators import Asked, Coordinator
@@ -117,7 +118,7 @@ class Attachment(Reconnecting):
         party: Party,
         partition: int,
         attach: Callable[[], Attach],
-        on_attached: Callable[[tuple[Lease, ...]], None],
+        on_attached: Callable[[Attached], None],
         on_leases: Callable[[tuple[Lease, ...]], None],
     ) -> None:
         """Begins unconnected; connects by itself.
@@ -127,13 +128,14 @@ class Attachment(Reconnecting):
             party: the process of the consumer.
             partition: journal partition of the subscription.
             attach: returns how the consumer attaches now.
-            on_attached: called with what the consumer still has, whenever it attached.
+            on_attached: called whenever the consumer attached, with what it still has.
             on_leases: called with each lease, before its request is answered.
         """
         super().__init__(network, party, partition)
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
         self._requests: dict[int, tuple[Command, OnReply]] = {}
         """Those without an answer, oldest first."""
+        self._is_cut_off = False
         self._next_id = self._opened = 1
         """`_opened` is what it was when the stream was opened: how the consumer attached there says
         what earlier requests say."""
@@ -166,6 +168,22 @@ class Attachment(Reconnecting):
         for _, on_reply in requests.values():
             on_reply(error)
 
+    def cut_off(self) -> None:
+        """Ends the stream, and opens no other one before `go_on`."""
+        self._is_cut_off = True
+        stream, self._stream, self._flowing = self._stream, None, False
+        if stream is not None:
+            stream.close_here()
+
+    def go_on(self) -> None:
+        """Looks for the owner again."""
+        self._is_cut_off = False
+        self._open()
+
+    def _open(self) -> None:
+        if not self._is_cut_off:
+            super()._open()
+
     def _send(self, request_id: int) -> None:
         if self._stream is not None and request_id in self._requests:
             command, _ = self._requests[request_id]
@@ -175,7 +193,7 @@ class Attachment(Reconnecting):
 
     def _with_unanswered(self, command: Attach) -> Attach:
         said = [c for c, _ in self._requests.values() if isinstance(c, Acknowledge)]
-        unanswered = (acks for each in said for acks in each.acks)
+        unanswered = (acks for each in said if each.era == command.era for acks in each.acks)
         return replace(command, held=joined([*command.held, *unanswered]))
 
     def _connect(self, coordinator: Coordinator) -> Stream:
@@ -203,13 +221,13 @@ class Attachment(Reconnecting):
             if isinstance(reply, commands.Leases):
                 self._on_leases(reply.leases)
             elif isinstance(reply, commands.Attached):
-                self._on_attached(reply.leases)
+                self._on_attached(reply)
             on_reply(reply)
 
     def _resume(self, reply: commands.Reply) -> None:
         if isinstance(reply, commands.Attached):
             self._flowing = True
-            self._on_attached(reply.leases)
+            self._on_attached(reply)
             # It has just attached. An earlier Attach would let go of what it got since. A later one
             # may name other topics (trap 142).
             attached = [
@@ -227,7 +245,10 @@ class Attachment(Reconnecting):
             self._break()
 
     def _refused(self, error: LogtxError) -> None:
-        # What was acknowledged is repeated when it is attached.
-        asking = [i for i, (c, _) in self._requests.items() if not isinstance(c, Acknowledge)]
+        # What was acknowledged is repeated when it is attached, if there is anything then.
+        is_final = isinstance(error, SubscriptionResetError)
+        asking = [
+            i for i, (c, _) in self._requests.items() if is_final or not isinstance(c, Acknowledge)
+        ]
         for on_reply in [self._requests.pop(i)[1] for i in asking]:
             on_reply(error)

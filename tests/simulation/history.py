@@ -335,6 +335,8 @@ class History:
         """When consumers of queues took nothing."""
         self.gone: list[tuple[str, int, int]] = []
         """(subscription, consumer, when): an owner noticed that its stream had ended."""
+        self.orders: list[commands.Command] = []
+        """What the operator of a queue has asked for."""
         self.held_ms = 0
         """How long a new owner of a queue gives out nothing."""
         self.subscriptions: dict[int, list[SnapshotSubscription]] = {}

@@ -41,6 +41,7 @@ from . import (
     adopting_mutations,
     place_mutations,
     queue_mutations,
+    reset_mutations,
     shell_mutations,
     sidecar_mutations,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "adopting_mutations",
     "place_mutations",
     "queue_mutations",
+    "reset_mutations",
     "shell_mutations",
     "sidecar_mutations",
 ]

@@ -28,6 +28,7 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         said[each.message].append(each)
     for queue in queues_of(reading):
         yield from queue.wrong
+        yield from _ordered(history, queue)
         for fate in queue.all():
             if fate.now.state is State.DELETED and not _was_meant(history, queue, fate, said):
                 yield f"{fate.message} is {fate.now}, and nobody said that it is worked off"
@@ -36,15 +37,25 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         yield from _owned(history, queue)
 
 
+def _ordered(history: History, queue: Queue) -> Iterator[str]:
+    """Yields eras that ended though no operator has asked for that: it named another one."""
+    named = {getattr(command, "era", None) for command in history.orders}
+    yield from (f"the era {era} of {queue.group} ended unasked" for era in {*queue.ended} - named)
+
+
 def _was_meant(history: History, queue: Queue, fate: Fate, said: dict[Message, list[Said]]) -> bool:
     """Whether an application said that a message is worked off, or rejected it, as it was."""
     turn = fate.now
+    if turn.begins_era:
+        return True
     if turn.begin is not None:
         work = history.works.get(queue.journal.transactions[turn.begin].txid)
         return work is not None and fate.message in work.results.values()
     if turn.rejected and queue.is_former(fate.message.partition):
         return True  # Nobody can read it any more: its consumer says so.
-    return any(s.at < turn.at and s.rejected == turn.rejected for s in said[fate.message])
+    return any(
+        fate.era_at < s.at < turn.at and s.rejected == turn.rejected for s in said[fate.message]
+    )
 
 
 def _owned(history: History, queue: Queue) -> Iterator[str]:
@@ -71,6 +82,7 @@ def given_out(history: History, reading: Reading) -> Iterator[str]:
     """What is given out exists, is committed, is neither deleted nor pending, and one worker's."""
     for queue in queues_of(reading):
         yield from _leases(history, queue)
+        yield from _of_this_era(history, queue)
         for taken in history.taken:
             fate = queue.by_message.get(taken.message)
             where = f"{taken.worker} was given {taken.message} at {taken.offset}: {taken.value!r}"
@@ -115,6 +127,27 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
                 yield from _may_be_leased(queue, fate, told, address)
                 yield from _is_ones(history, fate, leased.get(fate.message), now)
                 leased[fate.message] = now
+
+
+def _of_this_era(history: History, queue: Queue) -> Iterator[str]:
+    """Yields what is acknowledged, and was given to nobody in the era that was then."""
+    leased: dict[Message, list[int]] = defaultdict(list)
+    for told in history.told:
+        if told.partition != queue.journal.partition:
+            continue
+        if isinstance(told.reply, commands.Leases | commands.Attached):
+            for lease in told.reply.leases:
+                for fate in queue.within(lease.partition, [lease.span]):
+                    leased[fate.message].append(told.at)
+    for fate in queue.all():
+        since = 0
+        for turn in fate.turns:
+            since = turn.at if turn.begins_era else since
+            acknowledges = turn.state is State.PENDING or (
+                turn.state is State.DELETED and turn.begin is None and not turn.begins_era
+            )
+            if acknowledges and not any(since < at < turn.at for at in leased[fate.message]):
+                yield f"{fate.message} is {turn}, and nobody was given it since {since}"
 
 
 def _rests(history: History, told: Told, command: commands.Acquire | commands.Attach) -> bool:
@@ -230,8 +263,8 @@ def results(history: History, reading: Reading) -> Iterator[str]:
             written[history.works[txid].results[value]].append(txid)
     for queue in queues_of(reading):
         for fate in queue.all():
-            begin = fate.now.begin
-            due = [] if begin is None else [queue.journal.transactions[begin].txid]
-            if written.pop(fate.message, []) != due:
-                yield f"{fate.message} has results in {written[fate.message]}, not in {due}"
+            begins = [t.begin for t in fate.turns if t.state is State.DELETED]
+            due = sorted(queue.journal.transactions[b].txid for b in begins if b is not None)
+            if sorted(found := written.pop(fate.message, [])) != due:
+                yield f"{fate.message} has results in {found}, not in {due}"
     yield from (f"{message} has a result in {txids}" for message, txids in written.items())

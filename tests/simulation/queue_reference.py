@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
-from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe
+from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe, SubscribeEffect
 from logtx.journal.places import PartitionId
 from logtx.journal.spans import Span
 from logtx.journal.txid import TxId
@@ -38,6 +38,8 @@ class Turn:
     begin: int | None
     """BEGIN of the transaction that acknowledges it; None: none does."""
     rejected: bool = False
+    begins_era: bool = False
+    """Whether the queue began there, or began anew, or was deleted."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,11 @@ class Fate:
         between = [t.state for t in self.turns if since < t.at <= until]
         return State.AVAILABLE in (self.state_at(since), *between)
 
+    @property
+    def era_at(self) -> int:
+        """When it became what it is in the era that is now."""
+        return next((t.at for t in reversed(self.turns) if t.begins_era), 0)
+
     def turned(self, since: int, until: int) -> bool:
         """Returns whether it got another state in that time."""
         return any(since < t.at <= until for t in self.turns)
@@ -83,6 +90,10 @@ class Queue:
         self.fates: dict[PartitionId, list[Fate]] = {}
         """Messages of each partition of its, in the order of delivery."""
         self.wrong: list[str] = []
+        self.era = 0
+        """Offset of the last record that ended an era; there is one queue in a history."""
+        self.ended: list[int] = []
+        """The eras that have ended."""
         self._reading = reading
         self._pending: dict[int, list[Fate]] = {}
         """BEGIN → messages that its transaction has pending."""
@@ -104,12 +115,22 @@ class Queue:
 
     def _take(self, offset: int, at: int, told: Subscribe | AddAcks | Ack) -> None:
         match told:
-            case Subscribe():
+            case Subscribe(effect=SubscribeEffect.JOINS):
                 for partition, start in told.starts:
                     if partition in self.starts:
                         self.wrong.append(f"{offset}: {partition} begins again")
-                    self.starts.setdefault(partition, start)
-                    self.fates.setdefault(partition, list(self._messages(partition)))
+                    self._begin(partition, start, at)
+            case Subscribe():
+                if any(self._pending.values()):
+                    self.wrong.append(f"{offset}: {told} while messages are pending")
+                self.ended.append(self.era)
+                self.era = offset
+                for partition, start in told.starts:
+                    self._begin(partition, start, at)
+                if told.effect is SubscribeEffect.ENDS:
+                    self.starts.clear()
+                    for fate in self.all():
+                        fate.turns.append(Turn(at, State.DELETED, None, begins_era=True))
             case AddAcks():
                 found = self.journal.transactions.get(told.begin)
                 if found is None or (found.decision is not None and found.decision.at < at):
@@ -117,6 +138,14 @@ class Queue:
                 self._turn(offset, told.acks, Turn(at, State.PENDING, told.begin))
             case Ack():
                 self._turn(offset, told.acks, Turn(at, State.DELETED, None, told.rejected))
+
+    def _begin(self, partition: PartitionId, start: int, at: int) -> None:
+        self.starts[partition] = start
+        if partition not in self.fates:
+            self.fates[partition] = list(self._messages(partition))
+        for fate in self.fates[partition]:
+            state = State.DELETED if fate.place < start else State.AVAILABLE
+            fate.turns.append(Turn(at, state, None, begins_era=True))
 
     def _turn(self, offset: int, acks: Iterable[Acks], turn: Turn) -> None:
         for fate in self.named(acks):
@@ -138,7 +167,7 @@ class Queue:
         if found is None or found.topic_id != partition.topic_id:
             found = self._reading.former.get(partition.key)
         if found is not None and found.topic_id == partition.topic_id:
-            yield from _fates(partition, found, self.starts[partition])
+            yield from _fates(partition, found)
 
     def all(self) -> Iterator[Fate]:
         """Yields all messages that it has to give out."""
@@ -179,11 +208,10 @@ class Queue:
                 yield f"{key} has messages, and is no part of {self.group}"
 
 
-def _fates(partition: PartitionId, found: Partition, start: int) -> Iterator[Fate]:
+def _fates(partition: PartitionId, found: Partition) -> Iterator[Fate]:
     for (name, offset), (place, _) in zip(found.names, found.expected, strict=True):
-        if place >= start:
-            value, txid = found.records[offset].value(), found.txids.get(offset)
-            yield Fate(Message(partition, name), offset, value, place, txid)
+        value, txid = found.records[offset].value(), found.txids.get(offset)
+        yield Fate(Message(partition, name), offset, value, place, txid)
 
 
 @lru_cache(maxsize=1)

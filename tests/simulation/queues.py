@@ -34,6 +34,7 @@ from logtx.journal.errors import (
     LogtxError,
     RequestTimedOutError,
     SessionClosedError,
+    SubscriptionResetError,
     TopicRecreatedError,
 )
 from logtx.journal.spans import MessageId, Span
@@ -110,6 +111,8 @@ class QueueWorker(Producer):
         self._letters: dict[Transaction, Letter] = {}
         """The message that a transaction gives up."""
         self._stands_until_ms = 0
+        self._has_left = False
+        """Whether it has left the queue, for an operator wants to reset it."""
         self._new_consumer()
 
     def _new_consumer(self) -> None:
@@ -135,6 +138,8 @@ class QueueWorker(Producer):
         """Whether the consumer takes nothing up to the next poll."""
         self._rests_until_ms = 0
         self._rest: Resting | None = None
+        self._is_deleted = False
+        """Whether an operator has deleted the subscription, and the next poll makes it anew."""
 
     @property
     def idle(self) -> bool:
@@ -146,14 +151,9 @@ class QueueWorker(Producer):
     # ---- the consumer's shell -------------------------------------------------------------------
 
     def _subscribe(self) -> None:
-        setting, truth = self.setting, self.setting.topology.truth
+        setting = self.setting
         self._topics = self._wanted_topics
-        if setting.queue_begins_late:
-            self._starts = {
-                (topic, p): setting.told_end(topic, p)
-                for topic in self._topics
-                for p in range(truth[topic].partition_count)
-            }
+        self._starts = self._first_starts()
         self._attach_from_ms = setting.now_ms + ATTACH_AGAIN_MS
         self._client = Attachment(
             self.network,
@@ -163,6 +163,17 @@ class QueueWorker(Producer):
             self._attached,
             self._leased,
         )
+
+    def _first_starts(self) -> dict[TopicPartition, int]:
+        setting, truth = self.setting, self.setting.topology.truth
+        if not setting.queue_begins_late:
+            return {}
+        return {
+            (topic, p): setting.told_end(topic, p)
+            for topic in self._topics
+            if topic in truth
+            for p in range(truth[topic].partition_count)
+        }
 
     def _attach(self) -> commands.Attach:
         failover = self.setting.queue_is_failover
@@ -174,12 +185,16 @@ class QueueWorker(Producer):
             starts=self._starts,
             held=self._work.held(),
             ack_timeout_ms=self._ack_timeout_ms,
+            era=self._work.era,
         )
 
-    def _attached(self, leases: tuple[Lease, ...]) -> None:
+    def _attached(self, attached: commands.Attached) -> None:
         if not self._rests:
             self._starts = {}
-        self._work.attached(leases, self._now_s)
+        if self._work.attached(attached.leases, self._now_s, attached.era):
+            self.setting.history.counts["consumers that came back behind a reset"] += 1
+            # What is broken off of its lease is not gone on with.
+            self._end(self._work.give_up)
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         if not self._rests:
@@ -193,6 +208,8 @@ class QueueWorker(Producer):
         """Does what one call of `poll` does, without waiting."""
         self._accept_last()
         self._send(client)
+        if self._is_deleted:
+            self._make_anew(client)
         self._wake(client)
         found: list[Hand] = []
         if self.setting.now_ms >= self._read_from_ms:
@@ -224,7 +241,19 @@ class QueueWorker(Producer):
             at_ends=self._leases.may_be_placed(self._topics),
             delivery_limit=self._delivery_limit,
         )
-        client.submit(command, self._ignore)
+        client.submit(command, self._acquired)
+
+    def _acquired(self, reply: commands.Reply) -> None:
+        self._is_deleted = self._is_deleted or isinstance(reply, SubscriptionResetError)
+        self._ignore(reply)
+
+    def _make_anew(self, client: Attachment) -> None:
+        """Makes the subscription anew, as a first consumer does."""
+        self._is_deleted = False
+        self._end(self._work.forget_era)
+        self._starts = self._first_starts()
+        client.submit(self._attach(), self._ignore)
+        self.setting.history.counts["subscriptions that were made anew"] += 1
 
     def _ignore(self, reply: commands.Reply) -> None:
         if isinstance(reply, LogtxError):
@@ -242,8 +271,8 @@ class QueueWorker(Producer):
                 self._letters[transaction] = letter
                 transaction.is_step = True
             else:
-                rejected = self._command(How(AcknowledgeType.REJECT), [letter.given.acks])
-                client.submit(rejected, self._ignore)
+                how = How(AcknowledgeType.REJECT, era=letter.given.era)
+                client.submit(self._command(how, [letter.given.acks]), self._ignore)
 
     def _command(self, how: How, acks: list[Acks]) -> commands.Acknowledge:
         return commands.Acknowledge(
@@ -253,6 +282,7 @@ class QueueWorker(Producer):
             acks=tuple(acks),
             delay_ms=how.delay_ms,
             unseen=how.unseen,
+            era=how.era,
         )
 
     def _read(self, client: Attachment, found: list[Hand]) -> None:
@@ -328,7 +358,8 @@ class QueueWorker(Producer):
                 work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
 
         acks = [Acks(lease.partition, (lease.span,))]
-        client.submit(self._command(How(AcknowledgeType.RENEW), acks), renewed)
+        how = How(AcknowledgeType.RENEW, era=work.holdings.era)
+        client.submit(self._command(how, acks), renewed)
 
     def _end(self, end: Callable[[], None]) -> None:
         self._reading, self._lease = None, None
@@ -420,6 +451,14 @@ class QueueWorker(Producer):
             self._bind()
         if not self._bound or (self._stands_until_ms > self.setting.now_ms and not self.stopping):
             return
+        if self.setting.workers_leave and not self.stopping:
+            self._leave()
+            self._end_some()
+            return
+        if self._has_left:
+            self._has_left = False
+            if self._client is not None:
+                self._client.go_on()
         if self._client is None:
             self._new_consumer()
             self._subscribe()
@@ -436,6 +475,24 @@ class QueueWorker(Producer):
         draw, client = self.setting.resting, self._client
         if draw is not None and client is not None and draw.random() < REST_SHARE:
             self._begin_rest(client)
+
+    def _leave(self) -> None:
+        """Leaves the queue as its operator asks: in good order, or as a process whose network is
+        cut, and whose application goes on."""
+        client = self._client
+        if client is not None and not self._has_left:
+            if self._draw.random() < 0.4:
+                self._close_consumer()
+            else:
+                client.cut_off()
+        self._has_left = True
+        if (
+            self._client is not None
+            and self._hands
+            and self._is_explicit
+            and self._draw.random() < 0.3
+        ):
+            self._deal_with_some()
 
     @property
     def _wanted_topics(self) -> tuple[str, ...]:
@@ -549,7 +606,7 @@ class QueueWorker(Producer):
         at_once = self._draw.random() < 0.5
         shares = [[*given.values()]] if at_once else [[each] for each in given.values()]
         for share in shares if given else ():
-            self._ask(transaction, by_partition(share))
+            self._ask(transaction, by_partition(share), share[0].era)
         self._work.accepted_elsewhere(given)
 
     def _write_result(self, transaction: Transaction, message: Message) -> None:
@@ -559,18 +616,18 @@ class QueueWorker(Producer):
     def _write_letter(self, transaction: Transaction, letter: Letter) -> None:
         name = MessageId(*letter.given.span.hi)._replace(nth=letter.given.span.hi.nth - 1)
         self._write_result(transaction, Message(letter.given.partition, name))
-        transaction.send_acks(QUEUE, [letter.given.acks])
+        transaction.send_acks(QUEUE, [letter.given.acks], era=letter.given.era)
 
-    def _ask(self, transaction: Transaction, acks: list[Acks]) -> None:
+    def _ask(self, transaction: Transaction, acks: list[Acks], era: int) -> None:
         work, until_s = self._work, self._now_s + self._ack_timeout_ms / 1000
-        number = work.ask(acks, self._now_s, until_s)
+        number = work.ask(acks, self._now_s, until_s, era)
 
         def answered(error: LogtxError | None) -> None:
             work.answered(number, is_refused=error is not None)
             self.setting.history.counts["acknowledgements refused"] += error is not None
 
         delay_ms = self._draw.choice(DELAYS_MS)
-        transaction.send_acks(QUEUE, acks, delay_ms=delay_ms, on_reply=answered)
+        transaction.send_acks(QUEUE, acks, delay_ms=delay_ms, on_reply=answered, era=era)
         self.setting.history.counts["acknowledgements in transactions"] += 1
 
     def not_committed(self, transaction: Transaction) -> None:

@@ -74,6 +74,8 @@ class Setting:
     resting: Random | None = None
     """What histories draw from whose workers leave their queue alone for a while, and go on; None:
     they don't."""
+    workers_leave: bool = False
+    """Whether workers of the queue are to leave it: an operator wants to reset it."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

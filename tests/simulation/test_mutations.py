@@ -14,6 +14,7 @@ from .mutations import (
     adopting_mutations,
     place_mutations,
     queue_mutations,
+    reset_mutations,
     sidecar_mutations,
 )
 from .registry import described_in_docs
@@ -125,6 +126,16 @@ SEEN_WITH_QUEUES_AT: Final = {
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue."""
+SEEN_WITH_RESETS_AT: Final = {
+    "acks_of_before_count": 0,
+    "consumers_keep_what_was_reset": 0,
+    "each_subscription_counts_its_eras": 0,
+    "eras_end_while_messages_are_pending": 0,
+    "plain_acks_of_before_count": 0,
+    "resets_may_be_repeated": 0,
+    "snapshot_forgets_eras": 0,
+}
+"""The same for mutations of queues that are reset, in histories in which that happens."""
 FIRST: Final = frozenset({m.checker: m.name for m in reversed(MUTATIONS)}.values())
 """The first mutation of each checker: what a test run needs, to know that the checkers bite."""
 
@@ -145,6 +156,10 @@ def _is_of_sidecars(mutation: Mutation) -> bool:
 
 def _is_of_queues(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == queue_mutations.__name__
+
+
+def _is_of_resets(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == reset_mutations.__name__
 
 
 def _find(mutation: Mutation, seeds: Iterable[int]) -> None:
@@ -180,6 +195,18 @@ def test_mutation_of_queues_is_caught(name: str, monkeypatch: pytest.MonkeyPatch
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", parameters(SEEN_WITH_RESETS_AT))
+def test_mutation_of_resets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_RESETS_AT[name], resets=True)
+    assert mutation.checker in violations(history)
+
+
+def test_each_mutation_of_resets_has_a_seed() -> None:
+    assert {m.name for m in MUTATIONS if _is_of_resets(m)} == SEEN_WITH_RESETS_AT.keys()
+
+
 def test_each_mutation_of_queues_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_queues(m)} == SEEN_WITH_QUEUES_AT.keys()
 
@@ -197,7 +224,7 @@ def test_each_mutation_of_places_has_a_seed() -> None:
     parameters(
         m.name
         for m in MUTATIONS
-        if not (_is_of_places(m) or _is_of_sidecars(m) or _is_of_queues(m))
+        if not (_is_of_places(m) or _is_of_sidecars(m) or _is_of_queues(m) or _is_of_resets(m))
     ),
 )
 def test_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,6 +306,7 @@ class Transaction:
         *,
         delay_ms: int = 0,
         on_reply: Callable[[LogtxError | None], None] = lambda _: None,
+        era: int = 0,
     ) -> None:
         """Acknowledges messages of a queue in this transaction.
 
@@ -314,13 +315,19 @@ class Transaction:
             acks: the messages.
             delay_ms: how long nobody gets them if it aborts.
             on_reply: called with why it was refused, or None.
+            era: in which they were given out.
         """
         session, txid = self.producer.session, self.txid
         assert txid is not None
         assert session.connected is not None
         self.book.requests += 1
         command = commands.AddAcks(
-            session=session.connected, txid=txid, group=group, acks=tuple(acks), delay_ms=delay_ms
+            session=session.connected,
+            txid=txid,
+            group=group,
+            acks=tuple(acks),
+            delay_ms=delay_ms,
+            era=era,
         )
 
         def ask() -> None:

@@ -32,6 +32,7 @@ from .network import Network, query
 from .producers import Producer
 from .queue_reference import left_in_queue
 from .queues import QUEUE, QueueWorker
+from .resets import QueueOperator
 from .retention import retain
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
@@ -148,7 +149,13 @@ class World:
     """All parties of one history."""
 
     def __init__(  # noqa: PLR0912, PLR0915
-        self, seed: int, *, switches: bool = False, sidecars: bool = False, queues: bool = False
+        self,
+        seed: int,
+        *,
+        switches: bool = False,
+        sidecars: bool = False,
+        queues: bool = False,
+        resets: bool = False,
     ) -> None:
         """Starts all parties.
 
@@ -159,7 +166,9 @@ class World:
                 a sidecar is refused in metadata mode.
             queues: whether there are workers of a queue, in place of those of a consumer group and
                 of readers. Not together with the others: a queue's consumer reads no sidecar.
+            resets: whether an operator resets and deletes the queue: then there is one.
         """
+        queues = queues or resets
         chance = Random(seed)
         self._seed = seed
         history = self.history = History(seed)
@@ -247,6 +256,10 @@ class World:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
         self._operator: Operator | None = None
+        self._queue_operator: QueueOperator | None = None
+        if resets:
+            draws = Random(-seed - 75)
+            self._queue_operator = QueueOperator(self.setting, self.network, draws)
         self._retention = self.setting.modes
         begin = self._start_readers if queue is None else self._start_queue
         if self.setting.modes is None:
@@ -821,11 +834,18 @@ def _is_of_queue(producer_id: str) -> bool:
 
 
 def simulate(
-    seed: int, *, switches: bool = False, sidecars: bool = False, queues: bool = False
+    seed: int,
+    *,
+    switches: bool = False,
+    sidecars: bool = False,
+    queues: bool = False,
+    resets: bool = False,
 ) -> History:
     """Returns the history of a seed.
 
     With `switches` it is another one, in which topics are switched; with `sidecars` one in which
-    transactions write to sidecars; with `queues` one in which a topic is worked off as a queue.
+    transactions write to sidecars; with `queues` one in which a topic is worked off as a queue, and
+    with `resets` one in which that is reset and deleted.
     """
-    return World(seed, switches=switches, sidecars=sidecars, queues=queues).run()
+    world = World(seed, switches=switches, sidecars=sidecars, queues=queues, resets=resets)
+    return world.run()

@@ -4,7 +4,7 @@ A value is a version byte, a type byte and an Avro body. Every body begins with 
 the incarnation and the predicted offset. If a record says nothing about a transaction's fate, only
 that head is read.
 
-Source: the journal's schemas, versions 2 to 10, and docs/protocol.md, "Places".
+Source: the journal's schemas, versions 2 to 11, and docs/protocol.md, "Places".
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10),
+    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10, 11),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
     Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8),
@@ -197,7 +197,7 @@ _CHANGED_IN: Final = {
     Kind.PLACED: (5,),
     Kind.MODE: (5,),
     Kind.ADOPT: (6,),
-    Kind.SUBSCRIBE: (9,),
+    Kind.SUBSCRIBE: (9, 11),
     Kind.ADD_ACKS: (9,),
     Kind.ACK: (9,),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer.core.holdings import Given, RecordKey
 from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.journal.acks import Acks
@@ -39,6 +40,12 @@ def work() -> ShareWork:
     assert work.give(FIRST, MessageId(1, AT_OFFSET))
     assert work.give(SECOND, MessageId(4, AT_OFFSET))
     return work
+
+
+def given(work: ShareWork, *keys: RecordKey) -> dict[RecordKey, Given]:
+    """Returns messages as they were given out."""
+    found = {key: work.holdings.look(key) for key in keys}
+    return {key: each for key, each in found.items() if each is not None}
 
 
 def said(work: ShareWork) -> dict[Any, list[Span]]:
@@ -144,7 +151,7 @@ def test_what_is_taken_back_or_released_is_accepted_by_nobody(work: ShareWork) -
 
 
 def test_what_a_transaction_took_is_not_said_of_again(work: ShareWork) -> None:
-    work.accepted_elsewhere([FIRST])
+    work.accepted_elsewhere(given(work, FIRST))
     work.release_all(0)
     assert said(work) == {(RELEASE, 0): [span(2, 5)]}
 
@@ -218,7 +225,7 @@ def test_what_a_transaction_is_refused_is_released_and_else_nothing_is_said(
 ) -> None:
     first, second = [Acks(P0, (span(0, 2),))], [Acks(P0, (span(2, 5),))]
     taken, refused = work.ask(first, 0.0, 9.0), work.ask(second, 0.0, 9.0)
-    work.accepted_elsewhere([FIRST, SECOND])
+    work.accepted_elsewhere(given(work, FIRST, SECOND))
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(10)),)),), "up to the answers"
     work.answered(taken, is_refused=False)
     work.answered(refused, is_refused=True)
@@ -264,3 +271,95 @@ def test_what_is_said_is_named_until_it_is_sent(work: ShareWork) -> None:
     assert work.outgoing()
     assert work.letters()
     assert work.held() == (Acks(P0, (REST,)),)
+
+
+# ---- a subscription that was reset --------------------------------------------------------------
+
+
+def eras(work: ShareWork) -> dict[tuple[AcknowledgeType, int], list[Span]]:
+    """Returns what is to be sent, by type and era; and takes it."""
+    return {
+        (how.type, how.era): [span for each in what.acks for span in each.spans]
+        for how, what in work.outgoing().items()
+        if what.acks
+    }
+
+
+def test_nothing_of_before_a_reset_is_held_or_named(work: ShareWork) -> None:
+    work.leased([lease(10, 20)])
+    work.ask([Acks(P0, (span(0, 2),))], 0.0, 9.0)
+    work.acknowledge(SECOND, REJECT, 0, "bad")
+    work.return_all([FIRST])
+    assert not work.attached([], era=0), "nobody has reset it yet"
+    assert work.attached([lease(0, 10)], era=30), "what is told of then is not what it had"
+    assert work.held() == ()
+    assert not work.has_letters
+    work.accept_returned()
+    work.give_up()
+    work.answered(1, is_refused=True)
+    assert eras(work) == {}, "not even a release: it might be of what is leased to it next"
+    assert work.begin() is None
+    assert work.era == 30
+
+
+def test_the_lease_that_is_read_ends_with_a_reset_and_no_gap_of_it_is_accepted(
+    work: ShareWork,
+) -> None:
+    work.attached([], era=0)
+    work.attached([], era=30)
+    assert work.give(("a", 0, 6), MessageId(6, AT_OFFSET)) is None
+    work.finish(MessageId(10))
+    assert eras(work) == {}
+
+
+def test_what_was_said_before_a_reset_goes_out_as_it_was_said(work: ShareWork) -> None:
+    """So the coordinator refuses it, and the application is told (trap 146)."""
+    work.attached([lease(0, 10)], era=0)
+    work.acknowledge(FIRST, ACCEPT, 0)
+    work.attached([], era=30)
+    work.give_up()
+    work.leased([lease(0, 10)])
+    work.begin()
+    assert work.give(FIRST, MessageId(1, AT_OFFSET)) is not None
+    work.acknowledge(FIRST, ACCEPT, 0)
+    assert eras(work) == {(ACCEPT, 0): [span(0, 2)], (ACCEPT, 30): [span(0, 2)]}
+
+
+def test_a_message_of_before_a_reset_is_not_the_one_that_is_given_out_again(
+    work: ShareWork,
+) -> None:
+    before: Any = object()
+    again: Any = object()
+    work.attached([lease(0, 10)], era=0)
+    assert not work.holdings.is_another(FIRST, before), "a copy is as good"
+    took = given(work, FIRST, SECOND)
+    work.attached([], era=30)
+    assert work.holdings.was_dropped(FIRST)
+    work.give_up()
+    work.leased([lease(0, 10)])
+    work.begin()
+    work.give(FIRST, MessageId(1, AT_OFFSET), again)
+    assert work.holdings.is_another(FIRST, before)
+    assert not work.holdings.is_another(FIRST, again)
+    work.accepted_elsewhere(took)
+    assert work.holdings.look(FIRST) is not None, "the transaction took the one of before"
+    assert work.ask([each.acks for each in took.values()], 0.0, 9.0, 0)
+    assert work.held() == (Acks(P0, (lease(0, 10).span,)),), "and names what it has now alone"
+
+
+def test_a_consumer_whose_subscription_was_deleted_begins_as_a_new_one(work: ShareWork) -> None:
+    work.attached([], era=7)
+    work.forget_era()
+    assert work.era is None
+    assert not work.attached([], era=7), "it is no news that it holds nothing"
+    assert work.era == 7
+
+
+def test_letters_and_renewals_are_of_their_era(work: ShareWork) -> None:
+    work.attached([lease(0, 10)], era=0)
+    work.acknowledge(FIRST, REJECT, 0, "bad")
+    (letter,) = work.letters()
+    assert letter.given.era == 0
+    work.attached([], era=30)
+    work.not_written(letter, 9)
+    assert eras(work) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from logtx.coordinator.core.dispatch import GONE_MS
 from logtx.coordinator.core.subscriptions import MessageState
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
@@ -73,7 +74,12 @@ class Queue:
         return self.coordinator.replies.get(ref)
 
     def attach(
-        self, consumer: int, *held: Span, topics: Sequence[str] = ("a",), timeout_ms: int = 30_000
+        self,
+        consumer: int,
+        *held: Span,
+        topics: Sequence[str] = ("a",),
+        timeout_ms: int = 30_000,
+        era: int | None = None,
     ) -> Any:
         return self.ask(
             commands.Attach(
@@ -83,8 +89,38 @@ class Queue:
                 topics=tuple(topics),
                 held=acks(*held) if held else (),
                 ack_timeout_ms=timeout_ms,
+                era=era,
             )
         )
+
+    def leave(self, *consumers: int) -> None:
+        """Consumers' streams break, and they are not back in time."""
+        for consumer in consumers:
+            self.coordinator.tenure.consumer_gone(GROUP, consumer, self.coordinator.now)
+        self.coordinator.pass_time(GONE_MS)
+
+    def reset(
+        self, offset: int | None = 0, *, era: int | None = None, partition: PartitionId = P0
+    ) -> Any:
+        """An operator lets a partition begin anew at an offset; with None forgets the subscription.
+
+        Args:
+            offset: where it begins.
+            era: the one that this ends; None: the one that is now.
+            partition: which one.
+        """
+        ends = self.era if era is None else era
+        if offset is None:
+            return self.ask(commands.DeleteSubscription(group=GROUP, era=ends))
+        starts = {partition: offset}
+        return self.ask(commands.ResetSubscription(group=GROUP, era=ends, starts=starts))
+
+    @property
+    def era(self) -> int:
+        """The subscription's era; that of the next one if there is none."""
+        subscriptions = self.coordinator.shard.queues.subscriptions
+        found = subscriptions.get(GROUP)
+        return subscriptions.last_era if found is None else found.era
 
     def acquire(self, consumer: int, count: int = 100, *, limit: int = 0) -> Lease | None:
         """Returns the first lease of the answer; None without an answer, or without leases."""
@@ -105,6 +141,7 @@ class Queue:
         *spans: Span,
         delay_ms: int = 0,
         unseen: bool = False,
+        era: int = 0,
     ) -> Any:
         answer = self.ask(
             commands.Acknowledge(
@@ -114,6 +151,7 @@ class Queue:
                 acks=acks(*spans),
                 delay_ms=delay_ms,
                 unseen=unseen,
+                era=era,
             )
         )
         return answer.results if isinstance(answer, commands.AckResults) else answer
@@ -135,7 +173,9 @@ class Queue:
         )
         return began.txid
 
-    def add_acks(self, producer: str, txid: Any, *spans: Span, delay_ms: int = 0) -> Any:
+    def add_acks(
+        self, producer: str, txid: Any, *spans: Span, delay_ms: int = 0, era: int = 0
+    ) -> Any:
         return self.ask(
             commands.AddAcks(
                 session=self.sessions[producer],
@@ -143,6 +183,7 @@ class Queue:
                 group=GROUP,
                 acks=acks(*spans),
                 delay_ms=delay_ms,
+                era=era,
             )
         )
 

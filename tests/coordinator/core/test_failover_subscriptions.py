@@ -54,7 +54,7 @@ class World:
     def __post_init__(self) -> None:
         starts = tuple((p, 0) for p in PARTITIONS)
         kind = SubscriptionKind.FAILOVER
-        self.subscriptions.replay_subscribe(Subscribe(group=GROUP, kind=kind, starts=starts))
+        self.subscriptions.replay_subscribe(0, Subscribe(group=GROUP, kind=kind, starts=starts))
         self._begin_dispatch()
 
     def _begin_dispatch(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from logtx.coordinator.core.subscriptions import MessageState
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
-from logtx.journal.errors import AckConflictError
+from logtx.journal.errors import AckConflictError, SubscriptionResetError
 from logtx.journal.spans import AT_OFFSET, MessageId
 
 from .queue_harness import END, GROUP, Queue, message
@@ -31,13 +31,16 @@ class Naive:
         self.count = [0] * END
         """How often each was given out, as this owner knows."""
         self.open: dict[str, Any] = {}
+        self.eras = [0]
+        """All that there were."""
         self.consumed: dict[Any, set[int]] = {}
         for consumer in CONSUMERS:
             self.queue.attach(consumer)
 
     def run(self) -> None:
         steps = ("acquire", "plain", "add", "add", "release", "end", "fail_over", "time", "attach")
-        weights = (6, 3, 3, 3, 3, 3, 1, 1, 1)
+        steps = (*steps, "reset", "delete", "late")
+        weights = (6, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 2)
         for step in self.chance.choices(steps, weights, k=STEPS):
             getattr(self, step)()
             self.compare()
@@ -69,7 +72,8 @@ class Naive:
 
     def plain(self) -> None:
         named = self.some()
-        results = self.queue.acknowledge(1, AcknowledgeType.ACCEPT, *map(message, named))
+        spans = map(message, named)
+        results = self.queue.acknowledge(1, AcknowledgeType.ACCEPT, *spans, era=self.eras[-1])
         for n, result in zip(named, results, strict=True):
             if self.of[n] is None:
                 assert result is AckResult.DONE
@@ -85,7 +89,7 @@ class Naive:
         if txid is None:
             txid = self.open[producer] = self.queue.begin(producer, 900_000)
         named = self.some()
-        told = self.queue.add_acks(producer, txid, *map(message, named))
+        told = self.queue.add_acks(producer, txid, *map(message, named), era=self.eras[-1])
         if any(self.of[n] not in (None, txid) for n in named):
             assert isinstance(told, AckConflictError)
             return
@@ -107,7 +111,7 @@ class Naive:
         consumer, named = self.chance.choice(CONSUMERS), self.some()
         unseen, spans = self.chance.random() < 0.5, map(message, named)
         type_ = AcknowledgeType.RELEASE
-        results = self.queue.acknowledge(consumer, type_, *spans, unseen=unseen)
+        results = self.queue.acknowledge(consumer, type_, *spans, unseen=unseen, era=self.eras[-1])
         for n, result in zip(named, results, strict=True):
             if self.holder[n] == consumer:
                 assert result is AckResult.DONE
@@ -122,9 +126,43 @@ class Naive:
         consumer = self.chance.choice(CONSUMERS)
         held = [n for n in range(END) if self.holder[n] == consumer]
         kept = held[: self.chance.randint(0, len(held))]
-        self.queue.attach(consumer, *map(message, kept))
+        self.queue.attach(consumer, *map(message, kept), era=self.eras[-1])
         for n in held:
             self.holder[n] = consumer if n in kept else None
+
+    def reset(self) -> None:
+        start = self.chance.randint(0, END)
+        if self.begins_anew(start):
+            self.of = ["deleted" if n < start else None for n in range(END)]
+
+    def delete(self) -> None:
+        if self.begins_anew(None):
+            self.of = [None] * END
+
+    def begins_anew(self, start: int | None) -> bool:
+        """Lets an operator reset the subscription, or delete it. Returns whether it was done."""
+        self.queue.leave(*CONSUMERS)
+        told = self.queue.reset(start, era=self.eras[-1])
+        is_done = not any(each not in (None, "deleted") for each in self.of)
+        assert (told == commands.Done()) == is_done
+        if is_done:
+            self.eras.append(self.queue.era)
+            self.count = [0] * END
+        self.holder = [None] * END
+        for consumer in CONSUMERS:
+            self.queue.attach(consumer, era=self.eras[-1] if start is not None else None)
+        return is_done
+
+    def late(self) -> None:
+        """What was said in a former era comes late: nothing of it counts."""
+        if len(self.eras) == 1:
+            return
+        era, named = self.chance.choice(self.eras[:-1]), [*map(message, self.some())]
+        told = self.queue.acknowledge(1, AcknowledgeType.ACCEPT, *named, era=era)
+        assert isinstance(told, SubscriptionResetError)
+        for producer, txid in self.open.items():
+            told = self.queue.add_acks(producer, txid, *named, era=era)
+            assert isinstance(told, SubscriptionResetError)
 
     def fail_over(self) -> None:
         before, self.holder = self.holder, [None] * END
@@ -133,7 +171,7 @@ class Naive:
         self.queue.tell_ends()
         for consumer in CONSUMERS:
             held = [n for n in range(END) if before[n] == consumer]
-            self.queue.attach(consumer, *map(message, held))
+            self.queue.attach(consumer, *map(message, held), era=self.eras[-1])
             for n in held:
                 self.holder[n], self.count[n] = consumer, 1
         self.queue.coordinator.pass_time(1_000)

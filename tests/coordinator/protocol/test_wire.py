@@ -123,11 +123,13 @@ SUBSCRIPTION: Final = st.builds(
             leased=LONG,
             txids=st.lists(TXID, max_size=2).map(tuple),
             former=st.booleans(),
+            available=st.lists(SPAN, max_size=2).map(tuple),
         ),
         max_size=2,
     ).map(tuple),
     redelivered=LONG,
     rejected=LONG,
+    era=LONG,
 )
 COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     # Without owner: that is the authenticated subject, which the coordinator sees for itself.
@@ -253,6 +255,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         starts=st.dictionaries(PARTITION, LONG, max_size=3),
         held=ACKS,
         ack_timeout_ms=LONG,
+        era=st.none() | LONG,
     ),
     commands.Acquire: st.builds(
         commands.Acquire,
@@ -268,14 +271,23 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         type=st.sampled_from(AcknowledgeType),
         acks=ACKS,
         delay_ms=LONG,
+        era=LONG,
     ),
+    commands.ResetSubscription: st.builds(
+        commands.ResetSubscription,
+        group=NAME,
+        era=LONG,
+        starts=st.dictionaries(PARTITION_ID, st.integers(0, 2**62 - 1), min_size=1, max_size=3),
+    ),
+    commands.DeleteSubscription: st.builds(commands.DeleteSubscription, group=NAME, era=LONG),
     commands.DescribeSubscriptions: st.builds(
         commands.DescribeSubscriptions,
         groups=st.lists(NAME, max_size=3).map(tuple),
         after=st.just("") | NAME,
+        available_max=st.integers(0, 2**32 - 1),
     ),
     commands.AddAcks: st.builds(
-        commands.AddAcks, session=st.just(SESSION), txid=TXID, group=NAME, acks=ACKS
+        commands.AddAcks, session=st.just(SESSION), txid=TXID, group=NAME, acks=ACKS, era=LONG
     ),
 }
 STATE: Final = st.sampled_from(State)
@@ -347,7 +359,7 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
             lambda keys: st.tuples(*(st.builds(PointerStep, st.just(k), LONG, LONG) for k in keys))
         ),
     ),
-    commands.Attached: st.builds(commands.Attached, LEASES),
+    commands.Attached: st.builds(commands.Attached, LEASES, LONG),
     commands.Leases: st.builds(commands.Leases, LEASES),
     commands.SubscriptionsPage: st.builds(
         commands.SubscriptionsPage, st.lists(SUBSCRIPTION, max_size=2).map(tuple), st.booleans()
@@ -431,6 +443,13 @@ def test_messages_that_nobody_could_mean_are_refused() -> None:
     none = pb.Request(request_id=1, acquire=pb.Acquire(group="q"))
     with pytest.raises(ConfigError, match="0 offsets"):
         decode_request(none, None)
+    nowhere = pb.Request(request_id=1, reset_subscription=pb.ResetSubscription(group="q"))
+    with pytest.raises(ConfigError, match="names no partition"):
+        decode_request(nowhere, None)
+    start = pb.SubscriptionStart(topic="a", offset=2**62)
+    beyond = pb.ResetSubscription(group="q", starts=[start])
+    with pytest.raises(ValueError, match="no log has such an offset"):
+        decode_request(pb.Request(request_id=1, reset_subscription=beyond), None)
     with pytest.raises(NotSupportedError, match="outside of a session"):
         decode_request(pb.Request(request_id=1, add_acks=pb.AddAcks(group="q")), None)
 
@@ -707,6 +726,7 @@ CODES: Final = {
     36: errors.UnknownSubscriptionError,
     37: errors.NotAttachedError,
     38: errors.AckOutOfRangeError,
+    39: errors.SubscriptionResetError,
     40: errors.UnknownTopicError,
     41: errors.UnsupportedTopicError,
     42: errors.JournalTopicError,

@@ -36,13 +36,13 @@ from logtx.journal.errors import (
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.places import PartitionId
 from logtx.journal.reader import journal_partition_of
-from logtx.journal.records.codec import WITH_QUEUES
+from logtx.journal.records.codec import WITH_ERAS, WITH_QUEUES
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
 
 from ...waiting import eventually
-from ..clusters import PARTITIONS, Cluster, cluster_of, until
+from ..clusters import PARTITIONS, Cluster, Node, cluster_of, until
 from ..streams import TIMEOUT_S, RawStream, begin, connect
 
 GROUP: Final = "invoicing"
@@ -391,22 +391,44 @@ def test_another_coordinator_goes_on(memory_log: MemoryLog) -> None:
             assert lease.span == Span(MessageId(1), MessageId(3)), "what was done stays done"
 
 
-def test_a_queue_waits_for_builds_that_read_it(cluster: Cluster, memory_log: MemoryLog) -> None:
+def with_an_older_build(cluster: Cluster, log: MemoryLog, reads: int) -> Node:
+    """Returns the owner, beside which is a coordinator that reads journals up to a version."""
     cluster.joined(2)
-    bind(memory_log)
+    bind(log)
     owner = cluster.owner(HOME)
     other = next(node for node in cluster.nodes if node is not owner)
     ownership = other.coordinator._ownership
     assert ownership is not None
-    ownership.peers._me = lambda: replace(ownership.me(), journal_format=WITH_QUEUES - 1)
+    ownership.peers._me = lambda: replace(ownership.me(), journal_format=reads)
     other.loop.call_soon_threadsafe(ownership.peers.tell)
     members = owner.coordinator._consumers.members
     assert members is not None
-    until(lambda: [m.journal_format for m in members.reached(time.monotonic())] != [WITH_QUEUES])
+    until(lambda: [m.journal_format for m in members.reached(time.monotonic())] == [reads])
+    return owner
+
+
+def test_a_queue_waits_for_builds_that_read_it(cluster: Cluster, memory_log: MemoryLog) -> None:
+    owner = with_an_older_build(cluster, memory_log, WITH_QUEUES - 1)
     with closing(Worker(memory_log, owner.address)) as worker:
         refused = worker.attach()
         assert isinstance(refused, NotSupportedError), refused
         assert "upgrade it" in str(refused)
+
+
+def test_a_reset_waits_for_builds_that_read_it(cluster: Cluster, memory_log: MemoryLog) -> None:
+    owner = with_an_older_build(cluster, memory_log, WITH_ERAS - 1)
+    with closing(Worker(memory_log, owner.address)) as worker:
+        assert worker.attach() == ()
+    with closing(AdminQueries(memory_log, timeout_s=10.0)) as admin:
+        bound, info = admin.subscription(GROUP)
+        for asked in (
+            lambda: admin.reset_subscription(bound, info, {orders(memory_log): 0}),
+            lambda: admin.delete_subscription(bound, info),
+        ):
+            with pytest.raises(NotSupportedError, match="are reset or deleted: upgrade it"):
+                asked()
+        _, after = admin.subscription(GROUP)
+        assert after.era == info.era == 0
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from logtx.journal.acks import (
     AddAcks,
     SnapshotSubscription,
     Subscribe,
+    SubscribeEffect,
     SubscriptionKind,
 )
 from logtx.journal.control import BranchRange
@@ -510,6 +511,31 @@ SAMPLES_V10: dict[str, JournalRecord] = {
     ),
 }
 """What speaks of pointers that were written. All others are written as before."""
+ENDED = SnapshotSubscription("g", SubscriptionKind.FAILOVER, F1, SPANS[:1], (), era=17030)
+SAMPLES_V11: dict[str, JournalRecord] = {
+    "subscribe_replaces": Subscribe(
+        group="invoicing",
+        kind=SubscriptionKind.FAILOVER,
+        starts=((D0, 0), (F1, 900)),
+        effect=SubscribeEffect.REPLACES,
+    ),
+    "subscribe_ends": Subscribe(
+        group="invoicing",
+        kind=SubscriptionKind.SHARED,
+        starts=(),
+        effect=SubscribeEffect.ENDS,
+    ),
+    "snapshot_with_eras": chunk(
+        first=17042,
+        index=0,
+        last=True,
+        subscriptions=(*SUBSCRIPTIONS, ENDED),
+        pointers=POINTERS[:1],
+        last_era=17031,
+    ),
+    "snapshot_behind_an_era": chunk(first=17042, index=0, last=True, last_era=17031),
+}
+"""What ends eras of subscriptions, and snapshots behind that. All others are written as before."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -521,6 +547,7 @@ GOLDEN_SAMPLES = {
     8: SAMPLES_V8,
     9: SAMPLES_V9,
     10: SAMPLES_V10,
+    11: SAMPLES_V11,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -698,6 +725,20 @@ SNAPSHOT = st.builds(
     ).map(tuple),
     pointers=POINTER_STEPS,
 )
+ERAS = st.builds(
+    lambda chunk, last_era, eras: replace(
+        chunk,
+        last_era=last_era,
+        subscriptions=tuple(
+            row._replace(era=min(era, last_era))
+            for row, era in zip(chunk.subscriptions, eras, strict=False)
+        ),
+    ),
+    SNAPSHOT,
+    st.just(0) | LONG,
+    st.lists(LONG, min_size=4, max_size=4),
+)
+"""Snapshots behind eras that ended, and before any did."""
 NAMES = TUPLES(NAME).map(tuple)
 PAIRS = TUPLES(st.tuples(NAME, NAME)).map(tuple)
 RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
@@ -767,10 +808,16 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(Aborted, begin=LONG, gone=GONE_KEYS),
     st.builds(Bind, group=NAME, transaction_group=NAME),
     st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE_KEYS),
-    st.builds(Subscribe, group=NAME, kind=st.sampled_from(SubscriptionKind), starts=OFFSETS),
+    st.builds(
+        Subscribe,
+        group=NAME,
+        kind=st.sampled_from(SubscriptionKind),
+        starts=OFFSETS,
+        effect=st.sampled_from(SubscribeEffect),
+    ),
     st.builds(AddAcks, begin=LONG, group=NAME, acks=ACKS_OF_SOME),
     st.builds(Ack, group=NAME, acks=ACKS_OF_SOME, rejected=st.booleans()),
-    SNAPSHOT,
+    ERAS,
 )
 ENTRY = st.builds(
     Entry, st.integers(-1, 2**62), st.integers(0, 2**48 - 1), RECORD, st.integers(-1, 2**62)
@@ -801,7 +848,7 @@ def test_golden(version: int, name: str) -> None:
 def test_every_type_has_a_golden_record() -> None:
     assert set(GOLDEN_SAMPLES) == set(range(1, FORMAT_VERSION + 1))
     samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
-    samples |= SAMPLES_V8 | SAMPLES_V9 | SAMPLES_V10
+    samples |= SAMPLES_V8 | SAMPLES_V9 | SAMPLES_V10 | SAMPLES_V11
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -960,6 +1007,19 @@ IN_COLUMNS: list[tuple[int, JournalRecord, JournalRecord]] = [
             *(10, 9, chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS)),
             chunk(first=1, index=0, last=True, subscriptions=SUBSCRIPTIONS, pointers=POINTERS[:1]),
         ),
+        *(
+            (
+                *(11, 9, Subscribe(group="g", kind=SubscriptionKind.SHARED, starts=((F1, 4),))),
+                Subscribe(
+                    group="g", kind=SubscriptionKind.SHARED, starts=((F1, 4),), effect=effect
+                ),
+            )
+            for effect in (SubscribeEffect.REPLACES, SubscribeEffect.ENDS)
+        ),
+        (
+            *(11, 3, chunk(first=1, index=0, last=True)),
+            chunk(first=1, index=0, last=True, last_era=7),
+        ),
     ],
 )
 def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
@@ -1054,7 +1114,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x0b\x03",
+        b"\x0c\x03",
         b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",

@@ -1,0 +1,208 @@
+"""`logtx subscription skip`: passes over messages of a queue."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from ...journal.errors import ConfigError, NotAllowedError
+from .asking import EXIT_FAILED, Timeout, asking, complain
+from .connection import Kafka
+from .subscription_parts import Name, find_part, look, parse_place
+from .text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...consumer.core.pending import Record
+    from ...coordinator.protocol.queues import AckResult
+    from ...journal.logs.interface import Log
+    from ...journal.spans import Span
+    from ..inspect.subscriptions import PartitionRow
+
+OFFSETS_MAX: Final = 10_000
+"""Most offsets that one command names, for it looks at the record of each. More take longer, and
+`--before` takes any number."""
+
+
+def skip_messages(
+    name: Name,
+    place: Annotated[
+        str, typer.Argument(metavar="TOPIC[PARTITION]", help="The partition, as in 'orders[0]'.")
+    ],
+    offsets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OFFSET...",
+            help="Offsets, or ranges of them with both ends: 17 20-29.",
+        ),
+    ] = None,
+    *,
+    kafka: Kafka,
+    before: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="OFFSET", help="All that is delivered before this offset."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it. Without, only what would be done is checked.")
+    ] = False,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Pass over messages of a subscription: nobody gets them any more, and nobody works them off.
+
+    They count as rejected, and become no dead letters. A consumer that works on one of them loses
+    it. What an unfinished transaction acknowledges stays as it is, and exit status 1 says so:
+    abort that transaction first (`logtx subscription show`, `logtx txn abort`).
+
+    A transaction's messages are delivered together, at the offset of its marker: that one names all
+    of them. The offset of one of its records is refused.
+
+    Examples:
+
+    ```
+    logtx subscription skip invoicing 'orders[0]' 17 20-29 --bootstrap-servers localhost:9092
+    logtx subscription skip invoicing 'orders[0]' 17 --execute --bootstrap-servers localhost:9092
+    logtx subscription skip invoicing 'orders[0]' --before 1000 --execute
+    ```
+    """
+    from ...journal.acks import Acks
+
+    topic, number = parse_place(place)
+    ranges = _ranges(offsets or (), before)
+    with asking(kafka, timeout) as (log, admin):
+        row = look(log, admin, name, timeout)
+        part = find_part(row, topic, number)
+        _check_in_log(part, ranges)
+        spans = [
+            _span(log, part, first, last, timeout, whole=before is not None)
+            for first, last in ranges
+        ]
+        if not execute:
+            left = sum(_left(part, span) for span in spans)
+            typer.echo(
+                f"up to {left} offsets of {topic}[{number}] would be passed over. Nothing was"
+                " changed: add --execute"
+            )
+            return
+        assert row.transaction_group is not None, "it was asked for by its name"
+        acks = [Acks(part.info.partition, tuple(spans))]
+        results = admin.skip(row.transaction_group, row.info, acks)
+    told = [f"{topic}[{number}] {first}-{last}" for first, last in ranges]
+    _report(name, told, results)
+
+
+def _report(name: str, ranges: Sequence[str], results: Sequence[AckResult]) -> None:
+    from ...coordinator.protocol.queues import AckResult
+
+    for each, result in zip(ranges, results, strict=True):
+        typer.echo(printable(f"{each}: {_told(result)}"))
+    if AckResult.PENDING in results:
+        complain(
+            "some of it is acknowledged by a transaction that is not finished, and was left as it"
+            f" is: see logtx subscription show {name}"
+        )
+        raise typer.Exit(EXIT_FAILED)
+
+
+# ---- what is to be skipped ----------------------------------------------------------------------
+
+
+def _ranges(offsets: Sequence[str], before: int | None) -> list[tuple[int, int]]:
+    ranges = [_parse_range(text) for text in offsets]
+    if (before is None) == (not ranges):
+        raise typer.BadParameter("give offsets, or --before an offset", param_hint="OFFSET")
+    if sum(last + 1 - first for first, last in ranges) > OFFSETS_MAX:
+        raise typer.BadParameter(
+            f"name {OFFSETS_MAX} offsets at most, or --before an offset", param_hint="OFFSET"
+        )
+    return ranges if before is None else [(0, before - 1)]
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first = int(match[1]) if match else 0
+    last = int(match[2] or match[1]) if match else -1
+    if first > last:
+        raise typer.BadParameter(
+            f"{text!r} is no offset, as in 17, and no range, as in 20-29", param_hint="OFFSET"
+        )
+    return first, last
+
+
+def _check_in_log(part: PartitionRow, ranges: list[tuple[int, int]]) -> None:
+    last = max(last for _, last in ranges)
+    where = f"{part.info.partition.topic}[{part.info.partition.partition}]"
+    if part.end is None:
+        raise ConfigError(f"no broker tells where {where} ends: try again")
+    if last >= part.end:
+        raise ConfigError(
+            f"{where} ends at {part.end}, and has no offset {last} yet: name offsets below its end"
+        )
+
+
+def _span(
+    log: Log, part: PartitionRow, first: int, last: int, timeout_s: float, *, whole: bool
+) -> Span:
+    """Returns the span of what is delivered at these offsets.
+
+    It ends right behind the last message: what comes next is named from there on, and would be
+    touched by a longer one.
+
+    Args:
+        log: the log of the topic.
+        part: its partition.
+        first: first offset.
+        last: last offset.
+        timeout_s: longest wait for records, in seconds.
+        whole: whether all that is delivered before is in the span. If not, it must have no single
+            records of transactions, which are delivered elsewhere (trap 133).
+
+    Raises:
+        NotAllowedError: it has one.
+    """
+    from ...consumer.core.headers import is_marker, txid_of
+    from ...journal.reader import read_records
+    from ...journal.spans import AT_OFFSET, MessageId, Span
+
+    topic, number = part.info.partition.key
+    assert part.log_start is not None, "its end is known"
+    messages, start = 1, max(part.log_start, last if whole else first)
+    read = read_records(log, topic, number, start, last + 1, timeout_s=timeout_s)
+    for record in cast("Iterator[Record]", read):
+        marks = is_marker(record)
+        if not whole and not marks and txid_of(record) is not None:
+            raise NotAllowedError(
+                f"the record at offset {record.offset()} of {topic}[{number}] is of a transaction,"
+                " whose messages are delivered together at its marker: name the offset of the"
+                " marker, or pass over all that is delivered --before an offset"
+            )
+        if record.offset() == last and marks:
+            messages = _message_count(record)
+    return Span(MessageId(first), MessageId(last, AT_OFFSET, messages))
+
+
+def _message_count(marker: Record) -> int:
+    from ...consumer.core.headers import control_of
+    from ...journal.control import Marker, decode_control
+
+    control = decode_control(control_of(marker))
+    assert isinstance(control, Marker), "it is one"
+    return max(1, sum(each.count for each in (*control.branches, *control.sidecar)))
+
+
+def _left(part: PartitionRow, span: Span) -> int:
+    """Returns the most offsets of a span that can be passed over."""
+    from ...journal.spans import Span
+
+    lo = max(span.lo, part.info.start)
+    return Span(lo, span.hi).offset_count if lo < span.hi else 0
+
+
+def _told(result: AckResult) -> str:
+    return {
+        "done": "passed over",
+        "deleted": "was acknowledged before",
+        "pending": "acknowledged by a transaction",
+    }[result.value]
