@@ -34,7 +34,7 @@ from .redelivery import HELD, WAYS, Bench, Redelivered, RedeliveryError
 ROUNDS: Final = 5
 """Rounds of each side that count."""
 TIMES: Final = 5
-"""Kills for each way of holding messages."""
+"""Signals to workers, for each way of holding messages."""
 REDELIVERY: Final = "redelivery"
 MILLION: Final = "million"
 PARTS: Final = (*COMPARED, REDELIVERY, MILLION)
@@ -42,7 +42,7 @@ BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
 """Deleted topics leave the disk at once: it need not hold all parts."""
 _COLUMNS: Final = ("more is better, but of CPU", "unit", "beside it", "queue", "ratio", "goal")
 _REDELIVERY_COLUMNS: Final = (
-    "kill -9 of a worker, until others have its messages",
+    "from the signal until others have a worker's messages",
     "times",
     "p50 ms",
     "worst ms",
@@ -66,10 +66,12 @@ same topic, and acknowledge each message (`explicit`). The clock starts when all
 first messages. More of them than cores show what sharing costs, and not what it gains.
 
 *Redelivery*: a worker holds what a poll brought, up to {held} messages, or the block at hand of
-`logtx.process`. Another one is at work beside it. The first is killed; measured is the time until
-the other one was given all of them. In a block they wait for the abort of its transaction, 3 s
-after its producer's socket closed, unless a successor of the same `transactional.id` comes before.
-Kafka's lock has its default, 30 s. What takes long is not tried often.
+`logtx.process`. Another one is at work beside it. The first is killed, or stopped; measured is the
+time until the other one was given all of them. A block's messages wait for the abort of its
+transaction, 3 s after its producer's socket closed, unless a successor of the same
+`transactional.id` comes before. Kafka's lock has its default, 30 s from when the worker got its
+messages; the broker does not wait for it when the worker's connection closes. What takes long is
+not tried often.
 
 *{messages:,} messages*, half of them plain and half in transactions, are worked off by {workers}
 processes in blocks with an output for each message, {in_flight} in flight, while {kills} times one
@@ -135,7 +137,7 @@ class _Measuring:
         ]
 
     def redelivered(self, times: int) -> list[Redelivered]:
-        """Kills workers that hold messages."""
+        """Sends signals to workers that hold messages."""
         step = self._steps(REDELIVERY, len(WAYS) * times)
         bench = Bench(self._cluster.bootstrap_servers, step)
         return [bench.measured(way, times) for way in WAYS]
@@ -173,7 +175,7 @@ def queue(
         float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
     ] = 1.0,
     times: Annotated[
-        int, typer.Option(min=1, help="Kills for each way of holding messages.")
+        int, typer.Option(min=1, help="Signals to workers, for each way of holding messages.")
     ] = TIMES,
     messages: Annotated[
         int, typer.Option(min=100, help="Messages that are worked off while workers are killed.")

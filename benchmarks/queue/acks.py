@@ -14,6 +14,7 @@ from typing import Any, Final
 import logtx
 
 from ..clients import CONNECT_TIMEOUT_S, consumer_config, delete_topics, from_start, make_topic
+from ..cpu import CpuTimes
 from ..model import Context, Sample
 from .backlog import PARTITIONS, PER_TRANSACTION, fill_plain, fill_transactions
 from .queues import BATCH, accept, await_first, open_queue, settle
@@ -52,7 +53,8 @@ class _Acks:
         self._name, self._rounds = f"{type(self).__name__}-{content}", itertools.count()
 
     def open(self) -> None:
-        """Does nothing: every round has a consumer of its own."""
+        """Finds the processes whose CPU counts; every round has a consumer of its own."""
+        self._cpu = CpuTimes(self.context.pids)
 
     def close(self) -> None:
         """Does nothing."""
@@ -78,7 +80,7 @@ class _Acks:
         reader = self.connect(f"{self._name}-{next(self._rounds)}")
         try:
             left = total - self.begin(reader)
-            began_s, got = clock(), 0
+            began_s, got, cpu = clock(), 0, self._cpu.now()
             until_s = began_s + self.context.sized(SECONDS, 0.2)
             while got < left and clock() < until_s:
                 found = self.take(reader)
@@ -87,11 +89,10 @@ class _Acks:
                 got += found
             self.end(reader)
             seconds = clock() - began_s
+            used = self._cpu.since(cpu, got)
         finally:
             reader.close()
-        # CPU is told for each 1,000 "transactions".
-        notes = {"messages": float(got), "seconds": seconds, "transactions": float(got)}
-        return Sample(got / seconds, notes)
+        return Sample(got / seconds, {"messages": float(got), "seconds": seconds, **used})
 
 
 class Committing(_Acks):

@@ -21,6 +21,7 @@ from ..clients import (
     logtx_producer,
     make_topic,
 )
+from ..cpu import CpuTimes
 from ..model import Context, Sample
 from .backlog import PARTITIONS, fill_plain
 from .queues import open_queue
@@ -56,6 +57,7 @@ class _Blocks:
     def open(self) -> None:
         """Connects the producer; every round has a reader of its own."""
         self._producer = logtx_producer(self.context.bootstrap_servers, self._name)
+        self._cpu = CpuTimes(self.context.pids)
 
     def close(self) -> None:
         """Disconnects."""
@@ -75,7 +77,7 @@ class _Blocks:
     def _run(self, reader: Any) -> Sample:
         clock, stop = time.perf_counter, threading.Event()
         most = total_of(self.context) - PARTITIONS * RECORDS
-        began_s, until_s = None, float("inf")
+        began_s, until_s, cpu = 0.0, float("inf"), self._cpu.now()
         done = blocks = at_hand = 0
         for block in logtx.process(
             reader,
@@ -87,7 +89,7 @@ class _Blocks:
         ):
             if blocks == 1:
                 # The first block is not measured: it makes connections.
-                began_s, at_hand = clock(), 0
+                began_s, at_hand, cpu = clock(), 0, self._cpu.now()
                 until_s = began_s + self.context.sized(SECONDS, 0.2)
             done += at_hand
             for message in block:
@@ -97,12 +99,11 @@ class _Blocks:
             blocks += 1
             if clock() >= until_s or done + at_hand >= most:
                 stop.set()
-        if began_s is None or not stop.is_set():
+        if not stop.is_set():
             raise TimeoutError("the backlog came to an end")
         done += at_hand
         seconds = clock() - began_s
-        # CPU is told for each 1,000 "transactions".
-        notes = {"blocks": float(blocks), "messages": float(done), "transactions": float(done)}
+        notes = {"blocks": float(blocks), "messages": float(done), **self._cpu.since(cpu, done)}
         return Sample(done / seconds, notes)
 
 

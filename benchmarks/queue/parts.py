@@ -16,7 +16,7 @@ SHARE_GROUPS_GOAL: Final = 1.0
 LARGE_BATCH: Final = 5_000
 """``max.poll.records`` of a side that asks for more: the most that a lease has."""
 IN_FLIGHT: Final = (1, 8)
-"""Undecided transactions of the sides of `over_blocks`."""
+"""Undecided transactions of the sides of `of_blocks`."""
 WORKERS: Final = (1, 4, 16)
 _CPU: Final = "all CPU s per 1,000"
 

@@ -1,13 +1,14 @@
-"""How soon another worker gets the messages of one that is killed with -9.
+"""How soon another worker gets the messages of one that is killed with -9, or stopped.
 
-For each kill there is a topic of its own. A worker takes its messages and keeps them. Then another
+For each time there is a topic of its own. A worker takes its messages and keeps them. Then another
 worker comes. It is known to be at work when it was given a message that was written later. Then the
-first one is killed, and the other one goes on polling until it has all that the first one had.
+first one gets a signal, and the other one goes on polling until it has all that the first one had.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from signal import SIGKILL, SIGSTOP, Signals
 from typing import Any, Final, TypeAlias
 
 import logtx
@@ -26,7 +28,7 @@ from .backlog import fill_plain
 from .queues import KAFKA, LOGTX, accept, begin_at_first, open_kind, open_queue
 
 HELD: Final = 100
-"""Messages of each topic, of which the worker that is killed gets what its first poll brings."""
+"""Messages of each topic, of which the first worker gets what its first poll brings."""
 GOAL_MS: Final = 1_500
 """Longest time until all of them are given to others."""
 PATIENCE_S: Final = 20.0
@@ -54,7 +56,7 @@ class Redelivered:
     title: str
     goal_ms: float | None
     times_ms: list[float] = field(default_factory=list)
-    """From each kill until others had all that the worker held."""
+    """From each signal until others had all that the worker held."""
 
     @property
     def met(self) -> bool | None:
@@ -64,9 +66,10 @@ class Redelivered:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way in which a worker holds messages."""
+    """A way in which a worker holds messages, and ends."""
 
     title: str
+    signal: Signals
     kind: str
     goal_ms: float | None
     hold: Callable[[str, str, str, Ready], None]
@@ -104,9 +107,17 @@ def hold_block(servers: str, group: str, topic: str, ready: Ready) -> None:
 
 
 WAYS: Final = (
-    Way("polled, logtx", LOGTX, GOAL_MS, hold_polled_of_logtx),
-    Way("in a block of logtx.process, whose transaction is open", LOGTX, None, hold_block),
-    Way("for comparison: polled, Kafka's share group", KAFKA, None, hold_polled_of_kafka),
+    Way("kill -9: what a poll brought", SIGKILL, LOGTX, GOAL_MS, hold_polled_of_logtx),
+    Way(
+        "kill -9: a block of logtx.process, its transaction open", SIGKILL, LOGTX, None, hold_block
+    ),
+    Way(
+        "kill -9: what a poll of a share group brought", SIGKILL, KAFKA, None, hold_polled_of_kafka
+    ),
+    Way("SIGSTOP: what a poll brought", SIGSTOP, LOGTX, None, hold_polled_of_logtx),
+    Way(
+        "SIGSTOP: what a poll of a share group brought", SIGSTOP, KAFKA, None, hold_polled_of_kafka
+    ),
 )
 
 
@@ -129,7 +140,7 @@ def _serve(
 
 
 class _Holder:
-    """The process of the worker that is killed. A context manager."""
+    """The process of the worker that gets the signal. A context manager, which kills it."""
 
     def __init__(self, way: Way, servers: str, group: str, topic: str) -> None:
         spawning = multiprocessing.get_context("spawn")
@@ -144,7 +155,8 @@ class _Holder:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self.kill()
+        self._process.kill()
+        self._process.join()
         self._connection.close()
 
     def held(self) -> set[Key]:
@@ -159,14 +171,14 @@ class _Holder:
             raise found
         return set(found)
 
-    def kill(self) -> None:
-        """Kills it with SIGKILL, and waits for its end."""
-        self._process.kill()
-        self._process.join()
+    def send(self, number: Signals) -> None:
+        """Sends a signal."""
+        assert self._process.pid is not None, "it was started"
+        os.kill(self._process.pid, number)
 
 
 class Bench:
-    """Kills workers."""
+    """Sends signals to workers that hold messages."""
 
     def __init__(self, servers: str, step: Callable[[str], None]) -> None:
         """Keeps the parameters.
@@ -178,7 +190,7 @@ class Bench:
         self._servers, self._step, self._numbers = servers, step, count()
 
     def measured(self, way: Way, times: int) -> Redelivered:
-        """Kills workers that hold messages in one way.
+        """Lets workers hold messages, and end, in one way.
 
         Args:
             way: how.
@@ -205,9 +217,9 @@ class Bench:
                 held = holder.held()
                 with open_kind(way.kind, servers, group, topic) as other:
                     self._await_at_work(other, topic, held)
-                    killed_s = time.monotonic()
-                    holder.kill()
-                    return (self._given_s(other, held) - killed_s) * 1e3
+                    began_s = time.monotonic()
+                    holder.send(way.signal)
+                    return (self._given_s(other, held) - began_s) * 1e3
         finally:
             delete_topics(servers, [topic])
 
@@ -232,7 +244,7 @@ class Bench:
             left -= {(m.partition(), m.offset()) for m in accept(other, POLL_S)}
             if time.monotonic() > deadline_s:
                 raise RedeliveryError(
-                    f"{len(left)} messages of a dead worker were not given to another one within"
-                    f" {_GIVEN_TIMEOUT_S:g} s"
+                    f"{len(left)} messages of a worker that is gone were not given to another"
+                    f" one within {_GIVEN_TIMEOUT_S:g} s"
                 )
         return time.monotonic()

@@ -187,6 +187,7 @@ def test_a_round_acknowledges_all_that_it_counts(
         memory_log.create_topic(topic, partitions=PARTITIONS)
         fill_transactions(context.bootstrap_servers, topic, range(COUNT))
     for side in (acks.Committing(context, content), acks.Acknowledging(context, content)):
+        side.open()
         sample = side.measure()
         assert 0 < sample.notes["messages"] < COUNT, "the first batch does not count"
         assert sample.value > 0
@@ -204,6 +205,7 @@ def test_a_round_ends_with_its_time(
     topic = acks.topic_of(acks.PLAIN)
     fill(memory_log, topic, COUNT)
     side = acks.Acknowledging(context, acks.PLAIN, records=50)
+    side.open()
     assert side.measure().notes["messages"] == 0
     assert depth_of(memory_log, f"{side._name}-0") == COUNT - 50
 
@@ -215,8 +217,10 @@ def test_a_backlog_that_is_too_small_is_no_figure(
     monkeypatch.setattr(acks, "SECONDS", TIMEOUT_S)
     monkeypatch.setattr(acks, "CONNECT_TIMEOUT_S", 2.0)
     fill(memory_log, acks.topic_of(acks.PLAIN), COUNT)
+    side = acks.Acknowledging(context, acks.PLAIN)
+    side.open()
     with pytest.raises(TimeoutError, match="1 of 1001 messages did not come"):
-        acks.Acknowledging(context, acks.PLAIN).measure()
+        side.measure()
 
 
 def read(context: Context, topic: str, count: int) -> list[int]:
