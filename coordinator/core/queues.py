@@ -129,6 +129,7 @@ class Queues:
     def _handle_acquire(self, command: commands.Acquire, ref: Ref, now: Instant) -> Decision:
         self.subscriptions.require(command.group)
         self.dispatch.require(command.group, command.consumer)
+        self.dispatch.heard(command.group, command.consumer, now)
         lease = self.dispatch.acquire(command, now)
         if lease is not None:
             return Decision(replies=((ref, commands.Leases((lease,))),), fresh=True)
@@ -141,6 +142,7 @@ class Queues:
     ) -> Decision:
         group, consumer = command.group, command.consumer
         self.subscriptions.require(group)
+        self.dispatch.heard(group, consumer, now)
         if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
             self.dispatch.require(group, consumer)
             own: list[bool] = []
