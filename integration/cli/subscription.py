@@ -273,7 +273,8 @@ def _part(row: SubscriptionRow, topic: str, number: int) -> PartitionRow:
             return each
     raise UnknownSubscriptionError(
         f"subscription {row.info.group!r} has no partition {topic}[{number}]:"
-        f" logtx subscription show {row.info.group} lists those that it has"
+        f" logtx subscription show {row.info.group} lists those that it has. A topic that was"
+        " created anew joins when a consumer attaches"
     )
 
 

@@ -226,6 +226,26 @@ def test_a_record_of_a_transaction_is_not_passed_over_alone(
         assert [m.value() for m in take(other, 1)] == [b"0"]
 
 
+def test_trap_153_the_former_topic_of_a_name_is_not_taken_for_the_one_that_is_there(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    """No consumer has attached since, which would have told the coordinator."""
+    fill(producer, 8)
+    take(queue, 8)
+    queue.close()
+    memory_log.delete_topic("orders")
+    memory_log.create_topic("orders", partitions=2)
+    fill(producer, 3)
+    for part in asked(memory_log, "show", "invoicing")["partitions"]:
+        assert (part["former"], part["end"], part["depth"]) == (True, None, None)
+    assert "topic is no more" in run(memory_log, "show", "invoicing").stdout
+    (listed,) = asked(memory_log, "list")["subscriptions"]
+    assert listed["depth"] is None
+    refused = run(memory_log, "skip", "invoicing", "orders[0]", "0-1", "--execute")
+    assert isinstance(refused.exception, UnknownSubscriptionError)
+    assert "joins when a consumer attaches" in str(refused.exception)
+
+
 def test_what_is_not_there_is_refused(
     memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
 ) -> None:
