@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from logtx.consumer.core.share_work import ShareWork
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.core.decision import Instant
 from logtx.coordinator.core.dispatch import Dispatch
@@ -21,7 +22,7 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe, SubscriptionKind
 from logtx.journal.places import PartitionId
-from logtx.journal.spans import Span
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
 from ...parameters import slow
 from .queue_harness import END, GROUP, Queue, offsets
@@ -347,3 +348,40 @@ def test_an_heir_that_says_nothing_does_not_inherit() -> None:
         world.accept(1, held)
     found = [world.dispatch.acquire(ask, later) for _ in PARTITIONS]
     assert {lease.partition for lease in found if lease is not None} == set(PARTITIONS)
+
+
+def test_what_was_left_to_its_time_takes_no_partition_back() -> None:
+    """A new owner believes what consumers say that they hold."""
+    queue, works = Queue(SubscriptionKind.FAILOVER), {1: ShareWork(), 2: ShareWork()}
+
+    def attach(consumer: int) -> None:
+        held = works[consumer].held()
+        command = commands.Attach(group=GROUP, consumer=consumer, topics=("a",), held=held)
+        works[consumer].attached(queue.ask(command).leases)
+
+    def takes_one(consumer: int) -> bool:
+        lease, work = queue.acquire(consumer, 1), works[consumer]
+        if lease is not None:
+            work.leased([lease])
+            assert work.begin() is not None
+            at = lease.span.lo.offset
+            assert work.give(("a", 0, at), MessageId(at, AT_OFFSET)) is not None
+            work.finish(lease.span.hi)
+            for how, said in work.outgoing().items():
+                for each in said.acks:
+                    queue.acknowledge(consumer, how.type, *each.spans)
+        return lease is not None
+
+    queue.attach(1)
+    assert takes_one(1)
+    queue.coordinator.pass_time(LEASE_MS)
+    queue.attach(2)
+    assert takes_one(2), "the other one left the same message to its time"
+    attach(1)  # As each does once a minute.
+    queue.fail_over()
+    queue.tell_ends()
+    for consumer in (1, 2):
+        attach(consumer)
+    queue.coordinator.pass_time(dispatch.HELD_MS)
+    assert not takes_one(1), "the other one works there"
+    assert takes_one(2)
