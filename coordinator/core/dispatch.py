@@ -691,11 +691,14 @@ class Dispatch:
         return self._stirred or is_late or is_due
 
     def _next_look_ms(self, now: Instant) -> int | None:
+        # One that is over was looked at just now. Perhaps nobody ever asks for its messages: then
+        # all who wait for others would be looked at each time.
         delayed = (
             until_ms
             for queue in self._queues.values()
             for here in queue.partitions.values()
             for _, until_ms in here.delayed.rows()
+            if until_ms > now.monotonic_ms
         )
         opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
         return min((*opens, *delayed), default=None)
