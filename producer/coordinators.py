@@ -61,6 +61,7 @@ class Session(Protocol):
         on_reply: Callable[[Done | LogtxError], None],
         *,
         delay_ms: int = 0,
+        era: int = 0,
     ) -> None: ...
     def extend(self, txid: TxId, on_reply: Callable[[Done | LogtxError], None]) -> None: ...
     def add_writes(

@@ -20,6 +20,7 @@ from ...journal.errors import (
     SubscriptionResetError,
     UnknownTopicError,
 )
+from ...journal.places import PartitionId
 from ...journal.txid import TxId
 from ..protocol import commands
 from .decision import Decision, Instant, Ref
@@ -67,15 +68,11 @@ def end_era(
             f" show {command.group}"
         )
     _check_is_idle(queues, command.group, now, journal)
-    is_reset = isinstance(command, commands.ResetSubscription)
-    if is_reset:
+    effect, starts = SubscribeEffect.ENDS, tuple[tuple[PartitionId, int], ...]()
+    if isinstance(command, commands.ResetSubscription):
         _check_ends(queues, command)
-    record = Subscribe(
-        group=command.group,
-        kind=subscription.kind,
-        starts=tuple(command.starts.items()) if is_reset else (),
-        effect=SubscribeEffect.REPLACES if is_reset else SubscribeEffect.ENDS,
-    )
+        effect, starts = SubscribeEffect.REPLACES, tuple(command.starts.items())
+    record = Subscribe(group=command.group, kind=subscription.kind, starts=starts, effect=effect)
     return Decision(records=(record,), replies=((ref, commands.Done()),))
 
 
