@@ -11,7 +11,7 @@ export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -74,6 +74,9 @@ bench-metadata: $(READY) ## Measure topics in metadata mode beside markers (ARGS
 
 bench-sidecar: $(READY) ## Measure transactions in sidecars beside markers (ARGS="--gigabytes 5")
 	$(BIN)/python -m benchmarks.sidecar $(ARGS)
+
+bench-queue: $(READY) ## Measure queues beside consumers and share groups (ARGS="--part acks --rounds 1")
+	$(BIN)/python -m benchmarks.queue $(ARGS)
 
 bench-spark: $(READY) ## Measure Spark's sink, sources and audit (ARGS="--only sink --rounds 1")
 	$(BIN)/python -m benchmarks.spark $(ARGS)

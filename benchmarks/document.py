@@ -35,8 +35,8 @@ producers.
 
 `make bench ARGS=--write-docs` measures the main scenarios in less than three minutes, in rounds of
 half the length that is given below; `make bench-full ARGS=--write-docs` measures all, in less than
-25. Failover, metadata mode, recovery, sidecars, spill and Spark are measured by commands of their
-own (`make help`); their goals stand at the table's end.
+25. Failover, metadata mode, queues, recovery, sidecars, spill and Spark are measured by commands of
+their own (`make help`); their goals stand at the table's end.
 
 Measured on {cores} cores ({architecture}, {system}), shared by the broker, the
 coordinator and the clients of both sides. {versions}.

@@ -138,4 +138,34 @@ class Scenario:
     picture: Picture | None = None
 
 
+def _nothing(_: Context) -> None:
+    """Topics that nobody deletes go with their broker."""
+
+
+def part(
+    name: str,
+    unit: str,
+    better: Better,
+    sides: Mapping[str, Callable[[Context], Any]],
+    comparisons: Sequence[Comparison],
+    *,
+    prepare: Callable[[Context], None] = _nothing,
+    finish: Callable[[Context], None] = _nothing,
+) -> Scenario:
+    """Returns a scenario of a benchmark that writes a chapter of its own, and says there what was
+    done."""
+    return Scenario(
+        name=name,
+        title=name,
+        unit=unit,
+        better=better,
+        method="",
+        settings=(),
+        sides=sides,
+        comparisons=comparisons,
+        prepare=prepare,
+        finish=finish,
+    )
+
+
 Json = dict[str, Any]

@@ -187,6 +187,25 @@ def cells(line: Json) -> tuple[str, ...]:
     )
 
 
+def chapter_rows(results: Sequence[Json]) -> list[list[str]]:
+    """Returns the rows of a chapter that compares two sides: one for each comparison.
+
+    Args:
+        results: of scenarios, as `to_json` tells them.
+
+    Returns:
+        Rows of title, unit, the side beside, logtx's or the newer one's, their ratio, and the goal
+        with whether it was met.
+    """
+    found = []
+    for line in (line for result in results for line in result["lines"]):
+        goal = target_text(line["target"], line["better"])
+        goal += {True: ", met", False: ", **missed**", None: ""}[line["met"]]
+        figures = (spread(line["kafka"]), spread(line["logtx"]), ratio_text(line["ratio"]))
+        found.append([line["title"], line["unit"], *figures, goal])
+    return found
+
+
 def _of(text: str, side: str | None) -> str:
     return text if side is None else f"{text}: {side}"
 

@@ -11,12 +11,19 @@ large with its headers, keeps no other one back, nor does one that somebody else
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from ..journal.acks import Acks
-from ..journal.errors import AckConflictError, DeadLetterError, LogtxError
+from ..journal.errors import (
+    AckConflictError,
+    DeadLetterError,
+    LogtxError,
+    RequestTimedOutError,
+    RetriableError,
+)
 from .core.counters import ShareCounters
 from .core.letters import Letter, headers_of
 
@@ -108,19 +115,31 @@ class DeadLetters:
 
         Args:
             letters: the messages.
-            timeout: seconds to wait for each decision; None: as long as the producer's settings
-                allow. Past it the commit goes on.
+            timeout: seconds to wait for all decisions together; None: for each as long as the
+                producer's settings allow. Past it what is begun goes on, and nothing more is begun.
+                To begin the first one may take longer, up to the producer's
+                ``coordinator.timeout.ms``.
 
         Returns:
             What went wrong with each of them; None if it is given up, or acknowledged by somebody
             else. With any error it is as before, or its commit goes on.
         """
         results: list[LogtxError | None] = []
+        until_s = float("inf") if timeout is None else time.monotonic() + timeout
+        refusal: RetriableError | None = None
         for first in range(0, len(letters), FLYING):
             some = letters[first : first + FLYING]
-            begun = [self._begin(letter) for letter in some]
+            begun: list[Deciding | Exception] = []
+            for letter in some:
+                if time.monotonic() >= until_s:
+                    refusal = RequestTimedOutError("the time for dead letters is over")
+                begun.append(refusal or self._begin(letter))
+                if isinstance(begun[-1], RetriableError):
+                    # It was waited for as long as may be. Each further one would wait as long.
+                    refusal = begun[-1]
             for letter, txn in zip(some, begun, strict=True):
-                cause = txn if isinstance(txn, Exception) else self._end(letter, txn, timeout)
+                left_s = None if timeout is None else max(0.0, until_s - time.monotonic())
+                cause = txn if isinstance(txn, Exception) else self._end(letter, txn, left_s)
                 results.append(None if cause is None else self._failure(letter, cause))
         return results
 

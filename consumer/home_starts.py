@@ -23,14 +23,19 @@ from ..journal.logs.interface import Log
 from ..journal.modes import ModeChange
 from ..journal.places import Adoption, PartitionId
 from ..journal.position import Journal
-from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
+from ..journal.reader import (
+    JOURNAL_TOPIC,
+    RecordsTrimmedError,
+    earlier_snapshots,
+    find_snapshot,
+    read_entries,
+)
 from ..journal.records.fate import EpochFilter, FateScan
 from ..journal.records.snapshots import SnapshotCollector, begins_at
 from ..journal.records.types import (
     NO_FENCE,
     AddWrites,
     Entry,
-    Owner,
     PartitionWrites,
     PrepareCommit,
     Snapshot,
@@ -205,22 +210,12 @@ class HomeStarts:
         return []
 
     def _counting(self, home: Journal, journal_start: int, newest: _Known) -> list[int]:
-        """Returns where snapshots begin between the journal's start and the newest, in order, of
-        those that were written under the epoch that was current there."""
-        replaced: dict[int, int] = {}
-        begun: list[tuple[int, int]] = []
-        for offset, entry in self._between(home, journal_start, newest.first):
-            if entry.incarnation != home[1]:
-                continue
-            if isinstance(entry.record, Owner):
-                replaced[offset] = entry.record.replaces
-            elif begins_at(offset, entry):
-                begun.append((offset, entry.epoch))
-        # From the newest one backwards, each OWNER record that counts names the one before.
-        epochs = [newest.epoch]
-        while epochs[-1] in replaced:
-            epochs.append(replaced[epochs[-1]])
-        return [at for at, epoch in begun if epoch == next((e for e in epochs if e <= at), None)]
+        """Returns where complete snapshots that count begin, between the journal's start and the
+        newest, in order."""
+        epochs = EpochFilter(newest.epoch, newest.incarnation)
+        return earlier_snapshots(
+            self._log, home[0], journal_start, newest.first, epochs, timeout_s=REQUEST_TIMEOUT_S
+        )
 
     def _read(self, home: Journal, first: int) -> _Known | None:
         """Reads a snapshot that is named by one that counts; None if none begins there."""

@@ -86,7 +86,8 @@ class Outbox:
         """Called with each answer."""
 
     def send(self, client: AttachedClient, timeout: float | None = None) -> None:
-        """Sends what is to be said. Waits for dead letters alone, up to `timeout` seconds each."""
+        """Sends what is to be said. Waits for dead letters alone, up to `timeout` seconds for
+        all of them; None: for each as long as the producer's settings allow."""
         with self._lock:  # An attachment in between would not name them.
             outgoing, letters = self._work.outgoing(), self._work.letters()
             for letter in letters if self._dead_letters is None else ():

@@ -64,7 +64,8 @@ ATTACH_AGAIN_S: Final = 60.0
 """How often it attaches anew, so that partitions which a topic got meanwhile join the queue. A
 longer pause delays their first messages, a shorter one asks the coordinator more."""
 ATTACH_SOON_S: Final = 1.0
-"""The same for a while after a topic was created anew, so that the new one joins the queue soon."""
+"""The same for a while after a topic was created anew, so that the new one joins the queue
+soon, and after other topics were refused."""
 ANEW_S: Final = 15.0
 """How long that while is: coordinators believe what they know of a topic for ten seconds."""
 RENEW_SHARE: Final = 2
@@ -154,7 +155,11 @@ class ShareConsumer(Acknowledger):
         self._topics: tuple[str, ...] = ()
         self._starts: Mapping[TopicPartition, int] = {}
         self._changing: Future[Reply] | None = None
-        """The answer to the Attach that named other topics last."""
+        """The answer to the Attach that named other topics last; None once it is looked at."""
+        self._changes = 0
+        """Number of such Attaches."""
+        self._is_refused = False
+        """Whether that was refused, so that the coordinator has the topics of before."""
         self._failure: Exception | None = None
         """What the next poll raises: it happened behind the messages of the last one."""
         self._is_deleted = False
@@ -292,13 +297,31 @@ class ShareConsumer(Acknowledger):
         self._attach_anew(client)
 
     def _attach_anew(self, client: AttachedClient) -> None:
+        self._changes, self._is_refused = self._changes + 1, False
         self._changing = client.submit(self._attach())
-        self._changing.add_done_callback(partial(weakly(self._changed), self._starts))
+        self._changing.add_done_callback(partial(weakly(self._changed), self._changes))
 
-    def _changed(self, starts: Mapping[TopicPartition, int], answer: Future[Reply]) -> None:
+    def _look_at_change(self) -> None:
+        """Raises what other topics were refused with. They are named again soon.
+
+        The consumer is attached still, with the topics of before: nothing else would tell that it
+        gets no messages, or those that it left.
+        """
+        if self._changing is None or not self._changing.done():
+            return
         with self._lock:
-            # If it was refused, the next one is to say where the queue begins (trap 143).
-            if self._starts is starts and isinstance(answer.result(), Attached):
+            refusal, self._changing = self._changing.result(), None
+        if isinstance(refusal, LogtxError):
+            self._is_refused = True
+            self._attach_s = time.monotonic() + ATTACH_SOON_S
+            raise refusal
+
+    def _changed(self, number: int, answer: Future[Reply]) -> None:
+        with self._lock:
+            # If it was refused, the next one is to say where the queue begins (trap 143). So too if
+            # it rests: what attached may have been said without topics.
+            is_last = number == self._changes and not self._rests
+            if is_last and isinstance(answer.result(), Attached):
                 self._starts = {}
 
     def _first_starts(self, topics: tuple[str, ...]) -> Mapping[TopicPartition, int]:
@@ -390,6 +413,7 @@ class ShareConsumer(Acknowledger):
             if self._is_deleted:
                 self._make_anew(client)
             self._wake(client)
+            self._look_at_change()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -474,7 +498,10 @@ class ShareConsumer(Acknowledger):
                 # Not while a question for messages is under way: they would not be named.
                 again_s = ATTACH_SOON_S if now_s < self._anew_s else ATTACH_AGAIN_S
                 self._attach_s = now_s + again_s
-                client.submit(self._attach())
+                if self._is_refused or self._changing is not None:
+                    self._attach_anew(client)
+                else:
+                    client.submit(self._attach())
             assert self._reader is not None, "it is subscribed"
             command = Acquire(
                 group=self.group_id,

@@ -98,7 +98,9 @@ class _Told:
     end: int
     topic_id: str
     """"" if it is not known."""
+    asked_s: float
     at_s: float
+    """When it was told. That may be long after it was asked: another sidecar had no leader."""
 
 
 class _Sidecar:
@@ -123,9 +125,12 @@ class _Sidecar:
         self.ask_s = 0.0
         """When to ask what it holds, if it is to be asked."""
         self.short_s: float | None = None
-        """When its end was first told to lie below what is to be read."""
+        """When it was asked, the first of the times in a row at which its end was told to lie below
+        what is to be read (trap 156)."""
         self.denied_s: float | None = None
         """When it was first refused to be read."""
+        self.is_denied = False
+        """Whether it was refused again, long enough after that."""
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -315,17 +320,19 @@ class SidecarReader:
             start, end = starts[each.key], ends.get(each.key, 0)
             each.ask_s = now_s + AGAIN_S
             if isinstance(start, int) and isinstance(end, int):
-                self._tell(each, _Told(start, end, ids.get(each.key[0], ""), now_s))
+                told = _Told(start, end, ids.get(each.key[0], ""), began_s, now_s)
+                self._tell(each, told)
                 continue
             error = start if isinstance(start, LogtxError) else end
             assert isinstance(error, LogtxError)
             if isinstance(error, UnknownTopicError):
                 # To brokers that have not heard of it yet, or it was deleted.
                 self._stop(each)
-                self._tell(each, _Told(0, 0, "", now_s))
+                self._tell(each, _Told(0, 0, "", began_s, now_s))
                 continue
             # It may have no leader: as long as that took, the others are served.
             each.ask_s = now_s + max(AGAIN_S, now_s - began_s)
+            each.short_s = None  # It was not told again.
             self._refused(each, error.args[0], now_s)
         return True
 
@@ -340,6 +347,7 @@ class SidecarReader:
         _LOG.warning("sidecar_refused topic=%s partition=%d error=%s", topic, partition, error)
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             each.denied_s = each.denied_s or now_s
+            each.is_denied = now_s - each.denied_s >= CONFIRM_S
 
     # ---- serving a pointer ----------------------------------------------------------------------
 
@@ -357,17 +365,19 @@ class SidecarReader:
     def _open(self, each: _Sidecar, request: StreamRequest) -> bool:
         now_s, told, buffer = self._clock(), each.told, each.buffer
         assert buffer is not None
-        if each.denied_s is not None and now_s - each.denied_s >= CONFIRM_S:
+        if each.is_denied:
             buffer.refuse_stream(request, self._denied(each))
             return True
         if told is None or now_s - told.at_s > BELIEVED_S:
             return False
         end = self._end_of(each)
         if told.start <= request.next_offset and end <= request.last_offset:
-            each.short_s = each.short_s or now_s
-            if now_s - each.short_s < CONFIRM_S:
+            each.short_s = each.short_s or told.asked_s
+            if told.asked_s - each.short_s < CONFIRM_S:
                 return False  # A former leader may tell an end of the past.
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", *each.key, end)
+        else:
+            each.short_s = None
         buffer.open_stream(request, told.start, end, told.topic_id)
         return True
 
@@ -444,7 +454,7 @@ class SidecarReader:
                 else:
                     self._event(each, error)
             if records and each.is_assigned:
-                each.denied_s = None
+                each.denied_s, each.is_denied = None, False
                 each.take_in(records)
                 while self._push(each):
                     pass

@@ -19,8 +19,8 @@ from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
 from .logs.interface import Log, LogConsumer
 from .modes import MODES_TOPIC
 from .records.codec import decode_entry
-from .records.fate import UNKNOWN_FATE, Fate, FateScan
-from .records.snapshots import FoundSnapshot, SnapshotScan, begins_at
+from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
+from .records.snapshots import EarlierSnapshots, FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
 from .state import State
 from .txid import TxId
@@ -359,3 +359,29 @@ def _scan_snapshots(
             if time.monotonic() > deadline_s:
                 raise BrokerError(f"{JOURNAL_TOPIC}-{partition} was not read in time")
     return None if first else scan.found
+
+
+def earlier_snapshots(
+    log: Log, partition: int, start: int, end: int, epochs: EpochFilter, *, timeout_s: float
+) -> list[int]:
+    """Finds the complete snapshots that count before one that is known to.
+
+    Args:
+        log: the log that the journal lies in.
+        partition: journal partition.
+        start: journal offset to search from.
+        end: offset of the known one's first chunk.
+        epochs: what is known of epochs there.
+        timeout_s: longest wait without progress, in seconds.
+
+    Returns:
+        Journal offsets of their first chunks, in order.
+
+    Raises:
+        BrokerError, RecordsTrimmedError, JournalError: the journal can't be read.
+    """
+    earlier = EarlierSnapshots(epochs)
+    with closing(read_entries(log, partition, start, end, timeout_s=timeout_s)) as entries:
+        for offset, entry in entries:
+            earlier.feed(offset, entry)
+    return earlier.counting()

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import ClosedError, QueueFullError
+from ..journal.errors import ClosedError, RetriableError
 
 
 def produce_batch(
@@ -41,8 +41,9 @@ def produce_batch(
             )
         except ClosedError:
             raise
-        except QueueFullError as error:
-            # It waited as long as a delivery may take: the others would wait as long, each.
+        except RetriableError as error:
+            # It waited for room, for the TxId or for its sidecar: the others would wait as long,
+            # each.
             for other in messages[index:]:
                 other["_error"] = error.args[0]
             break

@@ -146,6 +146,53 @@ def test_an_open_transaction_holds_its_records_and_all_that_came_later(
     assert trimmer.counters.trimmed == start(log, topic)
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_one_whose_marker_is_refused_holds_back_what_it_has_in_sidecars_alone(
+    log: MemoryLog,
+    servers: dict[str, Any],
+    node: Node,
+    producer: logtx.Producer,
+    consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    commits: bool,
+) -> None:
+    refusing, its, other = make_topic(), make_topic(), make_topic()
+
+    def abort(topic: str) -> None:
+        aborted = producer.begin_transaction(sidecar=True)
+        aborted.produce(topic, "aborted", partition=0)
+        producer.flush(10)
+        aborted.abort()
+
+    def end(topic: str) -> int:
+        return log.end_offset(sidecar_of(topic), 0)
+
+    abort(its)
+    settings = {**servers, "transaction.begin.ahead": False, "transaction.sidecar.min.bytes": 1}
+    with logtx.Producer(settings) as grows:
+        refused = grows.begin_transaction()
+        refused.produce(refusing, "a", partition=0)
+        for value in "abc":
+            refused.produce(its, value, partition=0)
+        grows.flush(10)
+        log._topics[refusing].compacted = True
+        refused.commit() if commits else refused.abort()
+        abort(its)
+        abort(other)
+        until(lambda: start(log, other) == end(other))
+        # Its two records lie behind the first record that was aborted, and the marker of that.
+        until(lambda: start(log, its) == (2 if commits else end(its)))
+        looks(node)
+        assert start(log, its) == (2 if commits else end(its))
+        assert not grows.outcome(refused.txid).state.finished
+        log._topics[refusing].compacted = False
+        until(lambda: grows.outcome(refused.txid).state.finished)
+    if commits:
+        assert values(consumer(its), 3) == [b"a", b"b", b"c"]
+        log.delete_records(its, 0, log.end_offset(its, 0))
+        until(lambda: start(log, its) == end(its))
+
+
 def test_a_new_coordinator_knows_what_pointers_need(
     log: MemoryLog,
     node: Node,

@@ -18,12 +18,11 @@ from .. import document
 from ..cluster import CoordinatorFailedError, started
 from ..model import Better, Context, Json
 from ..report import (
+    chapter_rows,
     circumstances,
     number,
     print_profiles,
     print_table,
-    ratio_text,
-    spread,
     target_text,
     to_json,
 )
@@ -83,17 +82,6 @@ def _measure(
         }
 
 
-def rows(results: Sequence[Json]) -> list[list[str]]:
-    """Returns a row for each comparison of some parts' results, as `report.to_json` tells them."""
-    found = []
-    for line in (line for result in results for line in result["lines"]):
-        goal = target_text(line["target"], line["better"])
-        goal += {True: ", met", False: ", **missed**", None: ""}[line["met"]]
-        figures = (spread(line["kafka"]), spread(line["logtx"]), ratio_text(line["ratio"]))
-        found.append([line["title"], line["unit"], *figures, goal])
-    return found
-
-
 def plain_row(markers_ms: Sequence[float], metadata_ms: Sequence[float]) -> list[str]:
     """Returns the row on plain records, whose goal is a difference."""
     later_ms = median(metadata_ms) - median(markers_ms)
@@ -146,7 +134,7 @@ def metadata(
     plain = found.pop("plain", None)
     results = to_json(list(found.values()), rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
     tables: list[Json] = []
-    lines = rows(results)
+    lines = chapter_rows(results)
     if STORE in names:
         collect_seldom()  # as a coordinator does
         count = max(1_000, int(TRANSACTIONS * scale))

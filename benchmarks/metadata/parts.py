@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from logtx.journal.modes import Mode
 
-from ..model import Better, Comparison, Context, Scenario
+from ..model import Better, Comparison, Scenario, part
 from .deliveries import BACKLOG_PARTITIONS, Backlog, Delivery, Plain, Sealed, fill
 from .ends import Finished, Many
 from .topics import MODES, WIDE
@@ -38,32 +38,6 @@ PLAIN_GOAL_MS: Final = 1.5
 CPU_NOTE: Final = "coordinator CPU s per 1,000"
 
 
-def _nothing(_: Context) -> None:
-    """All topics are made before, and deleted with their broker."""
-
-
-def _part(
-    name: str,
-    unit: str,
-    better: Better,
-    sides: Mapping[str, Callable[[Context], Any]],
-    comparisons: tuple[Comparison, ...],
-    prepare: Callable[[Context], None] = _nothing,
-) -> Scenario:
-    return Scenario(
-        name=name,
-        title=name,
-        unit=unit,
-        better=better,
-        method="",
-        settings=(),
-        sides=sides,
-        comparisons=comparisons,
-        prepare=prepare,
-        finish=_nothing,
-    )
-
-
 def _both(make: Any, width: int, **fields: Any) -> dict[str, Any]:
     return {f"{mode}-{width}": partial(make, mode=mode, width=width, **fields) for mode in MODES}
 
@@ -86,7 +60,7 @@ def finished() -> Scenario:
             _beside("decision to finished, p50", width, _FINISHED_GOALS[width]),
             _beside("commit to finished, p50", width, None, note="call to finished ms"),
         ]
-    return _part("finished", "ms", Better.LOWER, sides, tuple(comparisons))
+    return part("finished", "ms", Better.LOWER, sides, tuple(comparisons))
 
 
 def many(data_dir: Path) -> Scenario:
@@ -113,7 +87,7 @@ def many(data_dir: Path) -> Scenario:
                 better=lower,
             ),
         ]
-    return _part("many", "transactions/s", Better.HIGHER, sides, tuple(comparisons))
+    return part("many", "transactions/s", Better.HIGHER, sides, tuple(comparisons))
 
 
 def delivery() -> Scenario:
@@ -122,7 +96,7 @@ def delivery() -> Scenario:
     for width in DELIVERED:
         sides |= _both(Delivery, width)
     comparisons = (_beside("commit to delivery, p50", w, _DELIVERY_GOALS[w]) for w in DELIVERED)
-    return _part("delivery", "ms", Better.LOWER, sides, tuple(comparisons))
+    return part("delivery", "ms", Better.LOWER, sides, tuple(comparisons))
 
 
 def sealed() -> Scenario:
@@ -137,7 +111,7 @@ def sealed() -> Scenario:
         logtx="sealed",
         target=SEALED_GOAL,
     )
-    return _part("sealed", "ms", Better.LOWER, sides, (comparison,))
+    return part("sealed", "ms", Better.LOWER, sides, (comparison,))
 
 
 def backlog() -> Scenario:
@@ -149,7 +123,7 @@ def backlog() -> Scenario:
         logtx=str(Mode.METADATA),
         target=BACKLOG_GOAL,
     )
-    return _part("backlog", "records/s", Better.HIGHER, sides, (comparison,), fill)
+    return part("backlog", "records/s", Better.HIGHER, sides, (comparison,), prepare=fill)
 
 
 def plain() -> Scenario:
@@ -160,7 +134,7 @@ def plain() -> Scenario:
         kafka=str(Mode.MARKERS),
         logtx=str(Mode.METADATA),
     )
-    return _part("plain", "ms", Better.LOWER, sides, (comparison,))
+    return part("plain", "ms", Better.LOWER, sides, (comparison,))
 
 
 PARTS: Final[Mapping[str, Callable[[Path], Scenario]]] = {

@@ -26,7 +26,7 @@ from ..clients import (
 from ..metadata.disk import Disk
 from ..scenarios.consumption import BATCH, read_all
 from ..spill.measure import COMMIT_TIMEOUT_S, MEMORY_MAX_BYTES, Bench, Large
-from ..spill.payload import NUMBER_BYTES, Payload
+from ..spill.payload import Payload, number_of
 from ..spill.process import ReaderFailedError
 from ..stats import percentile
 
@@ -199,8 +199,3 @@ class Side:
         with self._consumer(topic) as consumer:
             consumer.assign(from_start(topic, 1))
             return read_all(consumer, count * SMALL.count, reads_all=True).value / SMALL.count
-
-
-def number_of(message: Any) -> int:
-    """Returns the number of a value of a `Payload`."""
-    return int.from_bytes(message.value()[:NUMBER_BYTES], "big")

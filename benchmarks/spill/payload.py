@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 NUMBER_BYTES: Final = 8
 """Bytes of a value's number, with which it begins."""
@@ -40,3 +40,8 @@ class Payload:
         for number in range(self.count):
             found.update(self.value(number))
         return found.hexdigest()
+
+
+def number_of(message: Any) -> int:
+    """Returns the number of a message whose value is a `Payload`'s."""
+    return int.from_bytes(message.value()[:NUMBER_BYTES], "big")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ...coordinator.protocol.queues import Lease
 from ...journal.acks import Acks, joined
@@ -22,6 +22,10 @@ from .pending import Record
 
 RecordKey: TypeAlias = tuple[str, int, int]
 """(topic, partition, offset)."""
+LOST_MAX: Final = 10_000
+"""Most messages that are not leased any more, and that may be acknowledged all the same. More take
+more memory where an application leaves messages to their time; of fewer, one that takes long is
+told sooner that it does not hold its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Holdings:
         """Until when the lease that is read is this consumer's."""
         self._at = MessageId(0)
         self._given: dict[RecordKey, Given] = {}
+        self._lost: set[RecordKey] = set()
+        """Those of them that are not leased to it any more, as far as it was told."""
         self._ids: dict[str, set[str]] = {}
         """Topic → the ids of the topics of this name of which messages were given out."""
         self.era = 0
@@ -94,6 +100,7 @@ class Holdings:
         span = Span(self._at, message.behind)
         given = Given(lease.partition, span, lease.delivery_count, record, self.era)
         self._given[key], self._at = given, message.behind
+        self._lost.discard(key)
         self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
         return given
 
@@ -184,8 +191,13 @@ class Holdings:
     # ---- another owner, or another stream -------------------------------------------------------
 
     def held(self) -> tuple[Acks, ...]:
-        """Returns all that it works on, given out or not, by partition."""
-        named = [each.acks for each in self._given.values()]
+        """Returns all that it works on, given out or not, by partition.
+
+        What it has lost is not part of that. The application may have left it to its time, and does
+        not work on it. A new owner would take it for this consumer's again, and the partition with
+        it, though another one works there.
+        """
+        named = [each.acks for key, each in self._given.items() if key not in self._lost]
         named += [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         rest = self._rest()
         return joined(named if rest is None else [*named, rest])
@@ -193,7 +205,7 @@ class Holdings:
     def attached(self, leases: Iterable[Lease], now_s: float = 0.0) -> bool:
         """Takes what it still has, after it attached with what it held.
 
-        Messages that it gave out stay as they are: whoever acknowledges one first has it. What it
+        Messages that it gave out may be acknowledged still: whoever does so first has it. What it
         has not read is read only where it has it still.
 
         Returns:
@@ -203,6 +215,15 @@ class Holdings:
         for lease in leases:
             own = lease.number, now_s + lease.left_ms / 1000
             granted.setdefault(lease.partition, SpanMap()).put(lease.span, own)
+        nothing: SpanMap[tuple[int, float]] = SpanMap()
+        lost = [
+            key
+            for key, each in self._given.items()
+            if not granted.get(each.partition, nothing).touches(each.span)
+        ]
+        for key in lost[:-LOST_MAX]:
+            del self._given[key]  # The oldest: else they would be kept for ever.
+        self._lost = set(lost[-LOST_MAX:])
         unread, self._unread = self._unread, deque()
         for lease, _ in unread:
             here = granted.get(lease.partition, SpanMap())

@@ -135,6 +135,7 @@ class PointedTransaction(EndedTransaction):
         "is_resumed",
         "next_side",
         "numbers",
+        "shown",
         "side",
         "side_stated",
         "sidecar",
@@ -148,6 +149,9 @@ class PointedTransaction(EndedTransaction):
         self.sidecar: TopicPartition = sidecar_of(main[0]), main[1]
         self.side_stated = sum(r.count for r in marker.sidecar)
         """Number of its records in the sidecar."""
+        self.shown = 0
+        """How many of its records were delivered at their own places, below its pointer: to readers
+        of uncommitted records, all that lie in the main partition. They count in o3, too."""
         self.unsure = False
         """Whether an earlier pointer may have been below the main log's start."""
         self.is_open = False

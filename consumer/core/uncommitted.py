@@ -1,20 +1,25 @@
 """Delivers what ``read_uncommitted`` shows: every record at its place, except markers.
 
-What lies in a sidecar comes when its pointer is met: two logs have no order between them.
+What lies in a sidecar comes when its pointer is met: two logs have no order between them. A
+position within it counts what lies in the main partition, too, as with every isolation level: a
+group that changes its level there goes on where it was (trap 159).
 
 Source: Transactional Messaging in Kafka, "Transactional consumer", READ_UNCOMMITTED.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker
 from ...journal.errors import MalformedHeaderError
+from ...journal.position import Journal, Position
 from .buffer import PartitionBuffer
+from .entries import EndedTransaction, PlainRun
 from .headers import well_formed
-from .pending import Record
+from .pending import RawTxId, Record
+from .pointers import PointedTransaction
 
 
 class UncommittedBuffer(PartitionBuffer):
@@ -47,13 +52,39 @@ class UncommittedBuffer(PartitionBuffer):
             self._report(record, txids[0], error, live=True)
             return
         if isinstance(marker, Marker) and marker.is_pointer:
-            # What lies in the main partition was delivered at its place.
             raw = txids[0]
             assert raw is not None, "it has been checked"
-            self._end(raw, replace(marker, branches=()), record.offset(), live=True)
+            self._end(raw, marker, record.offset(), live=True)
         if marker is not None:
             return
         if not well_formed(txids[0]):
             self._report(record, txids[0], None, live=True)
         else:
             self._run().records.append(record)
+
+    def _entry(self, raw: RawTxId, marker: Marker, offset: int) -> EndedTransaction:
+        # What lies in the main partition was delivered at its place.
+        entry = super()._entry(raw, replace(marker, branches=()), offset)
+        if isinstance(entry, PointedTransaction):
+            entry.shown = sum(branch.count for branch in marker.branches)
+        return entry
+
+    def _delivered_before(self, entry: EndedTransaction) -> int:
+        return max(0, super()._delivered_before(entry) - _shown(entry))
+
+    def _position(
+        self,
+        o2: int,
+        o3: int,
+        met: Mapping[Journal, int],
+        queue: Iterable[PlainRun | EndedTransaction],
+    ) -> Position:
+        queue = list(queue)
+        if o3:
+            ended = (e for e in queue if isinstance(e, EndedTransaction))
+            o3 += next((_shown(e) for e in ended if e.marker_offset == o2), 0)
+        return super()._position(o2, o3, met, queue)
+
+
+def _shown(entry: EndedTransaction) -> int:
+    return entry.shown if isinstance(entry, PointedTransaction) else 0

@@ -212,7 +212,7 @@ class AdminQueries(CoordinatorQueries):
     def describe_sidecars(
         self, partition: int, main_starts: Mapping[TopicPartition, int]
     ) -> SidecarNeeds:
-        """Returns what finished transactions of a journal partition need of sidecars.
+        """Returns what commits of a journal partition need of sidecars.
 
         Args:
             partition: number of the journal partition.

@@ -108,6 +108,8 @@ class AttachedClient:
         self._requests: dict[int, tuple[_Command, Future[Reply]]] = {}
         """Those without an answer, oldest first."""
         self._next_id = 1
+        self._attaches = 0
+        """Id of the Attach that was submitted last."""
         self._opened: dict[str, int] = {}
         """Address → the id that the next request had when a stream to it was opened: how the
         consumer attached there says what earlier ones say."""
@@ -141,6 +143,8 @@ class AttachedClient:
             if not is_closed:
                 request_id = self._next_id
                 self._next_id += 1
+                if isinstance(command, Attach):
+                    self._attaches = request_id
                 self._requests[request_id] = command, future
                 if self._stream is not None:
                     self._stream.send((request_id, command))
@@ -219,10 +223,7 @@ class AttachedClient:
             # may name other topics (trap 142).
             opened = self._opened[found.stream.address]
             self._opened.clear()
-            attaching = [
-                i for i, (c, _) in self._requests.items() if isinstance(c, Attach) and i < opened
-            ]
-            attached = [self._requests.pop(i)[1] for i in attaching]
+            attached = self._pop_attaches(opened)
             for request_id, (command, _) in self._requests.items():
                 found.stream.send((request_id, command))
             self._stream = found.stream
@@ -231,6 +232,13 @@ class AttachedClient:
         for future in attached:
             future.set_result(found.connected)
 
+    def _pop_attaches(self, before: int) -> list[Future[Reply]]:
+        """Removes what attaches, and was submitted earlier. Call it with the lock."""
+        attaching = [
+            i for i, (c, _) in self._requests.items() if isinstance(c, Attach) and i < before
+        ]
+        return [self._requests.pop(i)[1] for i in attaching]
+
     def _take(self, request_id: int, reply: Reply) -> None:
         if isinstance(reply, CoordinatorBusyError):
             again = threading.Timer(BUSY_PAUSE_S, self._repeat, (request_id,))
@@ -238,20 +246,36 @@ class AttachedClient:
             again.start()
             return
         with self._lock:
-            _, future = self._requests.pop(request_id, (None, None))
+            command, future = self._requests.pop(request_id, (None, None))
+            # Those that were put off, and are not repeated any more: see `_repeat`.
+            overtaken = self._pop_attaches(request_id) if isinstance(command, Attach) else []
         if future is None:
             return
         if isinstance(reply, Leases):
             self._on_leases(reply.leases)
         elif isinstance(reply, Attached):
             self._on_attached(reply)
+        for each in overtaken:
+            each.set_result(CoordinatorBusyError("it was put off, and a later one came"))
         future.set_result(reply)
 
     def _repeat(self, request_id: int) -> None:
         with self._lock:
             command, _ = self._requests.get(request_id, (None, None))
-            if command is not None and self._stream is not None:
-                self._stream.send((request_id, command))
+        # Meanwhile it was given messages, gave some back, or rests. By what it said before, it
+        # would let go of the ones, and be given what it does not want any more (trap 154).
+        try:
+            again = self._attach() if isinstance(command, Attach) else command
+        except SessionClosedError:
+            return  # The consumer was dropped, so nobody waits for the answer.
+        with self._lock:
+            _, future = self._requests.get(request_id, (None, None))
+            if again is None or future is None or self._stream is None:
+                return
+            if isinstance(again, Attach) and request_id != self._attaches:
+                return  # The later one is answered for both.
+            self._requests[request_id] = again, future
+            self._stream.send((request_id, again))
 
     def _fail_all(self, error: LogtxError) -> None:
         with self._lock:

@@ -71,6 +71,8 @@ class _Consumer:
     number: int
     topics: frozenset[str]
     timeout_ms: int
+    until_ms: int
+    """Up to when its partitions of a failover subscription stay its own though it says nothing."""
     gone_ms: int | None = None
     """When its grace ends, in monotonic ms; None while it is connected."""
 
@@ -208,8 +210,9 @@ class Dispatch:
         self._stirred = True
         self._begin_pauses(now)
         timeout_ms = min(max(command.ack_timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
+        until_ms = now.monotonic_ms + timeout_ms
         queue.consumers[command.consumer] = _Consumer(
-            command.consumer, frozenset(command.topics), timeout_ms
+            command.consumer, frozenset(command.topics), timeout_ms, until_ms
         )
         if is_known:
             return tuple(self._kept(command, now))
@@ -253,7 +256,7 @@ class Dispatch:
             if known is None:
                 continue
             if subscription.kind is SubscriptionKind.FAILOVER and not self._is_free_for(
-                queue, each.partition, consumer
+                queue, each.partition, consumer, now
             ):
                 continue
             self.want(each.partition)  # What is held may lie above the end that is known here.
@@ -264,6 +267,17 @@ class Dispatch:
                     for gap in here.counts.free(free):
                         here.counts.put(gap, 1)
                     yield self._lease(command.group, consumer.number, each, free, now)
+
+    def heard(self, group: str, consumer: int, now: Instant) -> None:
+        """Notes that a consumer asked for messages, or said something of them.
+
+        That its stream stands does not show that its application works. One that says nothing for
+        the time of a lease keeps no partition from others (trap 151).
+        """
+        queue = self._queues.get(group)
+        known = None if queue is None else queue.consumers.get(consumer)
+        if known is not None:
+            known.until_ms = now.monotonic_ms + known.timeout_ms
 
     def detach(self, group: str, consumer: int, now: Instant) -> None:
         """Notes that a consumer's stream broke. It has `GONE_MS` to attach again."""
@@ -295,12 +309,12 @@ class Dispatch:
         consumer = queue.consumers[command.consumer]
         keys = self._readable(subscription, consumer)
         if subscription.kind is SubscriptionKind.FAILOVER:
-            _inherit(queue, keys, consumer)
+            _inherit(queue, keys, consumer, now)
         first = queue.turn % len(keys) if keys else 0
         for partition in keys[first:] + keys[:first]:
             known = subscription.partitions[partition]
             here = queue.partitions.setdefault(partition, _Partition())
-            if not self._may_have(subscription, queue, partition, consumer):
+            if not self._may_have(subscription, queue, partition, consumer, now):
                 continue
             span = self._next_span(partition, known, here, command, now)
             if span is not None:
@@ -329,7 +343,12 @@ class Dispatch:
                 self.want(partition)
 
     def _may_have(
-        self, subscription: Subscription, queue: _Queue, partition: PartitionId, asks: _Consumer
+        self,
+        subscription: Subscription,
+        queue: _Queue,
+        partition: PartitionId,
+        asks: _Consumer,
+        now: Instant,
     ) -> bool:
         """Returns whether a consumer may get messages of a partition.
 
@@ -341,15 +360,17 @@ class Dispatch:
         if subscription.kind is SubscriptionKind.SHARED:
             return True
         here = queue.partitions[partition]
-        if not self._is_free_for(queue, partition, asks):
+        if not self._is_free_for(queue, partition, asks, now):
             return False
         return here.active == asks.number or not subscription.partitions[partition].pending
 
-    def _is_free_for(self, queue: _Queue, partition: PartitionId, asks: _Consumer) -> bool:
+    def _is_free_for(
+        self, queue: _Queue, partition: PartitionId, asks: _Consumer, now: Instant
+    ) -> bool:
         """Returns whether nobody else has a partition, or a lease in it."""
         here = queue.partitions[partition]
         holders = {self._leases[number].consumer for _, number in here.leased.rows()}
-        return holders <= {asks.number} and _owner(queue, partition) in (None, asks.number)
+        return holders <= {asks.number} and _owner(queue, partition, now) in (None, asks.number)
 
     def _next_span(
         self,
@@ -391,6 +412,7 @@ class Dispatch:
         here, timeout_ms = queue.partitions[partition], queue.consumers[consumer].timeout_ms
         self._numbers += 1
         number, until_ms = self._numbers, now.monotonic_ms + timeout_ms
+        queue.consumers[consumer].until_ms = until_ms
         self._leases[number] = _Held(group, consumer, partition, span, until_ms)
         self._end_at(until_ms, number)
         here.leased.put(span, number)
@@ -454,6 +476,9 @@ class Dispatch:
         key = command.group, command.consumer
         before = self._waiting.pop(key, None)
         self._waiting[key] = _Waiting(command, ref, now.monotonic_ms + WAIT_MS)
+        # It says nothing while it waits, and the time of a lease may be shorter than that.
+        consumer = self._queues[command.group].consumers[command.consumer]
+        consumer.until_ms = now.monotonic_ms + WAIT_MS + consumer.timeout_ms
         return None if before is None else before.ref
 
     def forget(self, refs: Iterable[Ref]) -> None:
@@ -685,11 +710,14 @@ class Dispatch:
         return self._stirred or is_late or is_due
 
     def _next_look_ms(self, now: Instant) -> int | None:
+        # One that is over was looked at just now. Perhaps nobody ever asks for its messages: then
+        # all who wait for others would be looked at each time.
         delayed = (
             until_ms
             for queue in self._queues.values()
             for here in queue.partitions.values()
             for _, until_ms in here.delayed.rows()
+            if until_ms > now.monotonic_ms
         )
         opens = (self._opens_ms,) if self._opens_ms > now.monotonic_ms else ()
         return min((*opens, *delayed), default=None)
@@ -779,23 +807,27 @@ def _behind_all(span: Span) -> Span:
     return Span(max(lo, MessageId(hi.offset)), hi) if is_end else Span(hi, hi)
 
 
-def _owner(queue: _Queue, partition: PartitionId) -> int | None:
+def _owner(queue: _Queue, partition: PartitionId, now: Instant) -> int | None:
     """Returns the consumer that gets what is given out of a partition next; None: whoever asks."""
     here = queue.partitions.get(partition)
     for number in (None, None) if here is None else (here.heir, here.active):
         consumer = None if number is None else queue.consumers.get(number)
-        if consumer is not None and partition.topic in consumer.topics:
+        if consumer is None or consumer.until_ms <= now.monotonic_ms:
+            continue
+        if partition.topic in consumer.topics:
             return number
     return None
 
 
-def _inherit(queue: _Queue, partitions: Iterable[PartitionId], asks: _Consumer) -> None:
+def _inherit(
+    queue: _Queue, partitions: Iterable[PartitionId], asks: _Consumer, now: Instant
+) -> None:
     """Makes a consumer the heir of a partition of another one that has at least two more.
 
     Who came first would have all, as long as it is there (trap 141). With a difference of one,
     partitions would go back and forth.
     """
-    owners = {partition: _owner(queue, partition) for partition in partitions}
+    owners = {partition: _owner(queue, partition, now) for partition in partitions}
     shares = Counter(owners.values())
     taken = [p for p, owner in owners.items() if owner is not None]
     if not taken:

@@ -142,6 +142,7 @@ class Queues:
     def _handle_acquire(self, command: commands.Acquire, ref: Ref, now: Instant) -> Decision:
         self.subscriptions.require(command.group)
         self.dispatch.require(command.group, command.consumer)
+        self.dispatch.heard(command.group, command.consumer, now)
         lease = self.dispatch.acquire(command, now)
         if lease is not None:
             return Decision(replies=((ref, commands.Leases((lease,))),), fresh=True)
@@ -153,6 +154,7 @@ class Queues:
         self, command: commands.Acknowledge, ref: Ref, now: Instant
     ) -> Decision:
         group = command.group
+        self.dispatch.heard(group, command.consumer, now)
         if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
             return self._handle_own(command, ref, now)
         self.subscriptions.require_era(group, command.era)

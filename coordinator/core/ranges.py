@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, overload
 
 from ...journal.control import BranchRange
@@ -35,6 +36,11 @@ class PackedRanges(Sequence[BranchRange]):
         for r in ranges:
             extend((r.branch, r.first_offset, r.last_offset, r.count))
 
+    @property
+    def first_offset(self) -> int:
+        """The lowest first offset; there must be a range."""
+        return min(islice(self._numbers, 1, None, _NUMBERS))
+
     def __len__(self) -> int:
         return len(self._numbers) // _NUMBERS
 
@@ -61,3 +67,10 @@ class PackedRanges(Sequence[BranchRange]):
 
     def __repr__(self) -> str:
         return f"PackedRanges({list(self)})"
+
+
+def first_offset_of(ranges: Sequence[BranchRange]) -> int:
+    """Returns the lowest first offset of some ranges; there must be one."""
+    if isinstance(ranges, PackedRanges):
+        return ranges.first_offset
+    return min(r.first_offset for r in ranges)

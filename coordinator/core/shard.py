@@ -96,6 +96,7 @@ from .transactions import (
     earlier_starts,
     merge_steps,
 )
+from .trimming import JournalView
 
 
 class Shard(ShardState):
@@ -644,9 +645,10 @@ class Shard(ShardState):
         return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))
 
     def _sidecar_needs(self, command: commands.DescribeSidecars) -> commands.SidecarNeeds:
-        found = (self.staircases.needed(*each) for each in command.main_starts.items())
+        view = JournalView.of(self)
+        found = (view.needed(*each) for each in command.main_starts.items())
         return commands.SidecarNeeds(
-            hw=self.hw,
+            undecided=view.undecided,
             end=self.watermark.end,
             incarnation=self.incarnation,
             steps=tuple(step for step in found if step is not None),

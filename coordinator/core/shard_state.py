@@ -156,6 +156,19 @@ class ShardState:
         """Transaction high watermark, computed from acknowledged records only: see `Watermark`."""
         return self.watermark.hw
 
+    @property
+    def undecided(self) -> int:
+        """The oldest BEGIN of a transaction without a durable decision, else the acknowledged end.
+
+        A decision in flight does not count: it may be lost, and another one be made.
+        """
+        end = self.watermark.end
+        for transaction in self.transactions:
+            decided = transaction.commit_sequence
+            if decided is None or decided >= end:
+                return min(transaction.begin, end)
+        return end
+
     def replay(self, offset: int, entry: Entry) -> None:  # noqa: PLR0912
         """Applies a journal record, read from the log or just decided. Void ones change nothing."""
         self.next_offset = offset + 1

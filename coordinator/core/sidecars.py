@@ -16,6 +16,7 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import TopicModeError
 from ...journal.records.types import DataPartition, PointerStep
 from ...journal.sidecar import is_sidecar, main_of, sidecar_of
+from .ranges import first_offset_of
 from .transactions import TransactionMetadata
 
 
@@ -73,9 +74,30 @@ def steps_of(
         pointers: sidecar partition → offset of its pointer.
     """
     return tuple(
-        PointerStep(key, offset, min(r.first_offset for r in transaction.branches[key]))
+        PointerStep(key, offset, first_offset_of(transaction.branches[key]))
         for key, offset in pointers.items()
     )
+
+
+def steps_to_come(
+    transactions: Iterable[TransactionMetadata],
+) -> dict[TopicPartition, PointerStep]:
+    """Returns what the pointers of commits need that are not finished: they may not be written.
+
+    Args:
+        transactions: the unfinished transactions, with what their decisions accept.
+
+    Returns:
+        Sidecar partition → the step that needs most. Its pointer will lie at the offset that the
+        step names, or behind.
+    """
+    found: dict[TopicPartition, PointerStep] = {}
+    for transaction in transactions:
+        for key, since in transaction.since.items():
+            step = PointerStep(key, since, first_offset_of(transaction.branches[key]))
+            if key not in found or step.first < found[key].first:
+                found[key] = step
+    return found
 
 
 def check_mains_are_marked(

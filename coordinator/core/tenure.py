@@ -401,8 +401,11 @@ class Tenure:
         """Notes that a producer's stream broke."""
         self.shard.detach(producer_id, nonce, now)
 
-    def forget(self, refs: Iterable[Ref]) -> None:
-        """Forgets waiting commits whose client went away."""
+    def forget(self, refs: Collection[Ref]) -> None:
+        """Forgets requests that wait, or were kept during a pause, whose client went away."""
+        gone = frozenset(map(id, refs))
+        # Else a consumer would be attached by a stream that has ended, and never leave (trap 152).
+        self._kept = deque(kept for kept in self._kept if id(kept.ref) not in gone)
         self.shard.forget_waiting(refs)
 
     def consumer_gone(self, group: str, consumer: int, now: Instant) -> None:

@@ -1,17 +1,19 @@
 """Decides up to where sidecars are trimmed: by logtx alone, and never what a reader may need. Pure.
 
 What may the pointers name that are still in a main partition? Of finished transactions `staircases`
-says it. And what may an unfinished transaction come to name? Nobody needs to know what is open
-where, for a transaction begins before it writes. Therefore a *checkpoint* is noted, in this order:
+says it. Of a commit that is decided and not finished, the decision says what its pointers will name
+(`sidecars.steps_to_come`); an abort has none. And what may an undecided transaction come to name?
+Nobody needs to know what is open where, for a transaction begins before it writes. Therefore a
+*checkpoint* is noted, in this order:
 
 T1. the end of each sidecar partition, and where its main partition's log starts,
 T2. then an end of each journal partition. All that was begun before T1 was answered lies below it.
 
-It is used when the high watermark of every journal partition has reached the noted end. Then all
-that was begun below is finished, and what it needs is in the staircases; all that was begun later
-wrote at or behind the sidecars' noted ends. So a sidecar partition may be trimmed to the lowest of
-its noted end, and of what each journal partition's staircase needs at the main partition's noted
-start. The rest of the rules:
+It is used when in every journal partition all is decided that was begun below the noted end. What
+that needs is known, then; all that was begun later wrote at or behind the sidecars' noted ends. So
+a sidecar partition may be trimmed to the lowest of its noted end, of what each journal partition's
+staircase needs at the main partition's noted start, and of what its unfinished commits need: their
+pointers come in the end, wherever the main log starts (trap 157). The rest of the rules:
 
 T3. A checkpoint is used when it is as old as the delay. A reader that is in the middle of a pointer
     when retention takes it has that long to come to its end.
@@ -22,8 +24,9 @@ T4. A broker that leads a journal partition no more, and does not know it yet, m
 T5. A topic that was deleted and created anew has other offsets. The ids are asked for before T1,
     and again before records are deleted; where one differs the checkpoint says nothing.
 
-A transaction that does not end holds all sidecars back, whatever it writes to: checkpoints wait for
-it.
+A transaction that is not decided holds all sidecars back, whatever it writes to: checkpoints wait
+for it. One whose marker can't be written, because a topic takes none, holds back the sidecar
+partitions that it has records in.
 
 The caller has the clock, asks the log, and deletes the records.
 
@@ -33,19 +36,23 @@ Source: PIP-31, "Retention Cursor"; here no message is marked as deleted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from ...journal.control import TopicPartition
 from ...journal.records.types import PointerStep
 from ...journal.sidecar import main_of
 from ...journal.value import value
+from .sidecars import steps_to_come
+
+if TYPE_CHECKING:
+    from .shard_state import ShardState
 
 CHECKPOINTS_PER_DELAY: Final = 10
 """Checkpoints noted in the time of the delay. With fewer, records wait longer beyond it."""
 CHECKPOINTS_MAX: Final = 2 * CHECKPOINTS_PER_DELAY
-"""Checkpoints that may wait. While a transaction does not end, more would all wait for it."""
+"""Checkpoints that may wait. While a transaction is not decided, more would all wait for it."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -76,10 +83,21 @@ class Noted:
 class JournalView:
     """A journal partition, as its records say it that are known to be durable."""
 
-    hw: int
-    """Its transaction high watermark."""
+    undecided: int
+    """All that was begun below is decided."""
     needed: Callable[[TopicPartition, int], PointerStep | None]
-    """See `Staircases.needed`."""
+    """Returns the step that holds a sidecar partition, of those that pointers need at or above an
+    offset of the main partition, and that will be written."""
+
+    @classmethod
+    def of(cls, shard: ShardState) -> Self:
+        """Returns the view that a shard gives as it is now; it is no view of later."""
+        to_come, needed = steps_to_come(shard.transactions), shard.staircases.needed
+
+        def lowest(sidecar: TopicPartition, main_start: int) -> PointerStep | None:
+            return _lowest((to_come.get(sidecar), needed(sidecar, main_start)))
+
+        return cls(shard.undecided, lowest if to_come else needed)
 
 
 @value(frozen=True, slots=True)
@@ -116,9 +134,9 @@ class _Checkpoint:
             self.is_proved = True
 
     def is_passed(self, journals: Mapping[int, JournalView]) -> bool:
-        """Returns whether all that was begun before it is finished."""
+        """Returns whether all that was begun before it is decided."""
         return self.is_proved and all(
-            partition in journals and journals[partition].hw >= end
+            partition in journals and journals[partition].undecided >= end
             for partition, end in self.journal_ends.items()
         )
 
@@ -206,8 +224,12 @@ class Trimming:
 
 
 def _bound(key: TopicPartition, noted: Noted, journals: list[JournalView]) -> Bound:
-    steps = [step for j in journals if (step := j.needed(key, noted.main_start)) is not None]
-    lowest = min(steps, key=lambda step: step.first, default=None)
+    lowest = _lowest(journal.needed(key, noted.main_start) for journal in journals)
     if lowest is None or lowest.first >= noted.end:
         return Bound(noted.end, None, noted)
     return Bound(lowest.first, lowest, noted)
+
+
+def _lowest(steps: Iterable[PointerStep | None]) -> PointerStep | None:
+    there = (step for step in steps if step is not None)
+    return min(there, key=lambda step: step.first, default=None)

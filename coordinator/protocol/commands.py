@@ -347,7 +347,7 @@ class OpenSidecars:
 
 @value(frozen=True, slots=True, kw_only=True)
 class DescribeSidecars:
-    """Ask what the finished transactions of a journal partition need of sidecars."""
+    """Ask what the commits of a journal partition need of sidecars."""
 
     main_starts: Mapping[TopicPartition, int]
     """Sidecar partition → offset at which its main partition's log starts."""
@@ -563,14 +563,15 @@ class TopicModes:
 class SidecarNeeds:
     """Answer to `DescribeSidecars`."""
 
-    hw: int
-    """Transaction high watermark: all that was begun below is finished."""
+    undecided: int
+    """All that was begun below is decided. The transaction that began here is not, unless it is
+    `end`."""
     end: int
     """All that was begun before the question lies below it."""
     incarnation: int
     steps: tuple[PointerStep, ...] = ()
     """Of each partition that was asked for, and of which something is needed: see
-    `Staircases.needed`."""
+    `JournalView.needed`."""
 
 
 Reply: TypeAlias = (

@@ -482,16 +482,16 @@ class SidecarPartitions(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., main_starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SidecarNeeds(_message.Message):
-    __slots__ = ("hw", "end", "incarnation", "steps")
-    HW_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("undecided", "end", "incarnation", "steps")
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
-    hw: int
+    undecided: int
     end: int
     incarnation: int
     steps: _containers.RepeatedCompositeFieldContainer[PointerSteps]
-    def __init__(self, hw: _Optional[int] = ..., end: _Optional[int] = ..., incarnation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[PointerSteps, _Mapping]]] = ...) -> None: ...
+    def __init__(self, undecided: _Optional[int] = ..., end: _Optional[int] = ..., incarnation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[PointerSteps, _Mapping]]] = ...) -> None: ...
 
 class PointerSteps(_message.Message):
     __slots__ = ("topic", "partitions", "pointers", "firsts")

@@ -8,7 +8,7 @@ Source: PIP-31, "New Acknowledgement State".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -242,6 +242,28 @@ class SubscriptionInfo:
     """Offsets that were rejected to this owner."""
     era: int = 0
     """Offset of the latest record that ended an era before this one; 0: none did."""
+
+    def as_named_now(self, topic_ids: Mapping[str, str]) -> SubscriptionInfo:
+        """Returns the same, with the partitions of which another topic has the name by now as those
+        of a topic that is no more.
+
+        The owner learns that by consumers that attach. While none does, it takes the topic that was
+        deleted for the one that is there (trap 153).
+
+        Args:
+            topic_ids: topic → id of the topic that has the name. One that has none, or that nobody
+                tells of, is missing.
+        """
+        parts = (
+            replace(
+                part,
+                former=part.former
+                or topic_ids.get(part.partition.topic, part.partition.topic_id)
+                != part.partition.topic_id,
+            )
+            for part in self.partitions
+        )
+        return replace(self, partitions=tuple(parts))
 
 
 @value(frozen=True, slots=True)

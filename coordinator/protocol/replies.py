@@ -269,7 +269,7 @@ def _decode_topic_modes(wire: pb.TopicModes) -> commands.TopicModes | NotSupport
 
 
 def _encode_sidecar_needs(wire: pb.SidecarNeeds, reply: commands.SidecarNeeds) -> None:
-    wire.hw, wire.end, wire.incarnation = reply.hw, reply.end, reply.incarnation
+    wire.undecided, wire.end, wire.incarnation = reply.undecided, reply.end, reply.incarnation
     rows: dict[str, pb.PointerSteps] = {}
     for step in reply.steps:
         topic, partition = step.sidecar
@@ -288,7 +288,7 @@ def _decode_sidecar_needs(wire: pb.SidecarNeeds) -> commands.SidecarNeeds:
         for partition, pointer, first in zip(row.partitions, row.pointers, row.firsts, strict=True)
     )
     return commands.SidecarNeeds(
-        hw=wire.hw, end=wire.end, incarnation=wire.incarnation, steps=steps
+        undecided=wire.undecided, end=wire.end, incarnation=wire.incarnation, steps=steps
     )
 
 

@@ -64,7 +64,7 @@ READ_TIMEOUT_S: Final = 5.0
 """How long a scrape waits for the event loop; past it the scrape has no series."""
 ASK_TIMEOUT_S: Final = 2.0
 """How long a scrape waits for one answer of Kafka; it asks up to two questions for each journal
-partition, and one for all subscriptions. Past it the rest of the series that need Kafka is left
+partition, and two for all subscriptions. Past it the rest of the series that need Kafka is left
 out."""
 CLIENT_TIMEOUT_S: Final = 5.0
 """How long one scraper may hold up the others."""

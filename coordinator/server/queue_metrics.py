@@ -109,7 +109,7 @@ class QueueSeries:
         yield from self._depths(infos, now_ms)
 
     def _depths(self, infos: Sequence[SubscriptionInfo], now_ms: int) -> Iterator[Metric]:
-        ends = self._ends(infos)
+        infos, ends = self._now(infos)
         depths = depths_of(infos, ends)
         starts = {
             (info.group, part.partition): part.start
@@ -126,15 +126,20 @@ class QueueSeries:
         text = "Time that the oldest offset which is not acknowledged has been seen to be that."
         yield gauge("subscription_oldest_seconds", text, oldest, _LABELS)
 
-    def _ends(self, infos: Sequence[SubscriptionInfo]) -> _Ends:
+    def _now(self, infos: Sequence[SubscriptionInfo]) -> tuple[Sequence[SubscriptionInfo], _Ends]:
+        """Returns subscriptions as brokers name their topics now, and where partitions end."""
         keys = {part.partition.key for info in infos for part in info.partitions}
         if not keys:
-            return {}
+            return infos, {}
         try:
-            return self._log.each_end_offset(keys, timeout_s=self._timeout_s)
+            ends = self._log.each_end_offset(keys, timeout_s=self._timeout_s)
+            # Asked behind: an end of a topic that was created anew is not taken for the former's.
+            topics = sorted({topic for topic, _ in keys})
+            ids = self._log.topic_ids(topics, timeout_s=self._timeout_s)
         except BrokerError as error:
             _LOG.warning("metrics_incomplete error=%s", error)
-            return {}
+            return infos, {}
+        return [info.as_named_now(ids) for info in infos], ends
 
 
 def depths_of(infos: Sequence[SubscriptionInfo], ends: _Ends) -> dict[str, dict[PartitionId, int]]:

@@ -2,8 +2,8 @@
 
 A sidecar is trimmed by the coordinator that serves the journal partition of the sidecar's name. Two
 at once do no harm. It asks no other coordinator: each follows all journal partitions, and knows
-their high watermarks and staircases, perhaps late, which only delays. Checkpoints live in its
-memory, so after a move the delay begins anew.
+what is undecided there and what pointers need, perhaps late, which only delays. Checkpoints live in
+its memory, so after a move the delay begins anew.
 
 Before records are deleted, the first one in the sidecar is looked at. Its TxId must be of a journal
 that is there. If somebody deleted the journal and kept the data, nothing says any more what
@@ -97,7 +97,7 @@ class TrimCounters:
     """Sidecar → offsets from the starts of its partitions to their ends, as of the latest
     checkpoint."""
     held_ms: int = 0
-    """For how long unfinished transactions have held up what is as old as the delay."""
+    """For how long undecided transactions have held up what is as old as the delay."""
 
 
 class SidecarTrimmer:
@@ -161,10 +161,7 @@ class SidecarTrimmer:
             ends = await self._ask(self._journal_ends)
             self._core.journals_told(ends, asked_ms, monotonic_ms())
         now_ms, known = monotonic_ms(), list(self._known())
-        views = {
-            each.shard.partition: JournalView(each.shard.hw, each.shard.staircases.needed)
-            for each in known
-        }
+        views = {each.shard.partition: JournalView.of(each.shard) for each in known}
         journals = {(each.shard.partition, each.shard.incarnation) for each in known}
         bounds = self._core.bounds(views, now_ms)
         self.counters.held_ms = self._core.held_ms(now_ms)

@@ -28,11 +28,13 @@ from ...journal.logs.interface import Log
 from ...journal.reader import (
     JOURNAL_TOPIC,
     STANDING_READER_SETTINGS,
+    RecordsTrimmedError,
+    earlier_snapshots,
     find_snapshot,
     read_entries,
 )
 from ...journal.records.fate import NO_EPOCH
-from ...journal.records.types import Entry, Snapshot
+from ...journal.records.types import Entry
 from ...journal.txid import MAX_OFFSET
 from ..protocol.metadata import Header, HeaderState, Projected
 from .base import Item, MetadataStore
@@ -391,8 +393,9 @@ def _pause_s(failures: int, longest_s: float = PAUSE_MAX_S) -> float:
 def find_base(log: Log, partition: int) -> int:
     """Returns where a projection begins that knows nothing: 0, or the first chunk of a snapshot.
 
-    Of the snapshots that count the earliest is taken: each names the fence that the journal was to
-    be trimmed to next, which counts too. So what is placed is known for as long as its data lives.
+    Of the snapshots that count the earliest is taken, so that what is placed is known for as long
+    as its data lives. No other names it: the journal may have been trimmed to it, and a snapshot
+    names only the fence that waits.
 
     Raises:
         CorruptRecordError: the journal was trimmed, and no snapshot that counts is in it.
@@ -407,18 +410,13 @@ def find_base(log: Log, partition: int) -> int:
             f"journal partition {partition} begins at {start}, and no snapshot that counts follows:"
             " restore the journal from a copy"
         )
-    first = found.first
-    while (fence := _fence_of(log, partition, first)) is not None and start <= fence < first:
-        first = fence
-    return first
-
-
-def _fence_of(log: Log, partition: int, first: int) -> int | None:
-    entries = read_entries(log, partition, first, first + 1, timeout_s=READ_TIMEOUT_S)
-    with closing(entries):
-        for _, entry in entries:
-            return entry.record.fence if isinstance(entry.record, Snapshot) else None
-    return None
+    try:
+        earlier = earlier_snapshots(
+            log, partition, start, found.first, found.epochs(), timeout_s=READ_TIMEOUT_S
+        )
+    except RecordsTrimmedError as error:
+        raise BrokerError(f"journal partition {partition} is being trimmed: {error}") from error
+    return min(earlier, default=found.first)
 
 
 async def resume(store: MetadataStore, partition: int, cursor: Cursor) -> Projection:

@@ -1,7 +1,7 @@
 """`logtx sidecar`: what sidecars hold, why, and how to be rid of it at once.
 
 The coordinators trim sidecars by themselves. These commands look at what they look at, and decide
-by the same core; the owners of the journal tell their high watermarks and staircases.
+by the same core; the owners of the journal tell what is undecided, and what pointers need.
 
 Source: PIP-31, "Retention Cursor".
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...journal.records.types import PointerStep
 
 LOOK_S: Final = 0.2
-"""Pause between two questions whether all that was begun is finished; a shorter one asks more."""
+"""Pause between two questions whether all that was begun is decided; a shorter one asks more."""
 
 sidecar = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +47,7 @@ class _Row:
     key: TopicPartition
     seen: Seen
     step: PointerStep | None
-    """The lowest that the staircases of all journal partitions need."""
+    """The lowest that pointers of all journal partitions need."""
     journal: int | None
     """The journal partition of that one."""
 
@@ -66,11 +66,11 @@ def list_sidecars(
     """Show the sidecars, what each partition holds, and what holds that.
 
     `needed from` is the lowest offset in the sidecar that a pointer names which is still in the
-    topic, and `pointer` is where that one lies, or a later one. Without any, all that lies there
-    now is trimmed an hour after what is open now has ended (`logtx coordinator
-    --sidecar-trim-delay-ms`). Below are the oldest unfinished transactions: trimming waits for
-    their end, whatever they write to. Exit status 3 means that not every journal partition
-    answered.
+    topic, or will be written. `pointer` is where that one lies, or a later one; one that will be
+    written comes there or behind. Without any, all that lies there now is trimmed an hour after
+    what is open now is committed or aborted (`logtx coordinator --sidecar-trim-delay-ms`). Below
+    are the oldest open transactions: trimming waits until they are decided, whatever they write
+    to. Exit status 3 means that not every journal partition answered.
 
     Examples:
 
@@ -88,17 +88,17 @@ def list_sidecars(
 
         answers, unreachable = everywhere(admin, ask)
     needs = dict(answers)
-    rows, unfinished = list(_rows(seen, needs)), list(_unfinished(needs))
+    rows, undecided = list(_rows(seen, needs)), list(_undecided(needs))
     if as_json:
         print_json(
             {
                 "sidecars": [_json(row) for row in rows],
-                "unfinished": [str(txid) for txid in unfinished],
+                "undecided": [str(txid) for txid in undecided],
                 "unreachable": unreachable_json(unreachable),
             }
         )
     else:
-        _print(rows, unfinished)
+        _print(rows, undecided)
     report(unreachable)
 
 
@@ -113,7 +113,7 @@ def trim_sidecar(
     ] = False,
     wait: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds to wait until what is open now has ended."),
+        typer.Option(min=0.0, help="Seconds to wait until what is open now is decided."),
     ] = 60.0,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
@@ -122,7 +122,8 @@ def trim_sidecar(
 
     The coordinators do it by themselves, an hour later (`--sidecar-trim-delay-ms`). Without that
     delay a reader that is in the middle of a pointer which retention has taken does not come to its
-    end. All that is open now must end first, whatever it writes to: the command waits for it.
+    end. All that is open now must be committed or aborted first, whatever it writes to: the command
+    waits for it.
 
     Examples:
 
@@ -178,13 +179,13 @@ def _rows(seen: Mapping[TopicPartition, Seen], needs: Mapping[int, SidecarNeeds]
         yield _Row(key, each, *lowest.get(key, (None, None)))
 
 
-def _unfinished(needs: Mapping[int, SidecarNeeds]) -> Iterator[TxId]:
+def _undecided(needs: Mapping[int, SidecarNeeds]) -> Iterator[TxId]:
     for journal, told in sorted(needs.items()):
-        if told.hw < told.end:
-            yield TxId(journal, told.incarnation, told.hw)
+        if told.undecided < told.end:
+            yield TxId(journal, told.incarnation, told.undecided)
 
 
-def _print(rows: Sequence[_Row], unfinished: Sequence[TxId]) -> None:
+def _print(rows: Sequence[_Row], undecided: Sequence[TxId]) -> None:
     if not rows:
         typer.echo("no topic has a sidecar")
         return
@@ -200,20 +201,20 @@ def _print(rows: Sequence[_Row], unfinished: Sequence[TxId]) -> None:
             for row in rows
         ],
     )
-    for txid in unfinished:
+    for txid in undecided:
         typer.echo(printable(f"trimming waits for transaction {txid} (logtx txn describe {txid})"))
 
 
 def _bounds(
     admin: AdminQueries, seen: Mapping[TopicPartition, Seen], wait_s: float
 ) -> tuple[dict[TopicPartition, Bound], set[tuple[int, int]]]:
-    """Waits until all that is open now has ended.
+    """Waits until all that is open now is decided.
 
     Returns:
         Up to where each partition may be trimmed, and the journals by their incarnations.
 
     Raises:
-        TransactionStateError: something did not end in time.
+        TransactionStateError: something was not decided in time.
     """
     from ...coordinator.core.trimming import Trimming
 
@@ -234,10 +235,10 @@ def _bounds(
         if bounds or not seen:
             return bounds, journals
         if time.monotonic() >= deadline_s:
-            oldest = ", ".join(map(str, _unfinished(needs)))
+            oldest = ", ".join(map(str, _undecided(needs)))
             raise TransactionStateError(
-                f"not finished within {wait_s:g} s: {oldest}. Nothing was trimmed; wait longer"
-                " (--wait), or end them (logtx txn list)"
+                f"neither committed nor aborted within {wait_s:g} s: {oldest}. Nothing was trimmed;"
+                " wait longer (--wait), or end them (logtx txn list)"
             )
         time.sleep(LOOK_S)
 
@@ -247,7 +248,7 @@ def _views(needs: Mapping[int, SidecarNeeds]) -> dict[int, JournalView]:
 
     def view(told: SidecarNeeds) -> JournalView:
         steps = {step.sidecar: step for step in told.steps}
-        return JournalView(told.hw, lambda key, _start: steps.get(key))
+        return JournalView(told.undecided, lambda key, _start: steps.get(key))
 
     return {journal: view(told) for journal, told in needs.items()}
 

@@ -68,7 +68,8 @@ def find_part(row: SubscriptionRow, topic: str, number: int) -> PartitionRow:
             return each
     raise UnknownSubscriptionError(
         f"subscription {row.info.group!r} has no partition {topic}[{number}]:"
-        f" logtx subscription show {row.info.group} lists those that it has"
+        f" logtx subscription show {row.info.group} lists those that it has. A topic that was"
+        " created anew joins when a consumer attaches"
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ...consumer.core.pending import Record
+    from ...coordinator.client.admin import AdminQueries
     from ...coordinator.protocol.queues import AckResult
     from ...journal.logs.interface import Log
     from ...journal.spans import Span
@@ -59,6 +60,10 @@ def skip_messages(
     A transaction's messages are delivered together, at the offset of its marker: that one names all
     of them. The offset of one of its records is refused.
 
+    In a topic in metadata mode, a transaction's messages are delivered before the record at some
+    offset. To name that one passes over the record alone. A range, and `--before`, have all that is
+    delivered between.
+
     Examples:
 
     ```
@@ -75,8 +80,9 @@ def skip_messages(
         row = look(log, admin, name, timeout)
         part = find_part(row, topic, number)
         _check_in_log(part, ranges)
+        whole, may_be_placed = before is not None, _may_be_placed(admin, part)
         spans = [
-            _span(log, part, first, last, timeout, whole=before is not None)
+            _span(log, part, first, last, timeout, whole=whole, may_be_placed=may_be_placed)
             for first, last in ranges
         ]
         if not execute:
@@ -142,8 +148,21 @@ def _check_in_log(part: PartitionRow, ranges: list[tuple[int, int]]) -> None:
         )
 
 
+def _may_be_placed(admin: AdminQueries, part: PartitionRow) -> bool:
+    """Returns whether a home may have placed transactions in a partition."""
+    mode = admin.describe_topic(part.info.partition.topic).info
+    return mode.mode_offset >= 0 and mode.topic_id == part.info.partition.topic_id
+
+
 def _span(
-    log: Log, part: PartitionRow, first: int, last: int, timeout_s: float, *, whole: bool
+    log: Log,
+    part: PartitionRow,
+    first: int,
+    last: int,
+    timeout_s: float,
+    *,
+    whole: bool,
+    may_be_placed: bool,
 ) -> Span:
     """Returns the span of what is delivered at these offsets.
 
@@ -158,6 +177,7 @@ def _span(
         timeout_s: longest wait for records, in seconds.
         whole: whether all that is delivered before is in the span. If not, it must have no single
             records of transactions, which are delivered elsewhere (trap 133).
+        may_be_placed: whether a home may have placed transactions in the partition.
 
     Raises:
         NotAllowedError: it has one.
@@ -180,7 +200,10 @@ def _span(
             )
         if record.offset() == last and marks:
             messages = _message_count(record)
-    return Span(MessageId(first), MessageId(last, AT_OFFSET, messages))
+    # What is placed at the first offset is delivered before the record there, which alone was named
+    # (trap 155). Where nothing can be placed, the gap before that record goes with it.
+    lo = MessageId(first, AT_OFFSET) if may_be_placed and not whole else MessageId(first)
+    return Span(lo, MessageId(last, AT_OFFSET, messages))
 
 
 def _message_count(marker: Record) -> int:

@@ -77,10 +77,16 @@ def subscription_rows(
         log: the log that holds their topics.
         found: (transaction group, what the coordinator knows).
         timeout_s: bound of each question to the brokers, and of all reading together, in seconds.
+
+    Raises:
+        BrokerError: no broker tells which topics there are.
     """
     keys = {part.partition.key for _, info in found for part in info.partitions if not part.former}
     starts = log.each_start_offset(keys, timeout_s=timeout_s) if keys else {}
     ends = log.each_end_offset(keys, timeout_s=timeout_s) if keys else {}
+    # Asked behind: an end of a topic that was created anew is not taken for the former one's.
+    topics = sorted({topic for topic, _ in keys})
+    ids = log.topic_ids(topics, timeout_s=timeout_s) if topics else {}
     deadline_s = time.monotonic() + timeout_s
 
     def row(info: SubscribedPartitionInfo) -> PartitionRow:
@@ -96,7 +102,8 @@ def subscription_rows(
         SubscriptionRow(
             info=info, transaction_group=bound, partitions=tuple(map(row, info.partitions))
         )
-        for bound, info in sorted(found, key=lambda each: each[1].group)
+        for bound, told in sorted(found, key=lambda each: each[1].group)
+        for info in (told.as_named_now(ids),)
     ]
 
 

@@ -225,3 +225,46 @@ class SnapshotScan:
         if self._epochs is None or self._believed:
             self._epochs = collector.epochs
             self.found = self._told.found(collector.first, entry)
+
+
+class EarlierSnapshots:
+    """Finds complete snapshots before one that counts. Feed all entries up to it, from anywhere."""
+
+    def __init__(self, epochs: EpochFilter) -> None:
+        """Begins with none.
+
+        Args:
+            epochs: what is known of epochs behind the last entry that will be fed.
+        """
+        self._epochs = epochs
+        self._replaced: dict[int, int] = {}
+        """Epoch of an OWNER record → the one that it replaces."""
+        self._complete: list[tuple[int, int]] = []
+        """(first chunk, epoch)."""
+        self._collector: SnapshotCollector | None = None
+
+    def feed(self, offset: int, entry: Entry) -> None:
+        """Takes the next entry."""
+        if entry.incarnation != self._epochs.incarnation:
+            return  # A bid for the empty partition that came second.
+        if isinstance(entry.record, Owner):
+            self._replaced[offset] = entry.record.replaces
+        if begins_at(offset, entry):
+            self._collector = SnapshotCollector(offset, entry)
+        if self._collector is not None:
+            self._collector.feed(offset, entry)
+            if self._collector.complete:
+                self._complete.append((self._collector.first, self._collector.epochs.epoch))
+            if self._collector.complete or self._collector.torn:
+                self._collector = None
+
+    def counting(self) -> list[int]:
+        """Returns where those begin that were written under the epoch that was current there."""
+        # Backwards from there, each OWNER record that counts names the epoch before its own.
+        epochs = [self._epochs.epoch]
+        while epochs[-1] in self._replaced:
+            epochs.append(self._replaced[epochs[-1]])
+        current = {
+            first: next((e for e in epochs if e <= first), None) for first, _ in self._complete
+        }
+        return [first for first, epoch in self._complete if epoch == current[first]]

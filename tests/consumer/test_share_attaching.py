@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer import share_consumer
 from logtx.consumer.core.holdings import Holdings
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client import attached
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, Attach, Lease
 from logtx.coordinator.server.consumers import Consumers
+from logtx.coordinator.server.streams import Streams
 from logtx.journal.acks import Acks
 from logtx.journal.errors import (
     AckConflictError,
+    CoordinatorBusyError,
     LogtxError,
     NotSupportedError,
     TransactionAbortedError,
@@ -36,6 +40,12 @@ def break_stream(queue: ShareConsumer) -> None:
     stream = queue._client._stream
     assert stream is not None
     stream.close()
+
+
+def is_attached(queue: ShareConsumer) -> None:
+    """Waits until each Attach of it has its answer."""
+    client: Any = queue._client
+    eventually(lambda: not any(isinstance(c, Attach) for c, _ in client._requests.values()))
 
 
 def raised_by(queue: ShareConsumer, kind: type[Exception]) -> None:
@@ -216,3 +226,69 @@ def test_what_was_acknowledged_and_has_no_answer_is_named(
     results = queue.commit_sync()
     assert set(results.values()) == {None}
     assert take(queues(), 1, 1.0) == [], "the delay of the one that was released is kept"
+
+
+# ---- what is put off ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def put_off(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Attach]]:
+    """`put_off()` lets the next Attach be put off for a while: the owner of the binding does not
+    answer. Returns the list that has it as soon as that has happened."""
+    monkeypatch.setattr(attached, "BUSY_PAUSE_S", 0.5)
+    prepare = Streams._prepare_attach
+
+    def begin() -> list[Attach]:
+        came: list[Attach] = []
+
+        async def busy(self: Streams, command: commands.Attach, runtime: Any) -> LogtxError | None:
+            if not came:
+                came.append(command)
+                raise CoordinatorBusyError("the owner of the binding does not answer")
+            return await prepare(self, command, runtime)
+
+        monkeypatch.setattr(Streams, "_prepare_attach", busy)
+        return came
+
+    return begin
+
+
+def test_trap_154_what_was_given_out_while_an_attachment_was_put_off_is_named(
+    queues: Queues,
+    producer: Producer,
+    put_off: Callable[[], list[Attach]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It attaches once a minute. Another one would be given what it works on."""
+    monkeypatch.setattr(share_consumer, "ATTACH_AGAIN_S", 0.2)
+    worker = queues()
+    assert worker.poll(0.5) == []
+    came = put_off()
+    eventually(lambda: not worker.poll(0.1) and bool(came))
+    monkeypatch.setattr(share_consumer, "ATTACH_AGAIN_S", 60.0)
+    worker._attach_s += 60.0
+    fill(producer, 2)
+    assert values(take(worker, 2)) == [b"0", b"1"]
+    is_attached(worker)
+    assert take(queues(), 1, 1.0) == []
+
+
+def test_trap_154_who_rests_is_not_woken_by_an_attachment_that_was_put_off(
+    queues: Queues, producer: Producer, put_off: Callable[[], list[Attach]]
+) -> None:
+    """It would be given messages, which are nobody's until the lease is over."""
+    worker = queues()
+    assert worker.poll(0.5) == []
+    worker.rest()
+    is_attached(worker)
+    came = put_off()
+    assert worker.poll(0) == []
+    eventually(lambda: bool(came))
+    worker.rest()
+    changing: Any = worker._changing
+    assert changing.result(10), "it is not left without an answer"
+    fill(producer, 2)
+    assert sorted(values(take(queues(), 2, 8.0))) == [b"0", b"1"]
+    assert worker.poll(0.5) == []
+    fill(producer, 1, first=2)
+    assert values(take(worker, 1, 8.0)) == [b"2"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,9 +12,12 @@ from confluent_kafka import TopicPartition
 from logtx.consumer import share_consumer
 from logtx.consumer.core import said
 from logtx.consumer.core.share_work import How
+from logtx.consumer.leased import LeaseReader
+from logtx.consumer.range_reader.reading import ReadConfig
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Acks
 from logtx.journal.errors import NotHeldError
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
 from logtx.producer.transaction_shell import TransactionShell
 
@@ -28,6 +33,18 @@ def one_lease(producer: Producer, count: int) -> None:
     with producer.begin_transaction() as txn:
         for number in range(count):
             txn.produce("orders", b"%d" % number, partition=0)
+
+
+def test_no_more_is_read_ahead_of_a_lease_than_the_user_asks_for(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Mapping[str, Any]] = []
+    consumer = memory_log.consumer
+    monkeypatch.setattr(memory_log, "consumer", lambda c: [made.append(c), consumer(c)][1])
+    for kafka, expected in (({}, 1), ({"queued.min.messages": 500}, 500)):
+        config = ReadConfig(kafka=kafka, reads_sidecars=False)
+        LeaseReader(memory_log, kafka, config, timeout_s=1.0).close()
+        assert made[-1]["queued.min.messages"] == expected
 
 
 # ---- leases that are over -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from logtx.consumer import dead_letters, outbox
+from logtx.consumer import dead_letters, outbox, share_consumer
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.letters import pause_ms
 from logtx.consumer.share_consumer import ShareConsumer
@@ -473,3 +473,32 @@ def test_workers_that_die_leave_each_poison_in_one_dead_letter(
     assert not errors
     assert sorted(values(letters(memory_log, 8)), key=int) == poison
     assert sorted(values(letters(memory_log, 72, "invoices")), key=int) == rest
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_to_close_waits_no_longer_for_many_letters_than_for_one(
+    memory_log: MemoryLog,
+    coordinator: EmbeddedCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    is_connected: bool,
+) -> None:
+    """Nobody decides their transactions, or begins them."""
+    monkeypatch.setattr(share_consumer, "CLOSE_S", 0.5)
+    memory_log.create_topic(LETTERS, partitions=1)
+    settings = {"group.id": "q", "auto.offset.reset": "earliest", TOPIC: LETTERS}
+    config = {"transactional.id": "p", "coordinator.timeout.ms": 30_000 if is_connected else 1_000}
+    producer = Producer(config, log=memory_log)
+    if is_connected:
+        producer.begin_transaction().abort()
+    fill(producer, 130)
+    settings["share.acknowledgement.mode"] = "explicit"
+    queue = ShareConsumer(settings, producer=producer, log=memory_log)
+    queue.subscribe(["orders"])
+    for message in take(queue, 130):
+        queue.acknowledge(message, REJECT)
+    coordinator.stop()
+    began_s = time.monotonic()
+    queue.close()
+    took_s = time.monotonic() - began_s
+    producer.close(0.1)
+    assert took_s < 5.0

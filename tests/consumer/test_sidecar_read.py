@@ -506,6 +506,82 @@ def test_a_sidecar_that_is_gone_is_told_after_a_while(
     assert isinstance(main.buffer.failure, IntegrityError)
 
 
+def test_trap_156_an_end_that_was_told_too_low_once_counts_no_more_when_it_was_told_right(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    wanted = main.committed(1, 3 * sidecar_read.SLICE_RECORDS)
+    log.gone.add(main.sidecar[0])  # To a broker that has not heard of it yet.
+    reader.step([main.buffer], 0)
+    log.gone.clear()
+    got: list[int] = []
+    for _ in range(2):
+        log.now_s += sidecar_read.AGAIN_S
+        reader.step([main.buffer], 0)
+        got += main.taken()
+    assert got
+    # Much later its leader changes, and the former one tells an end of the past, for a moment.
+    log.now_s += 60
+    log.denied = KafkaError(KafkaError._ALL_BROKERS_DOWN, "")
+    reader.step([main.buffer], 0)
+    log.denied = None
+    log.gone.add(main.sidecar[0])
+    log.now_s += sidecar_read.AGAIN_S
+    reader.step([main.buffer], 0)
+    assert main.buffer.failure is None
+    log.gone.clear()
+    log.now_s += sidecar_read.AGAIN_S
+    got += read(reader, main)
+    assert got == wanted
+
+
+def test_trap_156_time_in_which_another_sidecar_did_not_answer_does_not_count(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    wanted, other = main.committed(1, 3), Main(log, "b")
+    other.committed(2, 3)
+    log.gone.add(main.sidecar[0])
+    for _ in range(4):
+        reader.step([main.buffer], 0)
+        log.now_s += sidecar_read.AGAIN_S
+    # The next question is answered when it is known that the other one has no leader.
+    log.leaderless = other.sidecar[0]
+    reader.step([main.buffer, other.buffer], 0)
+    assert main.buffer.failure is None
+    log.gone.clear()
+    log.now_s += sidecar_read.AGAIN_S
+    assert read(reader, main) == wanted
+
+
+def test_trap_156_what_was_told_twice_is_no_loss_if_nobody_answered_in_between(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    wanted = main.committed(1, 3)
+    log.gone.add(main.sidecar[0])
+    reader.step([main.buffer], 0)
+    log.leaderless = main.sidecar[0]
+    log.now_s += 1
+    reader.step([main.buffer], 0)
+    log.leaderless = ""
+    log.now_s += 6
+    reader.step([main.buffer], 0)
+    assert main.buffer.failure is None
+    log.gone.clear()
+    log.now_s += 1
+    assert read(reader, main) == wanted
+
+
+def test_one_denial_is_not_enough_however_late_the_application_polls(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    wanted = main.committed(1, 3)
+    log.denied = DENIED
+    reader.step([main.buffer], 0)
+    log.denied = None  # The right has come.
+    log.now_s += 2 * sidecar_read.CONFIRM_S
+    assert read(reader, main) == wanted
+    assert main.buffer.failure is None
+
+
 def test_trap_118_the_id_of_a_sidecar_is_asked(
     log: Brokers, main: Main, reader: SidecarReader
 ) -> None:

@@ -15,6 +15,7 @@ from logtx.consumer.position_store import Taken
 from logtx.journal.control import TopicPartition as Key
 from logtx.journal.errors import (
     ConfigError,
+    CoordinatorNotAvailableError,
     LogtxError,
     OffsetsConflictError,
     QueueFullError,
@@ -527,19 +528,27 @@ def test_a_batch_that_cant_be_used_sends_nothing(
     assert len(producer) == 0
 
 
-def test_a_batch_waits_for_room_once() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        QueueFullError("no room"),
+        RequestTimedOutError("the transaction did not begin in time"),
+        CoordinatorNotAvailableError("nobody opens the sidecar"),
+    ],
+)
+def test_a_batch_waits_once(error: LogtxError) -> None:
     asked: list[bytes] = []
 
     def produce(_: str, value: bytes, *__: object) -> None:
         asked.append(value)
         if len(asked) > 2:
-            raise QueueFullError("no room")
+            raise error
 
     messages: list[dict[str, Any]] = [{"value": b"%d" % n} for n in range(5)]
     assert produce_batch(produce, "t", messages, -1, None) == 2
     assert asked == [b"0", b"1", b"2"]
     errors = [m["_error"].code() if "_error" in m else None for m in messages]
-    assert errors == [None, None, *[KafkaError._QUEUE_FULL] * 3]
+    assert errors == [None, None, *[error.args[0].code()] * 3]
 
 
 def test_what_finds_no_room_is_a_buffer_error(

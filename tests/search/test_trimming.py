@@ -72,6 +72,12 @@ def test_nor_in_larger_worlds(scenario: Scenario) -> None:
     visit(scenario)
 
 
+def test_one_that_is_never_finished_holds_back_what_its_pointer_names_alone() -> None:
+    world = TrimmingWorld(TWO)
+    assert explore(world).violation is None
+    assert world.beside_unfinished
+
+
 def test_nor_where_steps_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staircases, "STEPS_MAX", 1)
     visit(TWO)
@@ -97,12 +103,33 @@ def earlier_looks_count(patch: Patch) -> None:
 
 
 def nobody_waits(patch: Patch) -> None:
-    """Trims though transactions from before the checkpoint are not finished."""
+    """Trims though transactions from before the checkpoint are not decided."""
     patch(trimming._Checkpoint, "is_passed", lambda self, _: self.is_proved)
 
 
+def a_commit_needs_nothing_before_it_is_finished(patch: Patch) -> None:
+    """Forgets what pointers need that will be written."""
+    patch(trimming, "steps_to_come", lambda _: {})
+
+
+def a_pointer_to_come_counts_from_since_on(patch: Patch) -> None:
+    """Takes a pointer that will be written for one where the main partition ended."""
+
+    def mutant(cls: type[JournalView], shard: Shard) -> JournalView:
+        to_come, needed = trimming.steps_to_come(shard.transactions), shard.staircases.needed
+
+        def there(key: Any, main_start: int) -> Any:
+            step = to_come.get(key)
+            is_there = step is not None and step.pointer >= main_start
+            return trimming._lowest((step if is_there else None, needed(key, main_start)))
+
+        return cls(shard.undecided, there)
+
+    patch(JournalView, "of", classmethod(mutant))
+
+
 def one_journal_is_waited_for(patch: Patch) -> None:
-    """Looks at the high watermark of the first journal partition alone."""
+    """Looks at what is undecided in the first journal partition alone."""
     passed = trimming._Checkpoint.is_passed
 
     def mutant(self: Any, journals: Any) -> bool:
@@ -236,7 +263,17 @@ MUTATIONS = (
         earlier_looks_count,
         replace(TWO, journals_first=True),
     ),
-    Mutation("T2, trap 128: what is unfinished is not waited for", nobody_waits, TWO),
+    Mutation("T2, trap 128: what is undecided is not waited for", nobody_waits, TWO),
+    Mutation(
+        "trap 128: a commit needs nothing before it is finished",
+        a_commit_needs_nothing_before_it_is_finished,
+        TWO,
+    ),
+    Mutation(
+        "trap 157: a pointer to come counts as one at since",
+        a_pointer_to_come_counts_from_since_on,
+        TWO,
+    ),
     Mutation("T2: one journal is waited for", one_journal_is_waited_for, OF_TWO_JOURNALS),
     Mutation("one journal's staircase is asked", one_journal_is_asked, OF_TWO_JOURNALS),
     Mutation("T4, trap 126: one look", one_look, STALE),

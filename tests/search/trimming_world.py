@@ -1,11 +1,11 @@
 """Trimming of a sidecar: every interleaving of two transactions, retention, and one who trims.
 
-Real: `Trimming`, and of each journal partition the `Shard` that its records make, which knows the
-high watermark and the staircases; `Shard.finish` says what a pointer needs. Modelled: both logs,
-end records in commit-sequence order, those that a recovering owner or a zombie writes again (this
-one not into a topic that is created anew meanwhile: docs/sidecar.md says what comes of that), late
-records, retention of the main log, topics that are deleted and created anew, brokers that tell ends
-of the past.
+Real: `Trimming`, and of each journal partition the `Shard` that its records make, which knows what
+is undecided, and what pointers need; `Shard.finish` says it of those that are written. Modelled:
+both logs, end records in commit-sequence order, those that a recovering owner or a zombie writes
+again (this one not into a topic that is created anew meanwhile: docs/sidecar.md says what comes of
+that), late records, retention of the main log, topics that are deleted and created anew, brokers
+that tell ends of the past.
 
 In every state the sidecar has what a reader may need: `SidecarWorld` shows that this suffices.
 """
@@ -13,7 +13,7 @@ In every state the sidecar has what a reader may need: `SidecarWorld` shows that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -115,6 +115,8 @@ class TrimmingWorld:
         self._journals = len(set(scenario.journals))
         self.trims = 0
         """Times that records were deleted, over all states."""
+        self.beside_unfinished = 0
+        """Those of them at which a decided transaction was not finished."""
 
     def initial(self) -> State:
         """Returns empty logs: (main, its start, number), (sidecar, its start, number),
@@ -295,6 +297,10 @@ class TrimmingWorld:
             is_of = _noted(checkpoint).is_of(SIDE[0], _ids(main[2], side[2]))
             if is_of and start < checkpoint.bound <= len(log):
                 self.trims += 1
+                known = map(_txn, txns)
+                self.beside_unfinished += any(
+                    t.phase in ("commit", "abort") and not t.is_finished for t in known
+                )
                 trimmed = log, checkpoint.bound, number
                 yield f"the sidecar is trimmed to {checkpoint.bound}", after(None, side=trimmed)
             else:
@@ -352,8 +358,8 @@ _FIRST: Final = 2
 
 def _view(number: int, events: tuple[Event, ...], from_snapshot: bool) -> JournalView:
     # The world's ends count from the first event.
-    shard = _shard(number, events, from_snapshot)
-    return JournalView(shard.hw - _FIRST, shard.staircases.needed)
+    view = JournalView.of(_shard(number, events, from_snapshot))
+    return replace(view, undecided=view.undecided - _FIRST)
 
 
 @lru_cache(maxsize=100_000)

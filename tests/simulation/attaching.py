@@ -136,6 +136,8 @@ class Attachment(Reconnecting):
         self._requests: dict[int, tuple[Command, OnReply]] = {}
         """Those without an answer, oldest first."""
         self._is_cut_off = False
+        self._attaches = 0
+        """Id of the Attach that was submitted last."""
         self._next_id = self._opened = 1
         """`_opened` is what it was when the stream was opened: how the consumer attached there says
         what earlier requests say."""
@@ -153,6 +155,8 @@ class Attachment(Reconnecting):
             return
         request_id, self._next_id = self._next_id, self._next_id + 1
         self._requests[request_id] = command, on_reply
+        if isinstance(command, Attach):
+            self._attaches = request_id
         if self._flowing:
             self._send(request_id)
 
@@ -215,14 +219,31 @@ class Attachment(Reconnecting):
         elif isinstance(reply, _ELSEWHERE):
             self._break()
         elif isinstance(reply, CoordinatorBusyError):
-            self.party.later(BUSY_MS, lambda: self._send(request_id))
+            self.party.later(BUSY_MS, lambda: self._repeat(request_id))
         elif request_id in self._requests:
-            _, on_reply = self._requests.pop(request_id)
+            command, on_reply = self._requests.pop(request_id)
+            overtaken = self._pop_attaches(request_id) if isinstance(command, Attach) else []
             if isinstance(reply, commands.Leases):
                 self._on_leases(reply.leases)
             elif isinstance(reply, commands.Attached):
                 self._on_attached(reply)
+            for put_off in overtaken:
+                put_off(CoordinatorBusyError("it was put off, and a later one came"))
             on_reply(reply)
+
+    def _pop_attaches(self, before: int) -> list[OnReply]:
+        attaching = [
+            i for i, (c, _) in self._requests.items() if isinstance(c, Attach) and i < before
+        ]
+        return [self._requests.pop(i)[1] for i in attaching]
+
+    def _repeat(self, request_id: int) -> None:
+        command, on_reply = self._requests.get(request_id, (None, None))
+        if isinstance(command, Attach) and on_reply is not None and self._flowing:
+            if request_id != self._attaches:
+                return  # A later one says more.
+            self._requests[request_id] = self._attach(), on_reply
+        self._send(request_id)
 
     def _resume(self, reply: commands.Reply) -> None:
         if isinstance(reply, commands.Attached):
@@ -230,12 +251,7 @@ class Attachment(Reconnecting):
             self._on_attached(reply)
             # It has just attached. An earlier Attach would let go of what it got since. A later one
             # may name other topics (trap 142).
-            attached = [
-                i
-                for i, (c, _) in self._requests.items()
-                if isinstance(c, Attach) and i < self._opened
-            ]
-            for on_reply in [self._requests.pop(i)[1] for i in attached]:
+            for on_reply in self._pop_attaches(self._opened):
                 on_reply(reply)
             for request_id in list(self._requests):
                 self._send(request_id)

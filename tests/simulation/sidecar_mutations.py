@@ -71,7 +71,7 @@ def snapshot_forgets_since(patch: Patch) -> None:
 
 @caught_by("sidecars", of="shell")
 def sidecars_are_trimmed_at_once(patch: Patch) -> None:
-    """What is trimmed does not wait for the end of what was begun before (trap 128)."""
+    """What is trimmed does not wait until what was begun before is decided (trap 128)."""
     patch(trimming._Checkpoint, "is_passed", lambda self, _: self.is_proved)
 
 

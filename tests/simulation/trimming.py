@@ -75,7 +75,7 @@ class Trimmer:
         for partition in range(setting.journals):
             shard = self._shard(partition)
             if shard is not None:
-                views[partition] = JournalView(shard.hw, shard.staircases.needed)
+                views[partition] = JournalView.of(shard)
         for key, bound in self._core.bounds(views, setting.now_ms).items():
             if bound.noted.is_of(key[0], self._ids()):
                 self._trim(key, bound.offset)

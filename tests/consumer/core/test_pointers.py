@@ -10,6 +10,7 @@ import pytest
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.uncommitted import UncommittedBuffer
 from logtx.journal.errors import IntegrityError, NotAuthorizedError, TornTransactionError
 from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
@@ -229,3 +230,58 @@ def test_a_sidecar_that_may_not_be_read_stops_the_partition() -> None:
     buffer.refuse_stream(request, "give it the right")
     assert isinstance(buffer.failure, NotAuthorizedError)
     assert "give it the right" in str(buffer.failure)
+
+
+LEVELS: Final = (PartitionBuffer, UncommittedBuffer)
+
+
+@pytest.mark.parametrize("before", LEVELS)
+@pytest.mark.parametrize("after", LEVELS)
+@pytest.mark.parametrize("taken_as", ["delivered", "named", "put back"])
+def test_trap_159_a_position_within_a_pointer_means_the_same_to_each_level(
+    before: type[PartitionBuffer], after: type[PartitionBuffer], taken_as: str
+) -> None:
+    def reader(kind: type[PartitionBuffer], position: Position) -> PartitionBuffer:
+        made = kind(KEYS[0], position, PendingTransactionMap(1 << 30), malformed=malformed)
+        made.feed([record for record in records if record.offset() >= position.o1])
+        return made
+
+    records = [
+        *(data(0, OWNER), data(1, OWNER)),
+        pointer(5, Writes(main=[0, 1], side=[0, 1, 2, 3]), since=2),
+    ]
+    former = reader(before, Position.at(0))
+    shown = taken(former)
+    tell(former, 0, 4)
+    stream(former, 0, 1, 2, 3)
+    while len(shown) < 4:
+        shown += [record.offset() for record in former.take(1)]
+    if taken_as == "put back":
+        former.take(2)
+        former.put_back()
+    elif taken_as == "named":
+        former.take(2)
+    position = former.position_after(shown[-1]) if taken_as == "named" else former.position()
+    assert position is not None
+    assert (position.o2, position.o3, position.side) == (5, 4, 2)
+    later = reader(after, position)
+    assert later.side_reads() == []
+    tell(later, 0, 4)
+    stream(later, 2, 3)
+    assert later.failure is None
+    assert [*shown, *taken(later)] == [0, 1, *map(to_delivered, range(4))]
+    assert later.position().o2 == 6
+
+
+def test_a_pointer_that_is_not_begun_has_nothing_delivered_to_readers_of_uncommitted_records() -> (
+    None
+):
+    buffer = UncommittedBuffer(
+        KEYS[0], Position.at(3), PendingTransactionMap(1 << 30), malformed=malformed
+    )
+    buffer.feed([pointer(5, Writes(main=[0, 1], side=[0]), since=2)])
+    [request] = buffer.side_reads()
+    assert buffer.position().o3 == 0, "it may be a copy"
+    assert buffer.answer_side_read(request, None, duplicate=True, torn=False)
+    assert taken(buffer) == []
+    assert buffer.position().o2 == 6

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer.core import holdings
 from logtx.consumer.core.holdings import Given, RecordKey
 from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
@@ -79,6 +80,45 @@ def test_of_a_lease_that_is_anothers_no_gap_is_accepted(work: ShareWork) -> None
     work.begin()
     assert work.give(("a", 0, 12), MessageId(12, AT_OFFSET)), "the next one is its own"
     assert work.holdings.look(("a", 0, 6)) is None
+
+
+def test_what_was_given_out_and_is_lost_is_not_named_and_may_be_acknowledged(
+    work: ShareWork,
+) -> None:
+    """The application left it to its time. A new owner would give it back to this consumer, which
+    does not work on it, and of a failover subscription the partition, where another one does."""
+    whole = Acks(P0, (Span(MessageId(0), MessageId(10)),))
+    assert work.held() == (whole,)
+    work.attached([replace(lease(0, 10), span=Span(MessageId(1, AT_OFFSET).behind, MessageId(10)))])
+    assert work.held() == (Acks(P0, (Span(MessageId(1, AT_OFFSET).behind, MessageId(10)),)),)
+    work.attached([])
+    assert work.held() == (Acks(P0, (REST,)),), "of the lease, it learns by this what it has lost"
+    work.acknowledge(FIRST, ACCEPT, 0)
+    assert said(work)[ACCEPT, 0] == [span(0, 2)]
+    work.give_up()
+    work.outgoing()
+    assert work.held() == ()
+    work.leased([lease(2, 10)])
+    work.begin()
+    work.give(SECOND, MessageId(4, AT_OFFSET))
+    assert work.held() == (Acks(P0, (Span(MessageId(2), MessageId(10)),)),), "it has it again"
+
+
+def test_what_an_application_leaves_to_its_time_is_not_kept_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holdings, "LOST_MAX", 5)
+    work = ShareWork()
+    for start in range(0, 100, 10):
+        work.leased([lease(start, start + 10)])
+        work.begin()
+        for n in range(start, start + 10):
+            work.give(("a", 0, n), MessageId(n, AT_OFFSET))
+        work.finish(MessageId(start + 10))
+        work.attached([lease(start + 8, start + 10)])
+        assert len(work.holdings._given) <= 2 + 5
+    kept = [n for n in range(100) if work.holdings.look(("a", 0, n))]
+    assert kept == [93, 94, 95, 96, 97, 98, 99]
 
 
 REST = Span(MessageId(4, AT_OFFSET).behind, MessageId(10))

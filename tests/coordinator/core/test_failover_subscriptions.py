@@ -13,17 +13,19 @@ from typing import Any, Final
 
 import pytest
 
+from logtx.consumer.core.share_work import ShareWork
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.core.decision import Instant
 from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.subscriptions import Subscriptions
 from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Ack, Acks, AddAcks, Subscribe, SubscriptionKind
 from logtx.journal.places import PartitionId
-from logtx.journal.spans import Span
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
 from ...parameters import slow
-from .queue_harness import GROUP, offsets
+from .queue_harness import END, GROUP, Queue, offsets
 
 CONSUMERS: Final = (1, 2)
 PARTITIONS: Final = tuple(PartitionId("a", n, "id-a") for n in range(2))
@@ -106,7 +108,7 @@ class World:
         self.attached.remove(c)
         self.hands[c].clear()
         self.dispatch.detach(GROUP, c, NOW)
-        self.dispatch.expire(Instant(NOW.wall_ms, NOW.monotonic_ms + dispatch.GONE_MS))
+        self.dispatch.expire(Instant(NOW.monotonic_ms + dispatch.GONE_MS, NOW.wall_ms))
 
     def acquire(self, c: int) -> bool:
         ask = commands.Acquire(group=GROUP, consumer=c, max_offsets=1)
@@ -227,7 +229,7 @@ def test_trap_140_what_is_pending_is_worked_on(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         Dispatch,
         "_may_have",
-        lambda self, _, queue, partition, asks: self._is_free_for(queue, partition, asks),
+        lambda self, _, *asked: self._is_free_for(*asked),
     )
     with pytest.raises(AssertionError, match="both work on"):
         search(DEPTH)
@@ -272,3 +274,114 @@ def test_with_as_many_as_it_should_have_nothing_moves() -> None:
                 world.release(c, held)
             assert world.acquire(c)
     assert world.hands == before
+
+
+# ---- consumers that say nothing -----------------------------------------------------------------
+
+LEASE_MS: Final = 30_000
+
+
+def hanging() -> Queue:
+    """A queue whose first consumer has messages, and hangs: its stream stands. Another one came."""
+    queue = Queue(SubscriptionKind.FAILOVER)
+    queue.attach(1)
+    assert queue.acquire(1, 3) is not None
+    queue.attach(2)
+    return queue
+
+
+def test_trap_151_who_says_nothing_keeps_no_partition() -> None:
+    queue = hanging()
+    queue.coordinator.pass_time(LEASE_MS - 1_000)
+    waiting = queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=100))
+    queue.coordinator.pass_time(999)
+    assert waiting not in queue.coordinator.replies, "the other one has its time"
+    queue.coordinator.pass_time(1)
+    (lease,) = queue.coordinator.replies[waiting].leases
+    assert lease.span == offsets(0, 3)
+    assert lease.delivery_count == 2
+    assert queue.acquire(1) is None, "it is another one's by now"
+
+
+def test_who_says_something_keeps_its_partitions() -> None:
+    """Of which it has no lease any more: the next one would work on what it is still at."""
+    queue = hanging()
+    for n in range(3):
+        queue.coordinator.pass_time(LEASE_MS - 1)
+        assert queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(n, n + 1))
+        assert queue.acquire(2) is None
+    queue.coordinator.pass_time(LEASE_MS - 1)
+    lease = queue.acquire(1, 2)
+    assert lease is not None
+    assert lease.span == offsets(3, 5)
+
+
+def test_who_waits_for_messages_keeps_its_partitions() -> None:
+    """However short the time of its leases is."""
+    queue = Queue(SubscriptionKind.FAILOVER)
+    queue.attach(1, timeout_ms=500)
+    assert queue.acquire(1) is not None
+    assert queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, END))
+    queue.attach(2)
+    for _ in range(3):
+        waiting = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=100))
+        queue.coordinator.pass_time(dispatch.WAIT_MS - 1)
+        other = queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=100))
+        queue.coordinator.pass_time(1)
+        assert queue.coordinator.replies[waiting] == commands.Leases()
+    waiting = queue.send(commands.Acquire(group=GROUP, consumer=1, max_offsets=100))
+    queue.tell_ends(END + 1)
+    assert queue.coordinator.replies[waiting].leases
+    assert queue.coordinator.replies.get(other) in (None, commands.Leases())
+
+
+def test_an_heir_that_says_nothing_does_not_inherit() -> None:
+    world = World()
+    world.attach(1)
+    assert world.acquire(1)
+    assert world.acquire(1)
+    world.attach(2)
+    assert not world.acquire(2), "it is to have one of them"
+    later = Instant(NOW.monotonic_ms + LEASE_MS, NOW.wall_ms)
+    ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=1)
+    for held in sorted(world.hands[1]):
+        world.accept(1, held)
+    found = [world.dispatch.acquire(ask, later) for _ in PARTITIONS]
+    assert {lease.partition for lease in found if lease is not None} == set(PARTITIONS)
+
+
+def test_what_was_left_to_its_time_takes_no_partition_back() -> None:
+    """A new owner believes what consumers say that they hold."""
+    queue, works = Queue(SubscriptionKind.FAILOVER), {1: ShareWork(), 2: ShareWork()}
+
+    def attach(consumer: int) -> None:
+        held = works[consumer].held()
+        command = commands.Attach(group=GROUP, consumer=consumer, topics=("a",), held=held)
+        works[consumer].attached(queue.ask(command).leases)
+
+    def takes_one(consumer: int) -> bool:
+        lease, work = queue.acquire(consumer, 1), works[consumer]
+        if lease is not None:
+            work.leased([lease])
+            assert work.begin() is not None
+            at = lease.span.lo.offset
+            assert work.give(("a", 0, at), MessageId(at, AT_OFFSET)) is not None
+            work.finish(lease.span.hi)
+            for how, said in work.outgoing().items():
+                for each in said.acks:
+                    queue.acknowledge(consumer, how.type, *each.spans)
+        return lease is not None
+
+    queue.attach(1)
+    assert takes_one(1)
+    queue.coordinator.pass_time(LEASE_MS)
+    queue.attach(2)
+    assert takes_one(2), "the other one left the same message to its time"
+    attach(1)  # As each does once a minute.
+    queue.fail_over()
+    queue.tell_ends()
+    for consumer in (1, 2):
+        attach(consumer)
+    queue.coordinator.pass_time(dispatch.HELD_MS)
+    assert not takes_one(1), "the other one works there"
+    assert takes_one(2)

@@ -95,6 +95,24 @@ def test_an_attachment_that_is_not_told_takes_nothing_away(queue: Queue) -> None
     assert (kept.span, kept.delivery_count) == (lease.span, 1)
 
 
+def test_trap_152_who_is_gone_before_it_is_attached_is_not_there(queue: Queue) -> None:
+    """The coordinator stood still, and decides nothing until it knows that it is the owner."""
+    tenure, now = queue.coordinator.tenure, queue.coordinator.now
+    tenure.pause()
+    for consumer in (1, 3):  # One that attaches again, and one that comes.
+        attach, ref = commands.Attach(group=GROUP, consumer=consumer, topics=("a",)), object()
+        tenure.submit(attach, ref, now, queue.coordinator.topics)
+        tenure.forget([ref])
+        tenure.consumer_gone(GROUP, consumer, now)
+    others = commands.Attach(group=GROUP, consumer=4, topics=("a",))
+    tenure.submit(others, "attach 4", now, queue.coordinator.topics)
+    queue.coordinator._tell_end()
+    queue.coordinator.pass_time(dispatch.GONE_MS)
+    known = queue.coordinator.shard.queues.dispatch.consumers(GROUP)
+    assert [each.consumer for each in known] == [2, 4]
+    assert queue.coordinator.replies.keys() >= {"attach 4"}
+
+
 # ---- what an owner remembers --------------------------------------------------------------------
 
 

@@ -603,6 +603,30 @@ def test_an_idle_consumer_costs_nothing_until_something_happens(
     assert queue.coordinator.replies[waiting].leases[0].span.lo <= message(3).lo
 
 
+def test_what_was_held_back_and_nobody_wants_costs_nothing(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who wait for other messages would be looked at each time, for good."""
+    lease = queue.acquire(1)
+    assert lease is not None
+    queue.acknowledge(1, AcknowledgeType.RELEASE, lease.span, delay_ms=50)
+    for consumer in (1, 2):
+        queue.attach(consumer, topics=("b",))
+    queue.send(commands.Acquire(group=GROUP, consumer=2, max_offsets=5))
+    queue.coordinator.pass_time(100)
+    given = queue.coordinator.shard.queues.dispatch
+    looks: list[object] = []
+    acquire = given.acquire
+    monkeypatch.setattr(given, "acquire", lambda *args: looks.append(args) or acquire(*args))
+    for _ in range(5):
+        queue.coordinator.pass_time(100)
+    assert not looks
+    queue.attach(2)
+    again = queue.acquire(2)
+    assert again is not None
+    assert again.delivery_count == 2
+
+
 # ---- bad input ----------------------------------------------------------------------------------
 
 

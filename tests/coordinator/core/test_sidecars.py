@@ -11,6 +11,7 @@ from logtx.coordinator.core.decision import TopicFacts
 from logtx.coordinator.core.lane import Failure
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.core.trimming import JournalView
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_control
 from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTopicError
@@ -23,6 +24,7 @@ from logtx.journal.records.types import (
     PrepareCommit,
     Snapshot,
 )
+from logtx.journal.state import State
 
 from ..harness import dump
 from .test_lanes import Stage as LaneStage
@@ -321,6 +323,73 @@ def test_an_aborted_transaction_needs_nothing(stage: Commits) -> None:
     stage.coordinator.finish(stage.txid.offset)
     stage.coordinator.ack()
     assert stage.coordinator.shard.staircases.needed(SIDE0, 0) is None
+
+
+def views(stage: Commits) -> list[JournalView]:
+    """What the owner, one that loads the journal, and one that begins at a snapshot know."""
+    loaded = stage.journal.load(stage.coordinator.config)
+    shards = stage.coordinator.shard, loaded, stage.restored().shard
+    return [JournalView.of(shard) for shard in shards]
+
+
+def test_a_commit_needs_what_it_names_until_it_is_finished(stage: Commits) -> None:
+    many = tuple(BranchRange(n, 30 - n, 40 + n, 2) for n in range(1, 20))
+    assert stage.add(0, {SIDE0: many}) == commands.Done()
+    writes = {SIDE0: (BranchRange(0, 14, 19, 2),), SIDE1: wrote(0), A0: ()}
+    assert is_committing(stage.end(writes, ends={A0: 41, A1: 3}, parts=1))
+    other = stage.begun(stage.session, 2)
+    for view in views(stage):
+        assert view.undecided == other.offset
+        assert view.needed(SIDE0, 99) == PointerStep(SIDE0, 41, 11), "its pointer is still to come"
+        assert view.needed(SIDE1, 0) == PointerStep(SIDE1, 3, wrote(0)[0].first_offset)
+    stage.coordinator.finish(stage.txid.offset, pointers={SIDE0: 43, SIDE1: 5})
+    stage.coordinator.ack()
+    for view in views(stage):
+        assert view.needed(SIDE0, 43) == PointerStep(SIDE0, 43, 11)
+        assert view.needed(SIDE0, 44) is None
+
+
+def test_of_two_commits_the_one_that_needs_more_counts(stage: Commits) -> None:
+    for number, (first, pointer) in enumerate([(30, 7), (20, None), (25, None)]):
+        stage.txid = stage.begun(stage.session, 2 + number)
+        stage.end({SIDE0: wrote(0, first=first)}, ends={A0: number})
+        if pointer is not None:
+            stage.coordinator.finish(stage.txid.offset, pointers={SIDE0: pointer})
+            stage.coordinator.ack()
+    for view in views(stage):
+        assert view.needed(SIDE0, 0) == PointerStep(SIDE0, 1, 20)
+
+
+@pytest.mark.parametrize("action", commands.Action)
+def test_trap_158_a_decision_in_flight_may_be_lost(stage: Commits, action: commands.Action) -> None:
+    end = commands.End(
+        session=stage.session,
+        txid=stage.txid,
+        action=action,
+        writes={SIDE0: wrote(0)},
+        main_ends={A0: 41},
+    )
+    stage.coordinator.submit(end, "lost")
+    assert stage.coordinator.in_flight
+    assert JournalView.of(stage.coordinator.shard).undecided == stage.txid.offset
+    stage.coordinator.lose()
+    [transaction] = stage.coordinator.shard.transactions
+    assert transaction.state is State.OPEN
+    assert JournalView.of(stage.coordinator.shard).undecided == stage.txid.offset
+    stage.ask(end)
+    shard = stage.coordinator.shard
+    assert JournalView.of(shard).undecided == shard.watermark.end == len(stage.journal.entries)
+    assert shard.hw == stage.txid.offset, "its markers are not written"
+
+
+def test_a_begin_in_flight_lies_behind_what_is_acknowledged(stage: Commits) -> None:
+    stage.end({SIDE0: wrote(0)}, commands.Action.ABORT)
+    end = len(stage.journal.entries)
+    begin = commands.Begin(session=stage.session, request_id=2, answered_below=0, timeout_ms=9)
+    stage.coordinator.submit(begin, "begin")
+    assert JournalView.of(stage.coordinator.shard).undecided == end
+    stage.coordinator.ack()
+    assert JournalView.of(stage.coordinator.shard).undecided == end
 
 
 def test_a_snapshot_of_many_steps_has_several_chunks(

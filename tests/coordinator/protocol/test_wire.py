@@ -352,7 +352,7 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     ),
     commands.SidecarNeeds: st.builds(
         commands.SidecarNeeds,
-        hw=LONG,
+        undecided=LONG,
         end=LONG,
         incarnation=LONG,
         steps=PARTITIONS.flatmap(

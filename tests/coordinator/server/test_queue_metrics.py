@@ -78,6 +78,17 @@ def test_what_nobody_can_read_counts_not() -> None:
     assert depths_of([info(former, part(P1))], {P0.key: 99, P1.key: 4}) == {"q": {P1: 1}}
 
 
+def test_trap_153_of_a_former_topic_nothing_is_left_though_another_one_has_its_name() -> None:
+    """The coordinator has not heard of it: no consumer has attached since."""
+    again = PartitionId("a", 0, "id of the new one")
+    told = info(part(P0), part(again, left=2), part(PartitionId("b", 0, "id-b")))
+    now = told.as_named_now({"a": again.topic_id})
+    assert [each.former for each in now.partitions] == [True, False, False]
+    assert depths_of([now], {P0.key: 5, ("b", 0): 4})["q"][again] == 3
+    assert depths_of([told], {P0.key: 5, ("b", 0): 4})["q"].keys() > {P0}
+    assert told.as_named_now({}) == told, "nobody tells of ids"
+
+
 def test_the_oldest_is_what_stood_still_for_longest() -> None:
     seen, at = OldestSeen(), MessageId
     assert seen.look({("q", P0): at(3), ("q", P1): at(5)}, 1_000) == {"q": 0.0}
@@ -156,6 +167,9 @@ def test_a_queue_at_work_and_one_that_nobody_consumes(memory_log: MemoryLog, por
         until(lambda: value(scrape(port), "subscription_oldest_seconds", subscription="q") > 0.2)
         assert time.monotonic() - began_s > 0.1
         assert value(scrape(port), "subscriptions") == 1
+        memory_log.delete_topic("orders")
+        memory_log.create_topic("orders", partitions=1)
+        assert depth() == 0, "what the former one had is no more (trap 153)"
 
 
 @pytest.mark.usefixtures("coordinator")

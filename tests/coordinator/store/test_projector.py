@@ -295,6 +295,20 @@ def test_the_earliest_fence_is_where_it_begins() -> None:
     assert find_base(written.log, PARTITION) == one
 
 
+def test_trap_137_the_snapshot_that_the_journal_was_trimmed_to_is_where_it_begins() -> None:
+    written, journal = Written(), Journal()
+    story(journal)
+    zero = snapshot(journal)
+    story(journal)
+    one = snapshot(journal)
+    story(journal)
+    # The journal was trimmed to `zero`, and now `one` waits: nobody names `zero`.
+    snapshot(journal, fence=one)
+    written.write(journal)
+    written.trim(zero)
+    assert find_base(written.log, PARTITION) == zero
+
+
 def test_a_journal_without_a_snapshot_where_it_begins_is_refused() -> None:
     written, journal = Written(), Journal()
     story(journal)

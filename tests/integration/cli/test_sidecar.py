@@ -69,7 +69,7 @@ def commit(producer: logtx.Producer, count: int) -> None:
 @pytest.mark.usefixtures("coordinator")
 def test_nothing_is_there(memory_log: MemoryLog) -> None:
     assert "no topic has a sidecar" in run(memory_log, "list").stdout
-    assert listed(memory_log) == {"sidecars": [], "unfinished": [], "unreachable": []}
+    assert listed(memory_log) == {"sidecars": [], "undecided": [], "unreachable": []}
     for command in (("list", "payments"), ("trim", "payments")):
         result = run(memory_log, *command)
         assert isinstance(result.exception, UnknownTopicError)
@@ -98,7 +98,7 @@ def test_what_holds_a_sidecar_is_shown(memory_log: MemoryLog, producer: logtx.Pr
         "pointer": 1,
     }
     assert (second["end"], second["needed_from"], second["pointer"]) == (1, None, None)
-    assert told["unfinished"] == [str(open_.txid)]
+    assert told["undecided"] == [str(open_.txid)]
     text = run(memory_log, "list").stdout
     assert "needed from" in text
     assert f"trimming waits for transaction {open_.txid}" in text

@@ -13,11 +13,13 @@ from typer.testing import CliRunner, Result
 
 import logtx
 from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
 from logtx.journal.errors import ConfigError, NotAllowedError, UnknownSubscriptionError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
 
 from ...waiting import eventually
 
@@ -224,6 +226,50 @@ def test_a_record_of_a_transaction_is_not_passed_over_alone(
     with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
         other.subscribe(["orders"])
         assert [m.value() for m in take(other, 1)] == [b"0"]
+
+
+def test_trap_155_what_is_placed_before_a_record_is_not_passed_over_with_it(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    with closing(AdminQueries(memory_log, timeout_s=10)) as admin:
+        admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
+    take(queue, 0)
+    queue.close()
+    with producer.begin_transaction() as txn:
+        txn.produce("orders", b"a", partition=0)
+        txn.produce("orders", b"b", partition=0)
+    txn.commit(finished=True)
+    place = memory_log.end_offset("orders", 0)
+    fill(producer, 3)
+    depth = shown(memory_log)["depth"]
+    done = run(memory_log, "skip", "invoicing", "orders[0]", f"{place}-{place + 1}", "--execute")
+    assert done.exit_code == 0, (done.exception, done.output)
+    assert shown(memory_log)["depth"] == depth - 2
+    with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
+        other.subscribe(["orders"])
+        assert [m.value() for m in take(other, 3)] == [b"a", b"b", b"2"]
+        run(memory_log, "skip", "invoicing", "orders[0]", "--before", f"{place + 1}", "--execute")
+        assert shown(memory_log)["depth"] == 1
+
+
+def test_trap_153_the_former_topic_of_a_name_is_not_taken_for_the_one_that_is_there(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    """No consumer has attached since, which would have told the coordinator."""
+    fill(producer, 8)
+    take(queue, 8)
+    queue.close()
+    memory_log.delete_topic("orders")
+    memory_log.create_topic("orders", partitions=2)
+    fill(producer, 3)
+    for part in asked(memory_log, "show", "invoicing")["partitions"]:
+        assert (part["former"], part["end"], part["depth"]) == (True, None, None)
+    assert "topic is no more" in run(memory_log, "show", "invoicing").stdout
+    (listed,) = asked(memory_log, "list")["subscriptions"]
+    assert listed["depth"] is None
+    refused = run(memory_log, "skip", "invoicing", "orders[0]", "0-1", "--execute")
+    assert isinstance(refused.exception, UnknownSubscriptionError)
+    assert "joins when a consumer attaches" in str(refused.exception)
 
 
 def test_what_is_not_there_is_refused(

@@ -1,0 +1,1 @@
+"""Measures queues beside consumers, and beside Kafka's share groups; see `__main__`."""
