@@ -5,7 +5,7 @@ They see a `History` and nothing of the simulator.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -264,7 +264,8 @@ def results(history: History, reading: Reading) -> Iterator[str]:
     for queue in queues_of(reading):
         for fate in queue.all():
             begins = [t.begin for t in fate.turns if t.state is State.DELETED]
-            due = sorted(queue.journal.transactions[b].txid for b in begins if b is not None)
-            if sorted(found := written.pop(fate.message, [])) != due:
-                yield f"{fate.message} has results in {found}, not in {due}"
+            due = Counter(queue.journal.transactions[b].txid for b in begins if b is not None)
+            found = Counter(written.pop(fate.message, []))
+            if found != due:
+                yield f"{fate.message} has results in {[*found]}, not in {[*due]}"
     yield from (f"{message} has a result in {txids}" for message, txids in written.items())

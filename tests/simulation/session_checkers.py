@@ -84,6 +84,9 @@ def _could_be_missing(told: Told, absence: Absence) -> bool:
             named = tuple(told.command.partitions)
         case commands.End() | commands.AddWrites():
             named = tuple(told.command.writes)
+        case commands.Attach():
+            # One that makes a queue anew, which had a topic before.
+            named = tuple((topic, 0) for topic in told.command.topics)
         case _:
             return False
     late_ms = absence.until_ms + MISLED_MS + SLOW_MS
