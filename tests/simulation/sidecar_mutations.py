@@ -76,6 +76,23 @@ def sidecars_are_trimmed_at_once(patch: Patch) -> None:
 
 
 @caught_by("sidecars", of="shell")
+def pointers_to_come_need_nothing(patch: Patch) -> None:
+    """What is trimmed waits for decisions, and forgets what commits name that are not finished."""
+    patch(trimming, "steps_to_come", lambda _: {})
+
+
+@caught_by("sidecars", of="shell")
+def decisions_in_flight_count(patch: Patch) -> None:
+    """What is trimmed goes by decisions that are not durable (trap 158)."""
+
+    def mutant(self: shard.Shard) -> int:
+        undecided = (t.begin for t in self.transactions if t.commit_sequence is None)
+        return min(next(undecided, self.watermark.end), self.watermark.end)
+
+    patch(shard.Shard, "undecided", property(mutant))
+
+
+@caught_by("sidecars", of="shell")
 def pointers_are_not_told(patch: Patch) -> None:
     """The end of a commit does not tell its pointers: nothing is known to need sidecars."""
     finish = shard.Shard.finish

@@ -89,9 +89,11 @@ SEEN_WITH_SWITCHES_AT: Final = {
 SEEN_WITH_SIDECARS_AT: Final = {
     "all_in_between_counts": 35,
     "copies_of_what_is_delivered_are_collected": 27,
+    "decisions_in_flight_count": 1554,
     "goes_on_at_the_last_record": 0,
     "marker_overtakes_its_pointer": 0,
     "pointers_are_not_told": 5,
+    "pointers_to_come_need_nothing": 119,
     "short_sidecar_is_lost_at_once": 1,
     "sidecars_are_trimmed_at_once": 26,
     "since_is_above_the_decision": 0,
@@ -100,7 +102,8 @@ SEEN_WITH_SIDECARS_AT: Final = {
     "snapshot_forgets_since": 11,
     "whoever_meets_a_pointer_takes_it": 2,
 }
-"""The same for mutations of sidecars, in histories with sidecars (traps 91, 107, 128 and 135)."""
+"""The same for mutations of sidecars, in histories with sidecars (traps 91, 107, 128, 135 and
+158)."""
 SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
     "anybody_releases": 3,
