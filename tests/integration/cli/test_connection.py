@@ -26,8 +26,8 @@ CONNECTED = [
     "audit", "coordinator", "demo", "export", "group delete", "group history", "group list",
     "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
     "keys list", "metadata check", "metadata horizon", "metadata status", "sidecar list",
-    "sidecar trim", "subscription list", "subscription show", "subscription skip",
-    "topics describe",
+    "sidecar trim", "subscription delete", "subscription list", "subscription peek",
+    "subscription reset", "subscription show", "subscription skip", "topics describe",
     "topics list", "topics remove-rule", "topics set-mode", "txn abort", "txn describe",
     "txn list", "txn show", "txn watch",
 ]  # fmt: skip
