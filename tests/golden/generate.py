@@ -26,6 +26,7 @@ from logtx.coordinator.core.decision import (
     WriteMarkers,
     WriteOffsets,
 )
+from logtx.coordinator.core.dispatch import GONE_MS
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.core.sidecars import main_partition, pointing
@@ -619,6 +620,36 @@ def _queue(w: World, p: commands.SessionId) -> None:
             w.finish(txid)
 
 
+def _eras(w: World) -> None:
+    """Subscriptions that are reset, deleted, and made anew, with what is acknowledged behind that;
+    a snapshot, and one more reset."""
+    last_era = lambda: w.coordinator.shard.queues.subscriptions.last_era  # noqa: E731
+    for group in ("reset", "deleted", "made anew"):
+        _consume(w, group, 0, 3)
+    starts = {QUEUED: 8}
+    reset = commands.ResetSubscription(group="reset", era=0, starts=starts)
+    assert w.ask(reset) == commands.Done()
+    _consume(w, "reset", last_era(), 11)
+    for group in ("deleted", "made anew"):
+        assert w.ask(commands.DeleteSubscription(group=group, era=0)) == commands.Done()
+    _consume(w, "made anew", last_era(), 5)
+    _snapshot_now(w)
+    before = w.coordinator.shard.queues.subscriptions.require("reset").era
+    reset = commands.ResetSubscription(group="reset", era=before, starts=starts)
+    assert w.ask(reset) == commands.Done()
+
+
+def _consume(w: World, group: str, era: int, offset: int) -> None:
+    """A consumer comes, acknowledges a message, and leaves."""
+    w.ask(commands.Attach(group=group, consumer=1, topics=("a",), starts={A0: 2}))
+    acks = (Acks(QUEUED, (_message(offset),)),)
+    kind = AcknowledgeType.ACCEPT
+    told = w.ask(commands.Acknowledge(group=group, consumer=1, type=kind, acks=acks, era=era))
+    assert isinstance(told, commands.AckResults), told
+    w.coordinator.tenure.consumer_gone(group, 1, w.coordinator.now)
+    w.coordinator.pass_time(GONE_MS)
+
+
 def _message(offset: int) -> Span:
     return Span(MessageId(offset), MessageId(offset, AT_OFFSET, 1))
 
@@ -778,6 +809,7 @@ def generate() -> GoldenLogs:
     w.add(undecided, B3)
     _modes(w, p)
     _queue(w, p)
+    _eras(w)
     _placed(w, p)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]

@@ -184,7 +184,8 @@ def state(shard: Shard) -> Iterator[str]:
         yield f"pointers of {name(row[0].sidecar)} need {steps}"
     for each in shard.queues.subscriptions.rows():
         if each.deleted or each.pending:
-            yield f"subscription {each.group} ({each.kind}) {name(each.partition.key)}"
+            era = f", era {each.era}" if each.era else ""
+            yield f"subscription {each.group} ({each.kind}) {name(each.partition.key)}{era}"
             yield f"  deleted {' '.join(map(_span, each.deleted))}"
             for begin, span in each.pending:
                 yield f"  pending in T{begin} {_span(span)}"
