@@ -20,7 +20,7 @@ from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
 from ..model import Json
-from ..report import circumstances, number, print_table
+from ..report import circumstances, judged, number, print_table
 from .cases import Bench, Outcome
 from .fleet import CoordinatorFailedError
 
@@ -82,7 +82,6 @@ def _bench(journal_partitions: int, console: Console) -> Iterator[Bench]:
 
 def _row(outcome: Outcome) -> list[str]:
     goal = "" if outcome.goal_ms is None else f"< {outcome.goal_ms:,.0f}"
-    goal += {True: ", met", False: ", **missed**", None: ""}[outcome.met]
     truth = outcome.truth
     told = "" if truth is None else f"{truth.told:,}"
     if truth is not None and (not truth.holds or truth.raised or outcome.aborted):
@@ -93,7 +92,7 @@ def _row(outcome: Outcome) -> list[str]:
         f"{len(outcome.stalls_ms)}",
         number(median(outcome.stalls_ms)),
         number(max(outcome.stalls_ms)),
-        goal,
+        judged(goal, outcome.met),
         told,
     ]
 

@@ -20,7 +20,15 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from .. import document
 from ..cluster import Cluster, CoordinatorFailedError, started
 from ..model import Context, Json
-from ..report import chapter_rows, circumstances, number, print_profiles, print_table, to_json
+from ..report import (
+    chapter_rows,
+    circumstances,
+    judged,
+    number,
+    print_profiles,
+    print_table,
+    to_json,
+)
 from ..runner import Result, run, steps
 from ..worker import SideFailedError
 from .acks import MESSAGES as BACKLOG
@@ -93,17 +101,16 @@ _FAILURES: Final = (
 def redelivery_row(found: Redelivered) -> list[str]:
     """Returns the row of one way of holding messages."""
     goal = "" if found.goal_ms is None else f"≤ {found.goal_ms:,.0f}"
-    goal += {True: ", met", False: ", **missed**", None: ""}[found.met]
     times_ms = found.times_ms
     figures = number(median(times_ms)), number(max(times_ms))
-    return [found.title, f"{len(times_ms)}", *figures, goal]
+    return [found.title, f"{len(times_ms)}", *figures, judged(goal, found.met)]
 
 
 def million_rows(outcome: Outcome) -> list[list[str]]:
     """Returns the rows on what was worked off while workers were killed."""
 
     def none(found: int) -> list[str]:
-        return [f"{found:,}", f"0, {'**missed**' if found else 'met'}"]
+        return [f"{found:,}", judged("0", not found)]
 
     rate = (outcome.plan.messages - outcome.lost) / outcome.seconds
     return [

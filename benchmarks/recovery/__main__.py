@@ -19,7 +19,7 @@ from logtx.journal.logs.kafka import KafkaLog
 from .. import document
 from ..failover.fleet import CoordinatorFailedError
 from ..model import Json
-from ..report import circumstances, number, print_table
+from ..report import circumstances, judged, number, print_table
 from .history import OPEN, PRODUCERS, RECORDS, History
 from .measure import Bench, Loads, Stall
 
@@ -53,14 +53,13 @@ first holds it longest, for the rows of all producers and transactions are copie
 
 
 def _load_row(loads: Loads, goal_s: float) -> list[str]:
-    met = "met" if max(loads.loaded_s) <= goal_s else "**missed**"
     return [
         loads.title,
         f"{loads.records:,}",
         number(median(loads.read_s)),
         number(median(loads.decoded_s)),
         f"{number(median(loads.loaded_s))} ({number(max(loads.loaded_s))})",
-        f"≤ {goal_s:g}, {met}",
+        judged(f"≤ {goal_s:g}", max(loads.loaded_s) <= goal_s),
         number(median(loads.cpu_s)),
         number(loads.process_s),
     ]
@@ -72,9 +71,9 @@ def _stall_rows(stall: Stall) -> list[list[str]]:
         ("first chunk", stall.rows_ms),
         (f"each of the other {stall.chunks - 1}", stall.chunk_ms),
     ):
-        met = "met" if max(times_ms) < STALL_GOAL_MS else "**missed**"
+        goal = judged(f"< {STALL_GOAL_MS:g}", max(times_ms) < STALL_GOAL_MS)
         cells = (f"{len(times_ms):,}", number(median(times_ms)), number(max(times_ms)))
-        rows.append([title, *cells, f"< {STALL_GOAL_MS:g}, {met}"])
+        rows.append([title, *cells, goal])
     return rows
 
 

@@ -20,7 +20,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import Cluster, CoordinatorFailedError, started
-from ..report import circumstances, number, print_table, ratio_text, spread
+from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..spill.measure import GB, Large, NotEnoughDiskError, check_room
 from ..spill.payload import Payload
 from ..spill.process import ReaderFailedError
@@ -110,10 +110,9 @@ def rows(found: Mapping[str, Figures]) -> list[list[str]]:
     markers, sidecar = found[MARKERS], found[SIDECAR]
 
     def row(
-        what: str, show: Callable[[Figures], str], goal: str = "", met: bool = True
+        what: str, show: Callable[[Figures], str], goal: str = "", is_met: bool | None = None
     ) -> list[str]:
-        goal += "" if not goal else ", met" if met else ", **missed**"
-        return [what, show(markers), show(sidecar), goal]
+        return [what, show(markers), show(sidecar), judged(goal, is_met)]
 
     first_ms, restart_ms = median(sidecar.large_first_ms), median(sidecar.restart_ms)
     return [
@@ -161,9 +160,8 @@ def rate_rows(found: Mapping[str, Figures]) -> list[list[str]]:
     ) -> list[str]:
         of_markers, of_sidecar = rates
         beside = ratio(of_sidecar, of_markers)
-        met = "met" if beside.median >= goal else "**missed**"
         figures = _spread(of_markers), _spread(of_sidecar), ratio_text(asdict(beside))
-        return [what, unit, *figures, f"≥ {goal:g}, {met}"]
+        return [what, unit, *figures, judged(f"≥ {goal:g}", beside.median >= goal)]
 
     return [
         row(

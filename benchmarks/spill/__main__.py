@@ -20,7 +20,7 @@ from logtx.journal.errors import LogtxError
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
 from ..model import Json
-from ..report import circumstances, number, print_table, ratio_text, spread
+from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..stats import Spread, ratio
 from .measure import (
     GB,
@@ -73,22 +73,19 @@ _FAILURES: Final = (
 
 
 def _large_rows(large: Large) -> list[list[str]]:
-    def met(yes: bool, goal: str) -> str:
-        return f"{goal}, {'met' if yes else '**missed**'}"
-
     peak = large.peak_rss_bytes
     return [
         ["records", f"{large.records:,}", ""],
         ["payload, GB", f"{large.payload_bytes / GB:.2f}", ""],
-        ["peak resident memory, MB", number(peak / MB), met(peak < RSS_GOAL_BYTES, "< 300")],
+        ["peak resident memory, MB", number(peak / MB), judged("< 300", peak < RSS_GOAL_BYTES)],
         ["spilled, GB", f"{large.spilled_bytes / GB:.2f}", ""],
         ["disk at most, GB", f"{large.most_disk_bytes / GB:.2f}", ""],
         [
             "disk left, bytes",
             f"{large.left_disk_bytes:,}",
-            met(not large.left_disk_bytes, "0"),
+            judged("0", not large.left_disk_bytes),
         ],
-        ["whole and in order", "yes" if large.whole else "no", met(large.whole, "yes")],
+        ["whole and in order", "yes" if large.whole else "no", judged("yes", large.whole)],
         ["pending after, s", number(large.committed_s), ""],
         [
             "delivered in, s",
@@ -101,9 +98,9 @@ def _large_rows(large: Large) -> list[list[str]]:
 def _ratio_row(pair: Pair) -> list[str]:
     memory, spilled = pair.rates()
     found = ratio(spilled, memory)
-    met = "met" if found.median >= RATIO_GOAL else "**missed**"
+    goal = judged(f"≥ {RATIO_GOAL:g}", found.median >= RATIO_GOAL)
     rates = [spread(asdict(Spread.of(rates))) for rates in (memory, spilled)]
-    return [pair.title, *rates, ratio_text(asdict(found)), f"≥ {RATIO_GOAL:g}, {met}"]
+    return [pair.title, *rates, ratio_text(asdict(found)), goal]
 
 
 @dataclass(slots=True)
