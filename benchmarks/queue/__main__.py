@@ -18,7 +18,7 @@ from logtx.integration.local.errors import LocalKafkaError
 from logtx.integration.local.jars import KAFKA_VERSION
 
 from .. import document
-from ..cluster import Cluster, CoordinatorFailedError, started
+from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
 from ..model import Context, Json
 from ..report import (
     chapter_rows,
@@ -46,8 +46,6 @@ TIMES: Final = 5
 REDELIVERY: Final = "redelivery"
 MILLION: Final = "million"
 PARTS: Final = (*COMPARED, REDELIVERY, MILLION)
-BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics leave the disk at once: it need not hold all parts."""
 _COLUMNS: Final = ("more is better, but of CPU", "unit", "beside it", "queue", "ratio", "goal")
 _REDELIVERY_COLUMNS: Final = (
     "from the signal until others have a worker's messages",
@@ -218,7 +216,7 @@ def queue(
     outcome = None
     try:
         with (
-            started(settings=BROKER_SETTINGS) as cluster,
+            started(settings=DELETED_AT_ONCE) as cluster,
             Progress(*columns, console=console, transient=True) as progress,
         ):
             measuring = _Measuring(cluster, progress, rounds, scale)

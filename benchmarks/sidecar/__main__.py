@@ -19,7 +19,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.errors import LogtxError
 
 from .. import document
-from ..cluster import Cluster, CoordinatorFailedError, started
+from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
 from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..spill.measure import GB, Large, NotEnoughDiskError, check_room
 from ..spill.payload import Payload
@@ -38,8 +38,6 @@ FIRST_GOAL_MS: Final = 50
 RESTART_GOAL_MS: Final = 200
 CATCH_UP_GOAL: Final = 1.5
 POINTERS_GOAL: Final = 0.3
-BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics leave the disk at once: it need not hold all rounds."""
 _COLUMNS: Final = ("one transaction of {gigabytes:g} GB", *SIDES, "goal")
 _RATE_COLUMNS: Final = ("more is better", "unit", *SIDES, "ratio", "goal")
 _METHOD: Final = """\
@@ -247,7 +245,7 @@ def sidecar(
         with tempfile.TemporaryDirectory(prefix="logtx-sidecar-") as name:
             # A log that is being deleted, the next one, and what a consumer spills.
             check_room(Path(name), 2 * gigabytes)
-            with started(settings=BROKER_SETTINGS) as cluster:
+            with started(settings=DELETED_AT_ONCE) as cluster:
                 found = measured(
                     _sides(cluster, Path(name)),
                     payload,
