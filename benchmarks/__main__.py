@@ -16,6 +16,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 
 from . import document
 from .cluster import CoordinatorFailedError, started
+from .command import Rounds, chosen, some_of
 from .model import Context
 from .report import print_comparisons, print_profiles, to_json
 from .runner import Result, run, steps
@@ -75,16 +76,11 @@ def _measure(
 
 def benchmarks(
     *,
-    scenario: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"One of {', '.join(SCENARIOS)}; may be repeated. [default: {', '.join(QUICK)}]"
-        ),
-    ] = None,
+    scenario: Annotated[list[str] | None, some_of(SCENARIOS, ", ".join(QUICK))] = None,
     full: Annotated[
         bool, typer.Option("--full", help="All scenarios, in rounds of their whole length.")
     ] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
+    rounds: Rounds = ROUNDS,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -120,12 +116,9 @@ def benchmarks(
     if render_docs:
         document.render_again()
         return
-    unknown = [name for name in scenario or () if name not in SCENARIOS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SCENARIOS)}")
+    names = chosen(scenario, SCENARIOS, default=SCENARIOS if full else QUICK)
     if write_docs and (rounds < ROUNDS or scale is not None):
         raise typer.BadParameter(f"--write-docs takes {ROUNDS} rounds, and no --scale")
-    names = scenario or list(SCENARIOS if full else QUICK)
     size = scale or (1.0 if full else QUICK_SCALE)
     wanted = True if profile else (None if write_docs else False)
     try:

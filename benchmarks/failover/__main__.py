@@ -19,6 +19,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
+from ..command import WriteDocs, chosen, some_of
 from ..model import Json
 from ..report import circumstances, judged, number, print_table
 from .cases import Bench, Outcome
@@ -109,26 +110,19 @@ def _chapter(outcomes: Sequence[Outcome]) -> Json:
 
 def failover(
     *,
-    case: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(CASES)}; may be repeated. [default: all]"),
-    ] = None,
+    case: Annotated[list[str] | None, some_of(CASES)] = None,
     kills: Annotated[int, typer.Option(min=1, help="Kills of the owner, per variant.")] = KILLS,
     moves: Annotated[int, typer.Option(min=1, help="Planned moves, per variant.")] = MOVES,
     pauses: Annotated[int, typer.Option(min=1, help="Pauses of 10 s, per variant.")] = PAUSES,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure how long commits stall when coordinators are killed, moved and paused."""
     console = Console()
-    unknown = [name for name in case or () if name not in CASES]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(CASES)}")
+    cases = chosen(case, CASES)
     if write_docs and case:
         raise typer.BadParameter("--write-docs takes a whole run: without --case")
     try:
-        outcomes = _measure(case or CASES, kills, moves, pauses, console)
+        outcomes = _measure(cases, kills, moves, pauses, console)
     except (LocalKafkaError, CoordinatorFailedError) as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error

@@ -16,6 +16,7 @@ from logtx.journal.collector import collect_seldom
 
 from .. import document
 from ..cluster import CoordinatorFailedError, started
+from ..command import Rounds, Scale, WriteDocs, chosen, some_of
 from ..model import Better, Context, Json
 from ..report import (
     chapter_rows,
@@ -102,27 +103,17 @@ def store_row(row: Row) -> list[str]:
 
 def metadata(
     *,
-    part: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join((*PARTS, STORE))}; may be repeated. [default: all]"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
-    ] = 1.0,
+    part: Annotated[list[str] | None, some_of((*PARTS, STORE))] = None,
+    rounds: Rounds = ROUNDS,
+    scale: Scale = 1.0,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the CPU of metadata mode goes.")
     ] = False,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure topics in metadata mode beside topics with markers."""
     console = Console(width=150)
-    names = part or [*PARTS, STORE]
-    unknown = [name for name in names if name not in (*PARTS, STORE)]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join((*PARTS, STORE))}")
+    names = chosen(part, (*PARTS, STORE))
     if write_docs and (part or scale != 1.0):
         raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
     try:

@@ -19,6 +19,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 
 from .. import document
 from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
+from ..command import Rounds, Scale, WriteDocs, chosen, some_of
 from ..model import Context, Json
 from ..report import (
     chapter_rows,
@@ -171,14 +172,9 @@ class _Measuring:
 
 def queue(
     *,
-    part: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(PARTS)}; may be repeated. [default: all]"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
-    ] = 1.0,
+    part: Annotated[list[str] | None, some_of(PARTS)] = None,
+    rounds: Rounds = ROUNDS,
+    scale: Scale = 1.0,
     times: Annotated[
         int, typer.Option(min=1, help="Signals to workers, for each way of holding messages.")
     ] = TIMES,
@@ -190,16 +186,11 @@ def queue(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the CPU of the queues' sides goes.")
     ] = False,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure queues beside consumers, and beside Kafka's share groups."""
     console = Console(width=150)
-    names = part or list(PARTS)
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    names = chosen(part, PARTS)
     if write_docs and (part or scale != 1.0 or messages < MESSAGES or kills < KILLS):
         raise typer.BadParameter(
             "--write-docs takes a whole run: without --part, --scale, --messages and --kills"

@@ -17,6 +17,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
+from ..command import Repetitions, WriteDocs
 from ..failover.fleet import CoordinatorFailedError
 from ..model import Json
 from ..report import circumstances, judged, number, print_table
@@ -93,10 +94,8 @@ def recovery(
     *,
     records: Annotated[int, typer.Option(min=10_000, help="Of the journal.")] = RECORDS,
     producers: Annotated[int, typer.Option(min=1, help="Producer ids.")] = PRODUCERS,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Repetitions = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure how long a coordinator takes to load a long journal."""
     console = Console()

@@ -20,6 +20,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
+from ..command import Rounds, WriteDocs
 from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..spill.measure import GB, Large, NotEnoughDiskError, check_room
 from ..spill.payload import Payload
@@ -233,10 +234,8 @@ def sidecar(
     *,
     gigabytes: Annotated[float, typer.Option(min=0.1, help="Of the large transaction.")] = 1.0,
     pointers: Annotated[int, typer.Option(min=100, help="Transactions of the backlog.")] = 3_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Rounds = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure transactions in sidecars beside transactions with markers."""
     console = Console(width=150)

@@ -21,6 +21,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
+from ..command import Repetitions, WriteDocs
 from ..model import Json
 from ..report import circumstances, judged, number, print_table, ratio_text
 from .measure import (
@@ -189,10 +190,8 @@ def spark(
     only: Annotated[list[Part] | None, typer.Option(help="Measure this; may be repeated.")] = None,
     records: Annotated[int, typer.Option(min=1_000, help="Of sinks and sources.")] = RECORDS,
     audit_records: Annotated[int, typer.Option(min=1_000, help="Of the audit.")] = AUDIT_RECORDS,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Repetitions = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure what exactly-once costs in Spark, and how quick an audit is."""
     console = Console()

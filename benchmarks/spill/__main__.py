@@ -19,6 +19,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
+from ..command import Repetitions
 from ..model import Json
 from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..stats import Spread, ratio
@@ -173,7 +174,7 @@ def spill(
     *,
     gigabytes: Annotated[float, typer.Option(min=0.2, help="Of the large transaction.")] = 5.0,
     megabytes: Annotated[int, typer.Option(min=200, help="Of those read in turn.")] = 500,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
+    rounds: Repetitions = ROUNDS,
     plot: Annotated[Path | None, typer.Option(help="Draw memory over time into this PNG.")] = None,
     write_docs: Annotated[
         bool,
