@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -170,6 +171,44 @@ class _Measuring:
         return step
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run measured: nothing of the parts that it leaves out."""
+
+    compared: Sequence[Json]
+    killed: Sequence[Redelivered]
+    outcome: Outcome | None
+
+
+def _measure(
+    names: Sequence[str],
+    rounds: int,
+    scale: float,
+    times: int,
+    plan: Plan,
+    console: Console,
+    *,
+    profile: bool,
+) -> Found:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        started(settings=DELETED_AT_ONCE) as cluster,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
+        measuring = _Measuring(cluster, progress, rounds, scale)
+        compared = measuring.compared([name for name in names if name in COMPARED], profile=profile)
+        return Found(
+            to_json(compared, rounds=rounds, scale=scale, kafka=KAFKA_VERSION),
+            measuring.redelivered(times) if REDELIVERY in names else [],
+            measuring.worked_off(plan) if MILLION in names else None,
+        )
+
+
 def queue(
     *,
     part: Annotated[list[str] | None, some_of(PARTS)] = None,
@@ -196,38 +235,17 @@ def queue(
             "--write-docs takes a whole run: without --part, --scale, --messages and --kills"
         )
     plan = Plan(messages=messages, workers=workers, kills=kills)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    results: list[Json] = []
-    killed: list[Redelivered] = []
-    outcome = None
     try:
-        with (
-            started(settings=DELETED_AT_ONCE) as cluster,
-            Progress(*columns, console=console, transient=True) as progress,
-        ):
-            measuring = _Measuring(cluster, progress, rounds, scale)
-            compared = measuring.compared(
-                [name for name in names if name in COMPARED], profile=profile
-            )
-            results = to_json(compared, rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
-            if REDELIVERY in names:
-                killed = measuring.redelivered(times)
-            if MILLION in names:
-                outcome = measuring.worked_off(plan)
+        found = _measure(names, rounds, scale, times, plan, console, profile=profile)
     except _FAILURES as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    tables = _tables(results, killed, outcome)
+    tables = _tables(found)
     for table in tables:
         print_table(console, table["columns"], table["rows"])
     if profile:
-        print_profiles(console, results)
-    if outcome is not None and not outcome.holds:
+        print_profiles(console, found.compared)
+    if found.outcome is not None and not found.outcome.holds:
         console.print("a message has not one output", style="red")
         raise typer.Exit(1)
     if write_docs:
@@ -235,20 +253,20 @@ def queue(
         document.write_chapter("queue", {**circumstances(KAFKA_VERSION), **chapter})
 
 
-def _tables(
-    results: Sequence[Json], killed: Sequence[Redelivered], outcome: Outcome | None
-) -> list[Json]:
+def _tables(found: Found) -> list[Json]:
     tables: list[Json] = []
-    if results:
-        tables.append({"columns": list(_COLUMNS), "rows": chapter_rows(results)})
-    if killed:
-        rows = [redelivery_row(each) for each in killed]
+    if found.compared:
+        tables.append({"columns": list(_COLUMNS), "rows": chapter_rows(found.compared)})
+    if found.killed:
+        rows = [redelivery_row(each) for each in found.killed]
         tables.append({"columns": list(_REDELIVERY_COLUMNS), "rows": rows})
-    if outcome is not None:
-        plan = outcome.plan
+    if found.outcome is not None:
+        plan = found.outcome.plan
         first, *others = _MILLION_COLUMNS
-        heading = first.format(messages=plan.messages, workers=plan.workers, kills=outcome.kills)
-        tables.append({"columns": [heading, *others], "rows": million_rows(outcome)})
+        heading = first.format(
+            messages=plan.messages, workers=plan.workers, kills=found.outcome.kills
+        )
+        tables.append({"columns": [heading, *others], "rows": million_rows(found.outcome)})
     return tables
 
 
