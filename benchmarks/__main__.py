@@ -16,7 +16,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 
 from . import document
 from .cluster import CoordinatorFailedError, started
-from .command import Rounds, chosen, some_of
+from .command import Rounds, chosen, ended_by, some_of
 from .model import Context
 from .report import print_comparisons, print_profiles, to_json
 from .runner import Result, run, steps
@@ -121,11 +121,8 @@ def benchmarks(
         raise typer.BadParameter(f"--write-docs takes {ROUNDS} rounds, and no --scale")
     size = scale or (1.0 if full else QUICK_SCALE)
     wanted = True if profile else (None if write_docs else False)
-    try:
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, SideFailedError):
         found = _measure(names, rounds, size, wanted, console)
-    except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     results = to_json(found, rounds=rounds, scale=size, kafka=KAFKA_VERSION)
     print_comparisons(console, results)
     if profile:

@@ -1,11 +1,13 @@
-"""What the commands of the benchmarks share: their options."""
+"""What the commands of the benchmarks share: their options, and how they end with an error."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each side.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Repetitions.")]
@@ -42,3 +44,13 @@ def chosen(
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}")
     return list(asked or (known if default is None else default))
+
+
+@contextmanager
+def ended_by(console: Console, *errors: type[Exception]) -> Iterator[None]:
+    """Shows an error of these types without its trace, and ends the command with status 1."""
+    try:
+        yield
+    except errors as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error

@@ -19,7 +19,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
-from ..command import WriteDocs, chosen, some_of
+from ..command import WriteDocs, chosen, ended_by, some_of
 from ..model import Json
 from ..report import circumstances, judged, number, print_table
 from .cases import Bench, Outcome
@@ -121,11 +121,8 @@ def failover(
     cases = chosen(case, CASES)
     if write_docs and case:
         raise typer.BadParameter("--write-docs takes a whole run: without --case")
-    try:
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError):
         outcomes = _measure(cases, kills, moves, pauses, console)
-    except (LocalKafkaError, CoordinatorFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     for outcome in outcomes:
         shown = " ".join(f"{ms:,.0f}" for ms in sorted(outcome.stalls_ms))
         console.print(f"{outcome.title}: {shown}", style="dim", highlight=False)

@@ -16,7 +16,7 @@ from logtx.journal.collector import collect_seldom
 
 from .. import document
 from ..cluster import CoordinatorFailedError, started
-from ..command import Rounds, Scale, WriteDocs, chosen, some_of
+from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Better, Context, Json
 from ..report import (
     chapter_rows,
@@ -116,12 +116,9 @@ def metadata(
     names = chosen(part, (*PARTS, STORE))
     if write_docs and (part or scale != 1.0):
         raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
-    try:
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, SideFailedError):
         compared = [name for name in names if name != STORE]
         found = _measure(compared, rounds, scale, console, profile=profile) if compared else {}
-    except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     plain = found.pop("plain", None)
     results = to_json(list(found.values()), rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
     tables: list[Json] = []

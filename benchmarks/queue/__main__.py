@@ -20,7 +20,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 
 from .. import document
 from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
-from ..command import Rounds, Scale, WriteDocs, chosen, some_of
+from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Context, Json
 from ..report import (
     chapter_rows,
@@ -235,11 +235,8 @@ def queue(
             "--write-docs takes a whole run: without --part, --scale, --messages and --kills"
         )
     plan = Plan(messages=messages, workers=workers, kills=kills)
-    try:
+    with ended_by(console, *_FAILURES):
         found = _measure(names, rounds, scale, times, plan, console, profile=profile)
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     tables = _tables(found)
     for table in tables:
         print_table(console, table["columns"], table["rows"])

@@ -17,7 +17,7 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
-from ..command import Repetitions, WriteDocs
+from ..command import Repetitions, WriteDocs, ended_by
 from ..failover.fleet import CoordinatorFailedError
 from ..model import Json
 from ..report import circumstances, judged, number, print_table
@@ -99,20 +99,19 @@ def recovery(
 ) -> None:
     """Measure how long a coordinator takes to load a long journal."""
     console = Console()
-    try:
-        with TemporaryDirectory(prefix="logtx-recovery-") as name:
-            directory = Path(name)
-            with LocalKafka(directory / "kafka") as kafka:
-                log = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
-                bench = Bench(log, directory, lambda what: console.print(what, style="dim"))
-                bench.append(History(records, producers).values())
-                cold = bench.cold(rounds)
-                behind = bench.behind_snapshot(rounds)
-                stall = bench.stall(rounds)
-                log.close()
-    except (LocalKafkaError, CoordinatorFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, LocalKafkaError, CoordinatorFailedError),
+        TemporaryDirectory(prefix="logtx-recovery-") as name,
+    ):
+        directory = Path(name)
+        with LocalKafka(directory / "kafka") as kafka:
+            log = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
+            bench = Bench(log, directory, lambda what: console.print(what, style="dim"))
+            bench.append(History(records, producers).values())
+            cold = bench.cold(rounds)
+            behind = bench.behind_snapshot(rounds)
+            stall = bench.stall(rounds)
+            log.close()
     loads = [_load_row(*pair) for pair in zip((cold, behind), GOALS_S, strict=True)]
     stalls = _stall_rows(stall)
     print_table(console, _LOAD_COLUMNS, loads)

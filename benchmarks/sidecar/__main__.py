@@ -20,7 +20,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
-from ..command import Rounds, WriteDocs
+from ..command import Rounds, WriteDocs, ended_by
 from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..spill.measure import GB, Large, NotEnoughDiskError, check_room
 from ..spill.payload import Payload
@@ -240,21 +240,20 @@ def sidecar(
     """Measure transactions in sidecars beside transactions with markers."""
     console = Console(width=150)
     payload = Payload(RECORD_BYTES, int(gigabytes * GB) // RECORD_BYTES)
-    try:
-        with tempfile.TemporaryDirectory(prefix="logtx-sidecar-") as name:
-            # A log that is being deleted, the next one, and what a consumer spills.
-            check_room(Path(name), 2 * gigabytes)
-            with started(settings=DELETED_AT_ONCE) as cluster:
-                found = measured(
-                    _sides(cluster, Path(name)),
-                    payload,
-                    rounds=rounds,
-                    pointers=pointers,
-                    step=lambda what: console.print(what, style="dim"),
-                )
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, *_FAILURES),
+        tempfile.TemporaryDirectory(prefix="logtx-sidecar-") as name,
+    ):
+        # A log that is being deleted, the next one, and what a consumer spills.
+        check_room(Path(name), 2 * gigabytes)
+        with started(settings=DELETED_AT_ONCE) as cluster:
+            found = measured(
+                _sides(cluster, Path(name)),
+                payload,
+                rounds=rounds,
+                pointers=pointers,
+                step=lambda what: console.print(what, style="dim"),
+            )
     columns = [column.format(gigabytes=gigabytes) for column in _COLUMNS]
     tables = [
         {"columns": columns, "rows": rows(found)},

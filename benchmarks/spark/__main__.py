@@ -21,7 +21,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
-from ..command import Repetitions, WriteDocs
+from ..command import Repetitions, WriteDocs, ended_by
 from ..model import Json
 from ..report import circumstances, judged, number, print_table, ratio_text
 from .measure import (
@@ -195,18 +195,18 @@ def spark(
 ) -> None:
     """Measure what exactly-once costs in Spark, and how quick an audit is."""
     console = Console()
-    try:
-        with TemporaryDirectory(prefix="logtx-spark-") as name, cluster() as (servers, _):
-            directory = Path(name)
-            with session_at(directory) as session:
-                bench = Bench(
-                    session, servers, directory, lambda what: console.print(what, style="dim")
-                )
-                tables = _measure(bench, only or list(Part), (records, audit_records), rounds)
-                bench.close()
-    except (LocalKafkaError, LogtxError, CoordinatorFailedError, NotMeasuredError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, LocalKafkaError, LogtxError, CoordinatorFailedError, NotMeasuredError),
+        TemporaryDirectory(prefix="logtx-spark-") as name,
+        cluster() as (servers, _),
+    ):
+        directory = Path(name)
+        with session_at(directory) as session:
+            bench = Bench(
+                session, servers, directory, lambda what: console.print(what, style="dim")
+            )
+            tables = _measure(bench, only or list(Part), (records, audit_records), rounds)
+            bench.close()
     for columns, rows in tables:
         print_table(console, columns, rows)
     if write_docs:

@@ -19,7 +19,7 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
-from ..command import Repetitions
+from ..command import Repetitions, ended_by
 from ..model import Json
 from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..stats import Spread, ratio
@@ -183,21 +183,20 @@ def spill(
 ) -> None:
     """Measure memory, disk and time of transactions larger than memory."""
     console = Console()
-    try:
-        with tempfile.TemporaryDirectory(prefix="logtx-spill-") as name:
-            directory = Path(name)
-            check_room(directory, gigabytes + len(RATIO_RECORD_BYTES) * megabytes / 1000)
-            with cluster() as (servers, _), Progress(console=console) as progress:
-                bench = Bench(servers, directory)
-                large = _large(bench, progress, gigabytes)
-                large_rows = _large_rows(large)
-                print_table(progress.console, _LARGE_COLUMNS, large_rows)
-                if plot is not None:
-                    draw(large, RSS_GOAL_BYTES, plot)
-                ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, *_FAILURES),
+        tempfile.TemporaryDirectory(prefix="logtx-spill-") as name,
+    ):
+        directory = Path(name)
+        check_room(directory, gigabytes + len(RATIO_RECORD_BYTES) * megabytes / 1000)
+        with cluster() as (servers, _), Progress(console=console) as progress:
+            bench = Bench(servers, directory)
+            large = _large(bench, progress, gigabytes)
+            large_rows = _large_rows(large)
+            print_table(progress.console, _LARGE_COLUMNS, large_rows)
+            if plot is not None:
+                draw(large, RSS_GOAL_BYTES, plot)
+            ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
     print_table(console, _RATIO_COLUMNS, ratio_rows)
     if write_docs:
         draw(large, RSS_GOAL_BYTES, PLOT)
