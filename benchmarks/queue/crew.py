@@ -61,7 +61,7 @@ class Worked:
 
 def rate_of(found: Sequence[Worked]) -> float:
     """Returns messages a second, from the first worker's begin to the last one's end."""
-    began_ns, ended_ns = (min(w.began_ns for w in found), max(w.ended_ns for w in found))
+    began_ns, ended_ns = min(w.began_ns for w in found), max(w.ended_ns for w in found)
     return sum(w.messages for w in found) / ((ended_ns - began_ns) / 1e9)
 
 
