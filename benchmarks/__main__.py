@@ -18,10 +18,10 @@ from . import document
 from .cluster import CoordinatorFailedError, started
 from .command import Rounds, chosen, ended_by, some_of
 from .model import Context
+from .remote import RemoteFailedError
 from .report import print_comparisons, print_profiles, to_json
 from .runner import Result, run, steps
 from .scenarios import QUICK, SCENARIOS
-from .worker import SideFailedError
 
 ROUNDS: Final = 5
 """Rounds of each side. More make the medians steadier; the document takes no fewer."""
@@ -121,7 +121,7 @@ def benchmarks(
         raise typer.BadParameter(f"--write-docs takes {ROUNDS} rounds, and no --scale")
     size = scale or (1.0 if full else QUICK_SCALE)
     wanted = True if profile else (None if write_docs else False)
-    with ended_by(console, LocalKafkaError, CoordinatorFailedError, SideFailedError):
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, RemoteFailedError):
         found = _measure(names, rounds, size, wanted, console)
     results = to_json(found, rounds=rounds, scale=size, kafka=KAFKA_VERSION)
     print_comparisons(console, results)

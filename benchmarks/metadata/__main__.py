@@ -18,6 +18,7 @@ from .. import document
 from ..cluster import CoordinatorFailedError, started
 from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Better, Context, Json
+from ..remote import RemoteFailedError
 from ..report import (
     chapter_rows,
     circumstances,
@@ -30,7 +31,6 @@ from ..report import (
 )
 from ..runner import Result, run
 from ..store.rows import TRANSACTIONS, Row, measured
-from ..worker import SideFailedError
 from .parts import PARTS, PLAIN_GOAL_MS, TOPICS
 from .topics import make_topics
 
@@ -116,7 +116,7 @@ def metadata(
     names = chosen(part, (*PARTS, STORE))
     if write_docs and (part or scale != 1.0):
         raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
-    with ended_by(console, LocalKafkaError, CoordinatorFailedError, SideFailedError):
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, RemoteFailedError):
         compared = [name for name in names if name != STORE]
         found = _measure(compared, rounds, scale, console, profile=profile) if compared else {}
     plain = found.pop("plain", None)

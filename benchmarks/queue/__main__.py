@@ -22,6 +22,7 @@ from .. import document
 from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
 from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Context, Json
+from ..remote import RemoteFailedError
 from ..report import (
     chapter_rows,
     circumstances,
@@ -32,7 +33,6 @@ from ..report import (
     to_json,
 )
 from ..runner import Result, run, steps
-from ..worker import SideFailedError
 from .acks import MESSAGES as BACKLOG
 from .backlog import PER_TRANSACTION, FillError
 from .block_worker import IN_FLIGHT
@@ -90,7 +90,7 @@ others were at work too, and rates and times tell little beside CPU, ratios and 
 _FAILURES: Final = (
     LocalKafkaError,
     CoordinatorFailedError,
-    SideFailedError,
+    RemoteFailedError,
     RedeliveryError,
     FillError,
     KafkaException,
