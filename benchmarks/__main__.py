@@ -16,11 +16,12 @@ from logtx.integration.local.jars import KAFKA_VERSION
 
 from . import document
 from .cluster import CoordinatorFailedError, started
+from .command import Rounds, chosen, ended_by, some_of
 from .model import Context
+from .remote import RemoteFailedError
 from .report import print_comparisons, print_profiles, to_json
 from .runner import Result, run, steps
 from .scenarios import QUICK, SCENARIOS
-from .worker import SideFailedError
 
 ROUNDS: Final = 5
 """Rounds of each side. More make the medians steadier; the document takes no fewer."""
@@ -75,16 +76,11 @@ def _measure(
 
 def benchmarks(
     *,
-    scenario: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"One of {', '.join(SCENARIOS)}; may be repeated. [default: {', '.join(QUICK)}]"
-        ),
-    ] = None,
+    scenario: Annotated[list[str] | None, some_of(SCENARIOS, ", ".join(QUICK))] = None,
     full: Annotated[
         bool, typer.Option("--full", help="All scenarios, in rounds of their whole length.")
     ] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
+    rounds: Rounds = ROUNDS,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -120,19 +116,13 @@ def benchmarks(
     if render_docs:
         document.render_again()
         return
-    unknown = [name for name in scenario or () if name not in SCENARIOS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SCENARIOS)}")
+    names = chosen(scenario, SCENARIOS, default=SCENARIOS if full else QUICK)
     if write_docs and (rounds < ROUNDS or scale is not None):
         raise typer.BadParameter(f"--write-docs takes {ROUNDS} rounds, and no --scale")
-    names = scenario or list(SCENARIOS if full else QUICK)
     size = scale or (1.0 if full else QUICK_SCALE)
     wanted = True if profile else (None if write_docs else False)
-    try:
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, RemoteFailedError):
         found = _measure(names, rounds, size, wanted, console)
-    except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     results = to_json(found, rounds=rounds, scale=size, kafka=KAFKA_VERSION)
     print_comparisons(console, results)
     if profile:

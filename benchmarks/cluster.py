@@ -24,6 +24,9 @@ BROKER_SETTINGS: Final = {
     "log.retention.check.interval.ms": "5000",
     "log.initial.task.delay.ms": "1000",
 }
+DELETED_AT_ONCE: Final = {"log.segment.delete.delay.ms": "1000"}
+"""For `started`: deleted topics leave the disk at once, else only after a minute. It need not hold
+all rounds of a benchmark that writes much."""
 _PROFILE_TIMEOUT_S: Final = 10.0
 """How long the coordinator may take to write its profile."""
 _POLL_S: Final = 0.05

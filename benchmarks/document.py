@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from .model import Json
-from .report import MET, cells
+from .report import cells, met_text
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 RESULTS: Final = DOCS / "benchmarks.json"
@@ -172,8 +172,7 @@ def _circumstances(found: Json) -> str:
 
 
 def _row(line: Json) -> str:
-    met = f"**{MET[False]}**" if line["met"] is False else MET[line["met"]]
-    return f"| {' | '.join([*cells(line), met])} |\n"
+    return f"| {' | '.join([*cells(line), met_text(line['met'])])} |\n"
 
 
 def _section(scenario: Json, newest: Json) -> str:

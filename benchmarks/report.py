@@ -22,7 +22,6 @@ from .stats import Spread
 _PACKAGES: Final = ("confluent-kafka", "grpcio", "protobuf", "uvloop", "fastavro")
 _LINES: Final = 8
 """Lines, and functions, that a thread's profile keeps: the busiest."""
-MET: Final[Mapping[bool | None, str]] = {True: "met", False: "missed", None: ""}
 
 
 def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str) -> list[Json]:
@@ -172,6 +171,16 @@ def target_text(target: float | None, better: str) -> str:
     return f"{'≥' if better == Better.HIGHER else '≤'} {target:,g}"
 
 
+def met_text(is_met: bool | None) -> str:
+    """Says whether a goal is met, in Markdown; "" for None: there is none."""
+    return {True: "met", False: "**missed**", None: ""}[is_met]
+
+
+def judged(goal: str, is_met: bool | None) -> str:
+    """Returns a goal with whether it is met, as in "≤ 5, met"; alone if that is None."""
+    return goal if is_met is None else f"{goal}, {met_text(is_met)}"
+
+
 def cells(line: Json) -> tuple[str, ...]:
     """Returns the cells of a comparison's line, without the last: whether its target was met."""
     asked = target_text(line["target"], line["better"])
@@ -199,8 +208,7 @@ def chapter_rows(results: Sequence[Json]) -> list[list[str]]:
     """
     found = []
     for line in (line for result in results for line in result["lines"]):
-        goal = target_text(line["target"], line["better"])
-        goal += {True: ", met", False: ", **missed**", None: ""}[line["met"]]
+        goal = judged(target_text(line["target"], line["better"]), line["met"])
         figures = (spread(line["kafka"]), spread(line["logtx"]), ratio_text(line["ratio"]))
         found.append([line["title"], line["unit"], *figures, goal])
     return found
@@ -221,9 +229,15 @@ def print_comparisons(console: Console, scenarios: Sequence[Json]) -> None:
     styles = {True: "green", False: "red", None: ""}
     for scenario in scenarios:
         for line in scenario["lines"]:
-            table.add_row(*cells(line), Text(MET[line["met"]], style=styles[line["met"]]))
+            met = Text(_plain(met_text(line["met"])), style=styles[line["met"]])
+            table.add_row(*cells(line), met)
         table.add_section()
     console.print(table)
+
+
+def _plain(text: str) -> str:
+    """Returns a text without the asterisks of Markdown's bold."""
+    return text.replace("**", "")
 
 
 def print_table(
@@ -235,7 +249,7 @@ def print_table(
     """Prints a table of a chapter, without the asterisks of its bold text."""
     table = Table(*columns, title=title)
     for row in rows:
-        table.add_row(*(text.replace("**", "") for text in row))
+        table.add_row(*map(_plain, row))
     console.print(table)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from statistics import median
 
@@ -127,14 +127,14 @@ def run(
         step: told what runs next.
 
     Raises:
-        SideFailedError: a side failed.
+        RemoteFailedError: a side failed.
     """
     step(f"{scenario.name}: topics")
     scenario.prepare(context)
     try:
         with ExitStack() as stack:
             workers = {
-                name: stack.enter_context(Worker(name, make, context))
+                name: stack.enter_context(closing(Worker(name, make, context)))
                 for name, make in scenario.sides.items()
             }
             for worker in workers.values():

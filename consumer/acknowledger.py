@@ -334,13 +334,12 @@ class Acknowledger:
     def _send_acks(
         self, txn: Acknowledging, given: Mapping[RecordKey, Given], delay: float | None
     ) -> None:
-        for era, of_era in _by_era(given.values()).items():
-            by_delay: dict[float, list[Given]] = {}
-            for each in of_era:
-                own = self._pause_s(each) if delay is None else delay
-                by_delay.setdefault(own, []).append(each)
-            for each_delay, some in by_delay.items():
-                self._ask(txn, by_partition(some), each_delay, era)
+        asked: dict[tuple[int, float], list[Given]] = {}
+        for each in given.values():
+            pause_s = self._pause_s(each) if delay is None else delay
+            asked.setdefault((each.era, pause_s), []).append(each)
+        for (era, pause_s), some in asked.items():
+            self._ask(txn, by_partition(some), pause_s, era)
         with self._lock:
             self._work.accepted_elsewhere(given)
 

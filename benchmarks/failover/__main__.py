@@ -19,8 +19,9 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
+from ..command import WriteDocs, chosen, ended_by, some_of
 from ..model import Json
-from ..report import circumstances, number, print_table
+from ..report import circumstances, judged, number, print_table
 from .cases import Bench, Outcome
 from .fleet import CoordinatorFailedError
 
@@ -82,7 +83,6 @@ def _bench(journal_partitions: int, console: Console) -> Iterator[Bench]:
 
 def _row(outcome: Outcome) -> list[str]:
     goal = "" if outcome.goal_ms is None else f"< {outcome.goal_ms:,.0f}"
-    goal += {True: ", met", False: ", **missed**", None: ""}[outcome.met]
     truth = outcome.truth
     told = "" if truth is None else f"{truth.told:,}"
     if truth is not None and (not truth.holds or truth.raised or outcome.aborted):
@@ -93,7 +93,7 @@ def _row(outcome: Outcome) -> list[str]:
         f"{len(outcome.stalls_ms)}",
         number(median(outcome.stalls_ms)),
         number(max(outcome.stalls_ms)),
-        goal,
+        judged(goal, outcome.met),
         told,
     ]
 
@@ -110,29 +110,19 @@ def _chapter(outcomes: Sequence[Outcome]) -> Json:
 
 def failover(
     *,
-    case: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(CASES)}; may be repeated. [default: all]"),
-    ] = None,
+    case: Annotated[list[str] | None, some_of(CASES)] = None,
     kills: Annotated[int, typer.Option(min=1, help="Kills of the owner, per variant.")] = KILLS,
     moves: Annotated[int, typer.Option(min=1, help="Planned moves, per variant.")] = MOVES,
     pauses: Annotated[int, typer.Option(min=1, help="Pauses of 10 s, per variant.")] = PAUSES,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure how long commits stall when coordinators are killed, moved and paused."""
     console = Console()
-    unknown = [name for name in case or () if name not in CASES]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(CASES)}")
+    cases = chosen(case, CASES)
     if write_docs and case:
         raise typer.BadParameter("--write-docs takes a whole run: without --case")
-    try:
-        outcomes = _measure(case or CASES, kills, moves, pauses, console)
-    except (LocalKafkaError, CoordinatorFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError):
+        outcomes = _measure(cases, kills, moves, pauses, console)
     for outcome in outcomes:
         shown = " ".join(f"{ms:,.0f}" for ms in sorted(outcome.stalls_ms))
         console.print(f"{outcome.title}: {shown}", style="dim", highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,6 +40,16 @@ def longest_gap_s(times_s: Sequence[float], since_s: float, until_s: float) -> f
     before = [t for t in times_s if t < since_s][-1:] or [since_s]
     within = [t for t in times_s if since_s <= t <= until_s]
     return max(b - a for a, b in pairwise([*before, *within, until_s]))
+
+
+def _await(is_done: Callable[[], bool], timeout_s: float) -> bool:
+    """Returns whether something came true in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_done():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 class Committer:
@@ -85,9 +95,7 @@ class Committer:
         self._stop.set()
         self._thread.join(COMMIT_TIMEOUT_S)
         # A future is done before the thread for callbacks has told of it.
-        until_s = time.monotonic() + _TOLD_S
-        while len(self._told) + len(self.failed) < self.begun and time.monotonic() < until_s:
-            time.sleep(0.005)
+        _await(lambda: len(self._told) + len(self.failed) >= self.begun, _TOLD_S)
         self._producer.close()
 
     @property
@@ -104,12 +112,8 @@ class Committer:
 
     def await_told(self, more: int, timeout_s: float) -> bool:
         """Waits for `more` further commits; returns False if they did not come in time."""
-        deadline_s, wanted = time.monotonic() + timeout_s, len(self._told) + more
-        while len(self._told) < wanted:
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(0.005)
-        return True
+        wanted = len(self._told) + more
+        return _await(lambda: len(self._told) >= wanted, timeout_s)
 
     def _run(self) -> None:
         flying: deque[tuple[int, Future[Any]]] = deque()

@@ -16,10 +16,13 @@ from logtx.journal.collector import collect_seldom
 
 from .. import document
 from ..cluster import CoordinatorFailedError, started
+from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Better, Context, Json
+from ..remote import RemoteFailedError
 from ..report import (
     chapter_rows,
     circumstances,
+    judged,
     number,
     print_profiles,
     print_table,
@@ -28,7 +31,6 @@ from ..report import (
 )
 from ..runner import Result, run
 from ..store.rows import TRANSACTIONS, Row, measured
-from ..worker import SideFailedError
 from .parts import PARTS, PLAIN_GOAL_MS, TOPICS
 from .topics import make_topics
 
@@ -85,13 +87,12 @@ def _measure(
 def plain_row(markers_ms: Sequence[float], metadata_ms: Sequence[float]) -> list[str]:
     """Returns the row on plain records, whose goal is a difference."""
     later_ms = median(metadata_ms) - median(markers_ms)
-    met = "met" if later_ms <= PLAIN_GOAL_MS else "**missed**"
     return [
         "plain record, produced to delivered, p50",
         number(median(markers_ms)),
         number(median(metadata_ms)),
         number(later_ms),
-        f"{target_text(PLAIN_GOAL_MS, Better.LOWER)}, {met}",
+        judged(target_text(PLAIN_GOAL_MS, Better.LOWER), later_ms <= PLAIN_GOAL_MS),
     ]
 
 
@@ -102,35 +103,22 @@ def store_row(row: Row) -> list[str]:
 
 def metadata(
     *,
-    part: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join((*PARTS, STORE))}; may be repeated. [default: all]"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
-    ] = 1.0,
+    part: Annotated[list[str] | None, some_of((*PARTS, STORE))] = None,
+    rounds: Rounds = ROUNDS,
+    scale: Scale = 1.0,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the CPU of metadata mode goes.")
     ] = False,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure topics in metadata mode beside topics with markers."""
     console = Console(width=150)
-    names = part or [*PARTS, STORE]
-    unknown = [name for name in names if name not in (*PARTS, STORE)]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join((*PARTS, STORE))}")
+    names = chosen(part, (*PARTS, STORE))
     if write_docs and (part or scale != 1.0):
         raise typer.BadParameter("--write-docs takes a whole run: without --part and --scale")
-    try:
+    with ended_by(console, LocalKafkaError, CoordinatorFailedError, RemoteFailedError):
         compared = [name for name in names if name != STORE]
         found = _measure(compared, rounds, scale, console, profile=profile) if compared else {}
-    except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
     plain = found.pop("plain", None)
     results = to_json(list(found.values()), rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
     tables: list[Json] = []

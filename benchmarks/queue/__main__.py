@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -18,11 +19,20 @@ from logtx.integration.local.errors import LocalKafkaError
 from logtx.integration.local.jars import KAFKA_VERSION
 
 from .. import document
-from ..cluster import Cluster, CoordinatorFailedError, started
+from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
+from ..command import Rounds, Scale, WriteDocs, chosen, ended_by, some_of
 from ..model import Context, Json
-from ..report import chapter_rows, circumstances, number, print_profiles, print_table, to_json
+from ..remote import RemoteFailedError
+from ..report import (
+    chapter_rows,
+    circumstances,
+    judged,
+    number,
+    print_profiles,
+    print_table,
+    to_json,
+)
 from ..runner import Result, run, steps
-from ..worker import SideFailedError
 from .acks import MESSAGES as BACKLOG
 from .backlog import PER_TRANSACTION, FillError
 from .block_worker import IN_FLIGHT
@@ -38,8 +48,6 @@ TIMES: Final = 5
 REDELIVERY: Final = "redelivery"
 MILLION: Final = "million"
 PARTS: Final = (*COMPARED, REDELIVERY, MILLION)
-BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics leave the disk at once: it need not hold all parts."""
 _COLUMNS: Final = ("more is better, but of CPU", "unit", "beside it", "queue", "ratio", "goal")
 _REDELIVERY_COLUMNS: Final = (
     "from the signal until others have a worker's messages",
@@ -82,7 +90,7 @@ others were at work too, and rates and times tell little beside CPU, ratios and 
 _FAILURES: Final = (
     LocalKafkaError,
     CoordinatorFailedError,
-    SideFailedError,
+    RemoteFailedError,
     RedeliveryError,
     FillError,
     KafkaException,
@@ -93,17 +101,16 @@ _FAILURES: Final = (
 def redelivery_row(found: Redelivered) -> list[str]:
     """Returns the row of one way of holding messages."""
     goal = "" if found.goal_ms is None else f"≤ {found.goal_ms:,.0f}"
-    goal += {True: ", met", False: ", **missed**", None: ""}[found.met]
     times_ms = found.times_ms
     figures = number(median(times_ms)), number(max(times_ms))
-    return [found.title, f"{len(times_ms)}", *figures, goal]
+    return [found.title, f"{len(times_ms)}", *figures, judged(goal, found.met)]
 
 
 def million_rows(outcome: Outcome) -> list[list[str]]:
     """Returns the rows on what was worked off while workers were killed."""
 
     def none(found: int) -> list[str]:
-        return [f"{found:,}", f"0, {'**missed**' if found else 'met'}"]
+        return [f"{found:,}", judged("0", not found)]
 
     rate = (outcome.plan.messages - outcome.lost) / outcome.seconds
     return [
@@ -164,16 +171,49 @@ class _Measuring:
         return step
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run measured: nothing of the parts that it leaves out."""
+
+    compared: Sequence[Json]
+    killed: Sequence[Redelivered]
+    outcome: Outcome | None
+
+
+def _measure(
+    names: Sequence[str],
+    rounds: int,
+    scale: float,
+    times: int,
+    plan: Plan,
+    console: Console,
+    *,
+    profile: bool,
+) -> Found:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        started(settings=DELETED_AT_ONCE) as cluster,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
+        measuring = _Measuring(cluster, progress, rounds, scale)
+        compared = measuring.compared([name for name in names if name in COMPARED], profile=profile)
+        return Found(
+            to_json(compared, rounds=rounds, scale=scale, kafka=KAFKA_VERSION),
+            measuring.redelivered(times) if REDELIVERY in names else [],
+            measuring.worked_off(plan) if MILLION in names else None,
+        )
+
+
 def queue(
     *,
-    part: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(PARTS)}; may be repeated. [default: all]"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=10, help="Length of a round, as a share.")
-    ] = 1.0,
+    part: Annotated[list[str] | None, some_of(PARTS)] = None,
+    rounds: Rounds = ROUNDS,
+    scale: Scale = 1.0,
     times: Annotated[
         int, typer.Option(min=1, help="Signals to workers, for each way of holding messages.")
     ] = TIMES,
@@ -185,53 +225,24 @@ def queue(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the CPU of the queues' sides goes.")
     ] = False,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure queues beside consumers, and beside Kafka's share groups."""
     console = Console(width=150)
-    names = part or list(PARTS)
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    names = chosen(part, PARTS)
     if write_docs and (part or scale != 1.0 or messages < MESSAGES or kills < KILLS):
         raise typer.BadParameter(
             "--write-docs takes a whole run: without --part, --scale, --messages and --kills"
         )
     plan = Plan(messages=messages, workers=workers, kills=kills)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    results: list[Json] = []
-    killed: list[Redelivered] = []
-    outcome = None
-    try:
-        with (
-            started(settings=BROKER_SETTINGS) as cluster,
-            Progress(*columns, console=console, transient=True) as progress,
-        ):
-            measuring = _Measuring(cluster, progress, rounds, scale)
-            compared = measuring.compared(
-                [name for name in names if name in COMPARED], profile=profile
-            )
-            results = to_json(compared, rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
-            if REDELIVERY in names:
-                killed = measuring.redelivered(times)
-            if MILLION in names:
-                outcome = measuring.worked_off(plan)
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
-    tables = _tables(results, killed, outcome)
+    with ended_by(console, *_FAILURES):
+        found = _measure(names, rounds, scale, times, plan, console, profile=profile)
+    tables = _tables(found)
     for table in tables:
         print_table(console, table["columns"], table["rows"])
     if profile:
-        print_profiles(console, results)
-    if outcome is not None and not outcome.holds:
+        print_profiles(console, found.compared)
+    if found.outcome is not None and not found.outcome.holds:
         console.print("a message has not one output", style="red")
         raise typer.Exit(1)
     if write_docs:
@@ -239,20 +250,20 @@ def queue(
         document.write_chapter("queue", {**circumstances(KAFKA_VERSION), **chapter})
 
 
-def _tables(
-    results: Sequence[Json], killed: Sequence[Redelivered], outcome: Outcome | None
-) -> list[Json]:
+def _tables(found: Found) -> list[Json]:
     tables: list[Json] = []
-    if results:
-        tables.append({"columns": list(_COLUMNS), "rows": chapter_rows(results)})
-    if killed:
-        rows = [redelivery_row(each) for each in killed]
+    if found.compared:
+        tables.append({"columns": list(_COLUMNS), "rows": chapter_rows(found.compared)})
+    if found.killed:
+        rows = [redelivery_row(each) for each in found.killed]
         tables.append({"columns": list(_REDELIVERY_COLUMNS), "rows": rows})
-    if outcome is not None:
-        plan = outcome.plan
+    if found.outcome is not None:
+        plan = found.outcome.plan
         first, *others = _MILLION_COLUMNS
-        heading = first.format(messages=plan.messages, workers=plan.workers, kills=outcome.kills)
-        tables.append({"columns": [heading, *others], "rows": million_rows(outcome)})
+        heading = first.format(
+            messages=plan.messages, workers=plan.workers, kills=found.outcome.kills
+        )
+        tables.append({"columns": [heading, *others], "rows": million_rows(found.outcome)})
     return tables
 
 

@@ -13,9 +13,7 @@ members its part.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,6 +21,7 @@ from typing import Any, Final
 
 from ..clients import CONNECT_TIMEOUT_S, delete_topics, make_topic
 from ..model import Context, Sample
+from ..remote import Remote, answering
 from .backlog import PARTITIONS, fill_plain
 from .queues import BATCH, KAFKA, accept, await_first, begin_at_first, open_kind, settle
 
@@ -44,8 +43,8 @@ def topic_of(workers: int) -> str:
     return f"bench-queue-workers-{workers}"
 
 
-class CrewFailedError(Exception):
-    """A worker failed, or the backlog was too small."""
+class BacklogTooSmallError(Exception):
+    """A round would have worked off all that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Worked:
 
 def rate_of(found: Sequence[Worked]) -> float:
     """Returns messages a second, from the first worker's begin to the last one's end."""
-    began_ns, ended_ns = (min(w.began_ns for w in found), max(w.ended_ns for w in found))
+    began_ns, ended_ns = min(w.began_ns for w in found), max(w.ended_ns for w in found)
     return sum(w.messages for w in found) / ((ended_ns - began_ns) / 1e9)
 
 
@@ -76,54 +75,13 @@ def work(queue: Any, seconds: float) -> Worked:
 
 
 def _serve(connection: Connection, kind: str, servers: str, topic: str) -> None:
-    try:
-        while (group := connection.recv()) is not None:
+    with answering(connection):
+        while True:
+            group = connection.recv()
             with open_kind(kind, servers, group, topic) as queue:
                 connection.send(await_first(queue, _JOIN_TIMEOUT_S))
                 worked = work(queue, connection.recv())
             connection.send(worked)
-    except EOFError:
-        return  # The parent is gone.
-    except Exception:  # noqa: BLE001 - every error is reported to the parent
-        connection.send(CrewFailedError(traceback.format_exc()))
-
-
-class _Hand:
-    """One worker's process."""
-
-    def __init__(self, kind: str, servers: str, topic: str, number: int) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self._connection, remote = spawning.Pipe()
-        self._process = spawning.Process(
-            target=_serve,
-            args=(remote, kind, servers, topic),
-            daemon=True,
-            name=f"{kind}-{number}",
-        )
-        self._process.start()
-        remote.close()
-
-    def send(self, what: Any) -> None:
-        self._connection.send(what)
-
-    def receive(self, timeout_s: float) -> Any:
-        name = self._process.name
-        if not self._connection.poll(timeout_s):
-            raise CrewFailedError(f"worker {name} did not answer within {timeout_s:.0f} s")
-        try:
-            found = self._connection.recv()
-        except EOFError:
-            raise CrewFailedError(f"the process of worker {name} ended") from None
-        if isinstance(found, CrewFailedError):
-            raise found
-        return found
-
-    def close(self) -> None:
-        self._connection.close()
-        self._process.join(_END_TIMEOUT_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
 
 
 class Crew:
@@ -139,12 +97,15 @@ class Crew:
         """
         self._context, self._kind, self._workers = context, kind, workers
         self._rounds = itertools.count()
-        self._hands: list[_Hand] = []
+        self._hands: list[Remote] = []
 
     def open(self) -> None:
         """Starts the processes. Each joins anew in each round."""
         where = self._context.bootstrap_servers, topic_of(self._workers)
-        self._hands = [_Hand(self._kind, *where, number) for number in range(self._workers)]
+        self._hands = [
+            Remote(f"worker {self._kind}-{number}", _serve, self._kind, *where)
+            for number in range(self._workers)
+        ]
 
     def close(self) -> None:
         """Ends the processes."""
@@ -168,7 +129,9 @@ class Crew:
         found: list[Worked] = [hand.receive(seconds + _END_TIMEOUT_S) for hand in self._hands]
         messages = sum(worked.messages for worked in found)
         if first + messages + self._workers * BATCH >= total_of(self._context):
-            raise CrewFailedError("the backlog came to an end before the round: choose a --scale")
+            raise BacklogTooSmallError(
+                "the backlog came to an end before the round: choose a --scale"
+            )
         return Sample(rate_of(found), {"messages": float(messages), "joined s": joined_s})
 
 

@@ -81,7 +81,7 @@ def of_blocks() -> Scenario:
         title = f"blocks of {blocks.RECORDS} with outputs, {how}, beside process over Consumer"
         comparisons += [
             Comparison(title=title, kafka=consumer, logtx=queue, target=BLOCKS_GOAL),
-            _cpu_of(f"{how}", consumer, queue),
+            _cpu_of(how, consumer, queue),
         ]
     return part(
         "blocks",

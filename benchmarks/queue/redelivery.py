@@ -7,22 +7,18 @@ first one gets a signal, and the other one goes on polling until it has all that
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from signal import SIGKILL, SIGSTOP, Signals
 from typing import Any, Final, TypeAlias
 
 import logtx
 
 from ..clients import delete_topics, logtx_producer, make_topic
+from ..remote import Remote, answering
 from ..spill.payload import number_of
 from .backlog import fill_plain
 from .queues import KAFKA, LOGTX, accept, begin_at_first, open_kind, open_queue
@@ -130,51 +126,10 @@ def _serve(
 ) -> None:
     def ready(messages: list[Any]) -> None:
         connection.send([(m.partition(), m.offset()) for m in messages])
-        with suppress(EOFError):  # The parent is gone, if it does not kill.
-            connection.recv()
+        connection.recv()
 
-    try:
+    with answering(connection):
         hold(servers, group, topic, ready)
-    except Exception:  # noqa: BLE001 - every error is reported to the parent
-        connection.send(RedeliveryError(traceback.format_exc()))
-
-
-class _Holder:
-    """The process of the worker that gets the signal. A context manager, which kills it."""
-
-    def __init__(self, way: Way, servers: str, group: str, topic: str) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self._connection, remote = spawning.Pipe()
-        self._process: SpawnProcess = spawning.Process(
-            target=_serve, args=(remote, way.hold, servers, group, topic), daemon=True
-        )
-        self._process.start()
-        remote.close()
-
-    def __enter__(self) -> _Holder:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
-
-    def held(self) -> set[Key]:
-        """Returns what it holds. Raises RedeliveryError."""
-        if not self._connection.poll(_START_TIMEOUT_S):
-            raise RedeliveryError("a worker does not tell what it holds")
-        try:
-            found = self._connection.recv()
-        except EOFError:
-            raise RedeliveryError("the process of a worker ended") from None
-        if isinstance(found, RedeliveryError):
-            raise found
-        return set(found)
-
-    def send(self, number: Signals) -> None:
-        """Sends a signal."""
-        assert self._process.pid is not None, "it was started"
-        os.kill(self._process.pid, number)
 
 
 class Bench:
@@ -197,7 +152,8 @@ class Bench:
             times: how often; fewer if that takes longer than `PATIENCE_S`.
 
         Raises:
-            RedeliveryError: nobody got the messages in time, or a worker failed.
+            RedeliveryError: nobody got the messages in time.
+            RemoteFailedError: a worker failed.
         """
         found = Redelivered(way.title, way.goal_ms)
         while len(found.times_ms) < times and sum(found.times_ms) < PATIENCE_S * 1e3:
@@ -213,15 +169,22 @@ class Bench:
             fill_plain(servers, topic, range(HELD), 1)
             if way.kind == KAFKA:
                 begin_at_first(servers, group)
-            with _Holder(way, servers, group, topic) as holder:
-                held = holder.held()
-                with open_kind(way.kind, servers, group, topic) as other:
-                    self._await_at_work(other, topic, held)
-                    began_s = time.monotonic()
-                    holder.send(way.signal)
-                    return (self._given_s(other, held) - began_s) * 1e3
+            return self._taken_over_ms(way, group, topic)
         finally:
             delete_topics(servers, [topic])
+
+    def _taken_over_ms(self, way: Way, group: str, topic: str) -> float:
+        servers = self._servers
+        holder = Remote("the worker that gets a signal", _serve, way.hold, servers, group, topic)
+        try:
+            held: set[Key] = set(holder.receive(_START_TIMEOUT_S))
+            with open_kind(way.kind, servers, group, topic) as other:
+                self._await_at_work(other, topic, held)
+                began_s = time.monotonic()
+                holder.signal(way.signal)
+                return (self._given_s(other, held) - began_s) * 1e3
+        finally:
+            holder.kill()  # One that is stopped does not end by itself.
 
     def _await_at_work(self, other: Any, topic: str, held: set[Key]) -> None:
         """Waits until a worker is given a message that is written now."""

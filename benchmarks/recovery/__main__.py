@@ -17,9 +17,10 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
+from ..command import Repetitions, WriteDocs, ended_by
 from ..failover.fleet import CoordinatorFailedError
 from ..model import Json
-from ..report import circumstances, number, print_table
+from ..report import circumstances, judged, number, print_table
 from .history import OPEN, PRODUCERS, RECORDS, History
 from .measure import Bench, Loads, Stall
 
@@ -53,14 +54,13 @@ first holds it longest, for the rows of all producers and transactions are copie
 
 
 def _load_row(loads: Loads, goal_s: float) -> list[str]:
-    met = "met" if max(loads.loaded_s) <= goal_s else "**missed**"
     return [
         loads.title,
         f"{loads.records:,}",
         number(median(loads.read_s)),
         number(median(loads.decoded_s)),
         f"{number(median(loads.loaded_s))} ({number(max(loads.loaded_s))})",
-        f"≤ {goal_s:g}, {met}",
+        judged(f"≤ {goal_s:g}", max(loads.loaded_s) <= goal_s),
         number(median(loads.cpu_s)),
         number(loads.process_s),
     ]
@@ -72,9 +72,9 @@ def _stall_rows(stall: Stall) -> list[list[str]]:
         ("first chunk", stall.rows_ms),
         (f"each of the other {stall.chunks - 1}", stall.chunk_ms),
     ):
-        met = "met" if max(times_ms) < STALL_GOAL_MS else "**missed**"
+        goal = judged(f"< {STALL_GOAL_MS:g}", max(times_ms) < STALL_GOAL_MS)
         cells = (f"{len(times_ms):,}", number(median(times_ms)), number(max(times_ms)))
-        rows.append([title, *cells, f"< {STALL_GOAL_MS:g}, {met}"])
+        rows.append([title, *cells, goal])
     return rows
 
 
@@ -94,27 +94,24 @@ def recovery(
     *,
     records: Annotated[int, typer.Option(min=10_000, help="Of the journal.")] = RECORDS,
     producers: Annotated[int, typer.Option(min=1, help="Producer ids.")] = PRODUCERS,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Repetitions = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure how long a coordinator takes to load a long journal."""
     console = Console()
-    try:
-        with TemporaryDirectory(prefix="logtx-recovery-") as name:
-            directory = Path(name)
-            with LocalKafka(directory / "kafka") as kafka:
-                log = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
-                bench = Bench(log, directory, lambda what: console.print(what, style="dim"))
-                bench.append(History(records, producers).values())
-                cold = bench.cold(rounds)
-                behind = bench.behind_snapshot(rounds)
-                stall = bench.stall(rounds)
-                log.close()
-    except (LocalKafkaError, CoordinatorFailedError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, LocalKafkaError, CoordinatorFailedError),
+        TemporaryDirectory(prefix="logtx-recovery-") as name,
+    ):
+        directory = Path(name)
+        with LocalKafka(directory / "kafka") as kafka:
+            log = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
+            bench = Bench(log, directory, lambda what: console.print(what, style="dim"))
+            bench.append(History(records, producers).values())
+            cold = bench.cold(rounds)
+            behind = bench.behind_snapshot(rounds)
+            stall = bench.stall(rounds)
+            log.close()
     loads = [_load_row(*pair) for pair in zip((cold, behind), GOALS_S, strict=True)]
     stalls = _stall_rows(stall)
     print_table(console, _LOAD_COLUMNS, loads)

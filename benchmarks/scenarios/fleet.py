@@ -7,12 +7,12 @@ runs on its process's main thread, as an application's loop would.
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from ..clients import (
     make_topic,
 )
 from ..model import Context, Sample
+from ..remote import Remote, answering
 from ..stats import percentile
 
 TOPICS: Final = {"kafka": "bench-small-kafka", "logtx": "bench-small-logtx"}
@@ -220,46 +221,28 @@ class _Here:
 
 
 def _serve(connection: Connection, crew: Crew, servers: str) -> None:
-    connected = ConnectedCrew(crew, servers)
-    try:
+    with answering(connection), closing(ConnectedCrew(crew, servers)) as connected:
         connection.send(None)
         while True:
             connection.send(connected.run(connection.recv()))
-    except EOFError:
-        connected.close()
 
 
 class _Elsewhere:
     def __init__(self, crew: Crew, servers: str) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self._connection, remote = spawning.Pipe()
-        self._process = spawning.Process(
-            target=_serve, args=(remote, crew, servers), daemon=True, name=crew.name
-        )
-        self._process.start()
-        remote.close()
+        self._remote = Remote(crew.name, _serve, crew, servers)
 
     def await_connected(self) -> None:
-        self._receive(CONNECT_TIMEOUT_S * 2)
+        self._remote.receive(CONNECT_TIMEOUT_S * 2)
 
     def start(self, seconds: float) -> None:
-        self._connection.send(seconds)
+        self._remote.send(seconds)
 
     def counted(self) -> Counted:
-        found: Counted = self._receive(_ROUND_SLACK_S)
+        found: Counted = self._remote.receive(_ROUND_SLACK_S)
         return found
 
-    def _receive(self, timeout_s: float) -> Any:
-        if not self._connection.poll(timeout_s):
-            raise TimeoutError(f"{self._process.name} did not answer within {timeout_s:.0f} s")
-        try:
-            return self._connection.recv()
-        except EOFError:
-            raise RuntimeError(f"the process of {self._process.name} ended") from None
-
     def close(self) -> None:
-        self._connection.close()
-        self._process.join(CONNECT_TIMEOUT_S)
+        self._remote.close()
 
 
 class Fleet:

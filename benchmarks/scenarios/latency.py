@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import struct
 import time
+from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from ..clients import (
     shown,
 )
 from ..model import Better, Comparison, Context, Sample, Scenario
+from ..remote import Remote, answering
 from ..stats import percentile
 
 PARTITIONS: Final = 2
@@ -58,11 +59,10 @@ def _consume(
     ns}. The clock is the machine's, the same in all processes.
     """
     make: Any = confluent_kafka.Consumer if kind == "kafka" else logtx.Consumer
-    consumer = make(consumer_config(servers, group))
-    counts: dict[int, int] = {}
-    times: dict[int, int] = {}
-    connection.send("ready")
-    try:
+    with answering(connection), closing(make(consumer_config(servers, group))) as consumer:
+        counts: dict[int, int] = {}
+        times: dict[int, int] = {}
+        connection.send("ready")
         while True:
             message = consumer.poll(_POLL_S)
             if message is not None and message.error() is None:
@@ -82,8 +82,6 @@ def _consume(
             elif request == "stop":
                 consumer.unassign()
             connection.send(dict(times))
-    except EOFError:
-        consumer.close()
 
 
 class Latency:
@@ -102,6 +100,8 @@ class Latency:
         self.topic = f"bench-latency-{self.kind}"
         self.name = f"bench-{type(self).__name__}"
         self.number = 0
+        self.remote: Any = None
+        """The consumer's process."""
         self.producer: Any = None
         self.other: Any = None
 
@@ -110,21 +110,14 @@ class Latency:
         self.producer = self.make_producer(self.name)
         if self.held_open:
             self.other = self.make_producer(f"{self.name}-other")
-        spawning = multiprocessing.get_context("spawn")
-        self.connection, remote = spawning.Pipe()
-        servers = self.context.bootstrap_servers
-        arguments = (remote, self.kind, servers, self.name, self.topic, self.partitions)
-        self.process = spawning.Process(target=_consume, args=arguments, daemon=True)
-        self.process.start()
-        remote.close()
-        if not self.connection.poll(CONNECT_TIMEOUT_S):
-            raise TimeoutError("the consumer did not start")
-        self.connection.recv()
+        where = self.context.bootstrap_servers, self.name, self.topic, self.partitions
+        self.remote = Remote("the consumer", _consume, self.kind, *where)
+        self.remote.receive(CONNECT_TIMEOUT_S)
 
     def close(self) -> None:
         """Disconnects."""
-        self.connection.close()
-        self.process.join(CONNECT_TIMEOUT_S)
+        if self.remote is not None:
+            self.remote.close()
         for producer in (self.producer, self.other):
             if producer is not None:
                 self.close_producer(producer)
@@ -201,8 +194,8 @@ class Latency:
 
     def ask(self, request: str) -> dict[int, int]:
         """Sends a request to the consumer's process. Returns transaction → time of delivery."""
-        self.connection.send(request)
-        times: dict[int, int] = self.connection.recv()
+        self.remote.send(request)
+        times: dict[int, int] = self.remote.receive(CONNECT_TIMEOUT_S)
         return times
 
 

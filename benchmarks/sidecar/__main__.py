@@ -19,8 +19,9 @@ from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.errors import LogtxError
 
 from .. import document
-from ..cluster import Cluster, CoordinatorFailedError, started
-from ..report import circumstances, number, print_table, ratio_text, spread
+from ..cluster import DELETED_AT_ONCE, Cluster, CoordinatorFailedError, started
+from ..command import Rounds, WriteDocs, ended_by
+from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..spill.measure import GB, Large, NotEnoughDiskError, check_room
 from ..spill.payload import Payload
 from ..spill.process import ReaderFailedError
@@ -38,8 +39,6 @@ FIRST_GOAL_MS: Final = 50
 RESTART_GOAL_MS: Final = 200
 CATCH_UP_GOAL: Final = 1.5
 POINTERS_GOAL: Final = 0.3
-BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics leave the disk at once: it need not hold all rounds."""
 _COLUMNS: Final = ("one transaction of {gigabytes:g} GB", *SIDES, "goal")
 _RATE_COLUMNS: Final = ("more is better", "unit", *SIDES, "ratio", "goal")
 _METHOD: Final = """\
@@ -110,10 +109,9 @@ def rows(found: Mapping[str, Figures]) -> list[list[str]]:
     markers, sidecar = found[MARKERS], found[SIDECAR]
 
     def row(
-        what: str, show: Callable[[Figures], str], goal: str = "", met: bool = True
+        what: str, show: Callable[[Figures], str], goal: str = "", is_met: bool | None = None
     ) -> list[str]:
-        goal += "" if not goal else ", met" if met else ", **missed**"
-        return [what, show(markers), show(sidecar), goal]
+        return [what, show(markers), show(sidecar), judged(goal, is_met)]
 
     first_ms, restart_ms = median(sidecar.large_first_ms), median(sidecar.restart_ms)
     return [
@@ -161,9 +159,8 @@ def rate_rows(found: Mapping[str, Figures]) -> list[list[str]]:
     ) -> list[str]:
         of_markers, of_sidecar = rates
         beside = ratio(of_sidecar, of_markers)
-        met = "met" if beside.median >= goal else "**missed**"
         figures = _spread(of_markers), _spread(of_sidecar), ratio_text(asdict(beside))
-        return [what, unit, *figures, f"≥ {goal:g}, {met}"]
+        return [what, unit, *figures, judged(f"≥ {goal:g}", beside.median >= goal)]
 
     return [
         row(
@@ -237,29 +234,26 @@ def sidecar(
     *,
     gigabytes: Annotated[float, typer.Option(min=0.1, help="Of the large transaction.")] = 1.0,
     pointers: Annotated[int, typer.Option(min=100, help="Transactions of the backlog.")] = 3_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Rounds = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure transactions in sidecars beside transactions with markers."""
     console = Console(width=150)
     payload = Payload(RECORD_BYTES, int(gigabytes * GB) // RECORD_BYTES)
-    try:
-        with tempfile.TemporaryDirectory(prefix="logtx-sidecar-") as name:
-            # A log that is being deleted, the next one, and what a consumer spills.
-            check_room(Path(name), 2 * gigabytes)
-            with started(settings=BROKER_SETTINGS) as cluster:
-                found = measured(
-                    _sides(cluster, Path(name)),
-                    payload,
-                    rounds=rounds,
-                    pointers=pointers,
-                    step=lambda what: console.print(what, style="dim"),
-                )
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, *_FAILURES),
+        tempfile.TemporaryDirectory(prefix="logtx-sidecar-") as name,
+    ):
+        # A log that is being deleted, the next one, and what a consumer spills.
+        check_room(Path(name), 2 * gigabytes)
+        with started(settings=DELETED_AT_ONCE) as cluster:
+            found = measured(
+                _sides(cluster, Path(name)),
+                payload,
+                rounds=rounds,
+                pointers=pointers,
+                step=lambda what: console.print(what, style="dim"),
+            )
     columns = [column.format(gigabytes=gigabytes) for column in _COLUMNS]
     tables = [
         {"columns": columns, "rows": rows(found)},

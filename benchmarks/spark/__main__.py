@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +21,9 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
+from ..command import Repetitions, WriteDocs, ended_by
 from ..model import Json
-from ..report import circumstances, number, print_table
+from ..report import circumstances, judged, number, print_table, ratio_text
 from .measure import (
     BATCH_RECORDS,
     BATCHES,
@@ -94,20 +96,15 @@ class Part(StrEnum):
     AUDIT = "audit"
 
 
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "**missed**"
-
-
 def ratio_row(compared: Compared) -> list[str]:
     """Returns the table row of two compared sides."""
-    of = compared.ratio
     return [
         compared.title,
         compared.unit,
         number(median(compared.baseline)),
         number(median(compared.candidate)),
-        f"{of.median:.2f} ({of.least:.2f} to {of.most:.2f})",
-        f"≥ {compared.goal:g}, {_met(of.median >= compared.goal)}",
+        ratio_text(asdict(compared.ratio)),
+        judged(f"≥ {compared.goal:g}", compared.ratio.median >= compared.goal),
     ]
 
 
@@ -115,7 +112,7 @@ def batch_rows(overhead: Overhead) -> list[list[str]]:
     """Returns a table row for each sink of the micro-batches."""
     kafka_ms, logtx_ms = median(overhead.kafka_ms), median(overhead.logtx_ms)
     more_ms = logtx_ms - kafka_ms
-    goal = f"≤ {OVERHEAD_GOAL_MS:g}, {_met(more_ms <= OVERHEAD_GOAL_MS)}"
+    goal = judged(f"≤ {OVERHEAD_GOAL_MS:g}", more_ms <= OVERHEAD_GOAL_MS)
     return [
         ["a micro-batch into Spark's own Kafka sink", number(kafka_ms), "", ""],
         ["a micro-batch into logtx", number(logtx_ms), f"{more_ms:.0f}", goal],
@@ -125,7 +122,7 @@ def batch_rows(overhead: Overhead) -> list[list[str]]:
 def planning_row(times_ms: Sequence[float]) -> list[str]:
     """Returns the table row of planning."""
     found_ms = median(times_ms)
-    goal = f"≤ {PLANNING_GOAL_MS:,.0f}, {_met(found_ms <= PLANNING_GOAL_MS)}"
+    goal = judged(f"≤ {PLANNING_GOAL_MS:,.0f}", found_ms <= PLANNING_GOAL_MS)
     return [f"planning a micro-batch of {PLANNED_PARTITIONS:,} partitions", number(found_ms), goal]
 
 
@@ -136,9 +133,9 @@ def audit_row(audited: Audited) -> list[str]:
         f"audit of {audited.records:,} records, by {audited.by}",
         number(audited.seconds),
         number(audited.records_per_s),
-        f"≥ {AUDIT_GOAL:,.0f}, {_met(audited.records_per_s >= AUDIT_GOAL)}",
+        judged(f"≥ {AUDIT_GOAL:,.0f}", audited.records_per_s >= AUDIT_GOAL),
         f"{gigabytes:.2f}",
-        f"≤ {AUDIT_GOAL_GB:g}, {_met(gigabytes <= AUDIT_GOAL_GB)}",
+        judged(f"≤ {AUDIT_GOAL_GB:g}", gigabytes <= AUDIT_GOAL_GB),
     ]
 
 
@@ -193,25 +190,23 @@ def spark(
     only: Annotated[list[Part] | None, typer.Option(help="Measure this; may be repeated.")] = None,
     records: Annotated[int, typer.Option(min=1_000, help="Of sinks and sources.")] = RECORDS,
     audit_records: Annotated[int, typer.Option(min=1_000, help="Of the audit.")] = AUDIT_RECORDS,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
-    write_docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
-    ] = False,
+    rounds: Repetitions = ROUNDS,
+    write_docs: WriteDocs = False,
 ) -> None:
     """Measure what exactly-once costs in Spark, and how quick an audit is."""
     console = Console()
-    try:
-        with TemporaryDirectory(prefix="logtx-spark-") as name, cluster() as (servers, _):
-            directory = Path(name)
-            with session_at(directory) as session:
-                bench = Bench(
-                    session, servers, directory, lambda what: console.print(what, style="dim")
-                )
-                tables = _measure(bench, only or list(Part), (records, audit_records), rounds)
-                bench.close()
-    except (LocalKafkaError, LogtxError, CoordinatorFailedError, NotMeasuredError) as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, LocalKafkaError, LogtxError, CoordinatorFailedError, NotMeasuredError),
+        TemporaryDirectory(prefix="logtx-spark-") as name,
+        cluster() as (servers, _),
+    ):
+        directory = Path(name)
+        with session_at(directory) as session:
+            bench = Bench(
+                session, servers, directory, lambda what: console.print(what, style="dim")
+            )
+            tables = _measure(bench, only or list(Part), (records, audit_records), rounds)
+            bench.close()
     for columns, rows in tables:
         print_table(console, columns, rows)
     if write_docs:

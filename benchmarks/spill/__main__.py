@@ -19,8 +19,9 @@ from logtx.journal.errors import LogtxError
 
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
+from ..command import Repetitions, ended_by
 from ..model import Json
-from ..report import circumstances, number, print_table, ratio_text, spread
+from ..report import circumstances, judged, number, print_table, ratio_text, spread
 from ..stats import Spread, ratio
 from .measure import (
     GB,
@@ -73,22 +74,19 @@ _FAILURES: Final = (
 
 
 def _large_rows(large: Large) -> list[list[str]]:
-    def met(yes: bool, goal: str) -> str:
-        return f"{goal}, {'met' if yes else '**missed**'}"
-
     peak = large.peak_rss_bytes
     return [
         ["records", f"{large.records:,}", ""],
         ["payload, GB", f"{large.payload_bytes / GB:.2f}", ""],
-        ["peak resident memory, MB", number(peak / MB), met(peak < RSS_GOAL_BYTES, "< 300")],
+        ["peak resident memory, MB", number(peak / MB), judged("< 300", peak < RSS_GOAL_BYTES)],
         ["spilled, GB", f"{large.spilled_bytes / GB:.2f}", ""],
         ["disk at most, GB", f"{large.most_disk_bytes / GB:.2f}", ""],
         [
             "disk left, bytes",
             f"{large.left_disk_bytes:,}",
-            met(not large.left_disk_bytes, "0"),
+            judged("0", not large.left_disk_bytes),
         ],
-        ["whole and in order", "yes" if large.whole else "no", met(large.whole, "yes")],
+        ["whole and in order", "yes" if large.whole else "no", judged("yes", large.whole)],
         ["pending after, s", number(large.committed_s), ""],
         [
             "delivered in, s",
@@ -101,9 +99,9 @@ def _large_rows(large: Large) -> list[list[str]]:
 def _ratio_row(pair: Pair) -> list[str]:
     memory, spilled = pair.rates()
     found = ratio(spilled, memory)
-    met = "met" if found.median >= RATIO_GOAL else "**missed**"
+    goal = judged(f"≥ {RATIO_GOAL:g}", found.median >= RATIO_GOAL)
     rates = [spread(asdict(Spread.of(rates))) for rates in (memory, spilled)]
-    return [pair.title, *rates, ratio_text(asdict(found)), f"≥ {RATIO_GOAL:g}, {met}"]
+    return [pair.title, *rates, ratio_text(asdict(found)), goal]
 
 
 @dataclass(slots=True)
@@ -176,7 +174,7 @@ def spill(
     *,
     gigabytes: Annotated[float, typer.Option(min=0.2, help="Of the large transaction.")] = 5.0,
     megabytes: Annotated[int, typer.Option(min=200, help="Of those read in turn.")] = 500,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
+    rounds: Repetitions = ROUNDS,
     plot: Annotated[Path | None, typer.Option(help="Draw memory over time into this PNG.")] = None,
     write_docs: Annotated[
         bool,
@@ -185,21 +183,20 @@ def spill(
 ) -> None:
     """Measure memory, disk and time of transactions larger than memory."""
     console = Console()
-    try:
-        with tempfile.TemporaryDirectory(prefix="logtx-spill-") as name:
-            directory = Path(name)
-            check_room(directory, gigabytes + len(RATIO_RECORD_BYTES) * megabytes / 1000)
-            with cluster() as (servers, _), Progress(console=console) as progress:
-                bench = Bench(servers, directory)
-                large = _large(bench, progress, gigabytes)
-                large_rows = _large_rows(large)
-                print_table(progress.console, _LARGE_COLUMNS, large_rows)
-                if plot is not None:
-                    draw(large, RSS_GOAL_BYTES, plot)
-                ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
-    except _FAILURES as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+    with (
+        ended_by(console, *_FAILURES),
+        tempfile.TemporaryDirectory(prefix="logtx-spill-") as name,
+    ):
+        directory = Path(name)
+        check_room(directory, gigabytes + len(RATIO_RECORD_BYTES) * megabytes / 1000)
+        with cluster() as (servers, _), Progress(console=console) as progress:
+            bench = Bench(servers, directory)
+            large = _large(bench, progress, gigabytes)
+            large_rows = _large_rows(large)
+            print_table(progress.console, _LARGE_COLUMNS, large_rows)
+            if plot is not None:
+                draw(large, RSS_GOAL_BYTES, plot)
+            ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
     print_table(console, _RATIO_COLUMNS, ratio_rows)
     if write_docs:
         draw(large, RSS_GOAL_BYTES, PLOT)

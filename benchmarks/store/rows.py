@@ -14,7 +14,7 @@ from logtx.coordinator.store.rocks import RocksStore
 from logtx.integration.local.etcd import INSTALL, LocalEtcd, find_etcd
 
 from ..model import Better
-from ..report import number, target_text
+from ..report import judged, number, target_text
 from .measure import RANGE, WRITES, Figures, measure
 
 TRANSACTIONS: Final = 100_000
@@ -78,7 +78,7 @@ def rows_of(name: str, figures: Figures) -> list[Row]:
 def _goal(value: float, goal: float | None) -> str:
     if goal is None:
         return ""
-    return f"{target_text(goal, Better.LOWER)}, {'met' if value <= goal else '**missed**'}"
+    return judged(target_text(goal, Better.LOWER), value <= goal)
 
 
 def measured(transactions: int, told: Callable[[str], None]) -> list[Row]:

@@ -247,10 +247,11 @@ class Dispatch:
 
     def _lease_again(self, command: Attach, now: Instant) -> Iterator[Lease]:
         subscription = self._subscriptions.get(command.group)
+        if subscription is None:
+            return
         queue = self._queues[command.group]
         consumer = queue.consumers[command.consumer]
-        for each in command.held if subscription is not None else ():
-            assert subscription is not None
+        for each in command.held:
             known = subscription.partitions.get(each.partition)
             here = queue.partitions.setdefault(each.partition, _Partition())
             if known is None:
@@ -274,15 +275,13 @@ class Dispatch:
         That its stream stands does not show that its application works. One that says nothing for
         the time of a lease keeps no partition from others (trap 151).
         """
-        queue = self._queues.get(group)
-        known = None if queue is None else queue.consumers.get(consumer)
+        known = self._consumer(group, consumer)
         if known is not None:
             known.until_ms = now.monotonic_ms + known.timeout_ms
 
     def detach(self, group: str, consumer: int, now: Instant) -> None:
         """Notes that a consumer's stream broke. It has `GONE_MS` to attach again."""
-        queue = self._queues.get(group)
-        known = None if queue is None else queue.consumers.get(consumer)
+        known = self._consumer(group, consumer)
         if known is not None:
             known.gone_ms = now.monotonic_ms + GONE_MS
 
@@ -292,8 +291,7 @@ class Dispatch:
         Raises:
             NotAttachedError: it is not.
         """
-        queue = self._queues.get(group)
-        known = None if queue is None else queue.consumers.get(consumer)
+        known = self._consumer(group, consumer)
         if known is None or known.gone_ms is not None:
             raise NotAttachedError(f"this consumer of subscription {group!r} is not attached here")
 
@@ -498,9 +496,8 @@ class Dispatch:
         self._wanted = {p: None for p in self._wanted if not self.is_former(p)}
         found = dict(self._wanted)
         for each in self._waiting.values():
-            queue = self._queues.get(each.command.group)
             subscription = self._subscriptions.get(each.command.group)
-            consumer = None if queue is None else queue.consumers.get(each.command.consumer)
+            consumer = self._consumer(each.command.group, each.command.consumer)
             if subscription is not None and consumer is not None:
                 found.update(dict.fromkeys(self._readable(subscription, consumer)))
         return list(found)
@@ -525,8 +522,7 @@ class Dispatch:
 
     def taken(self, group: str, acks: Acks, *, deleted: bool) -> None:
         """Ends the leases of messages that are acknowledged. Deleted ones have no count more."""
-        queue = self._queues.get(group)
-        here = None if queue is None else queue.partitions.get(acks.partition)
+        here = self._partition(group, acks.partition)
         if here is None:
             return
         self._stirred = True  # The window may have opened.
@@ -549,10 +545,10 @@ class Dispatch:
     def aborted(self, group: str, acks: Acks) -> None:
         """Takes back messages of a transaction that was aborted."""
         self._stirred = True
-        queue = self._queues.get(group)
-        here = None if queue is None else queue.partitions.get(acks.partition)
-        for span in acks.spans if here is not None else ():
-            assert here is not None
+        here = self._partition(group, acks.partition)
+        if here is None:
+            return
+        for span in acks.spans:
             self._aborted += [(here, part, ms) for part, ms in here.pauses.remove(span)]
 
     def _begin_pauses(self, now: Instant) -> None:
@@ -615,9 +611,11 @@ class Dispatch:
     def begin_anew(self, group: str, partitions: Iterable[PartitionId]) -> None:
         """Forgets leases, counts and delays of partitions whose messages are others from now on."""
         queue = self._queues.get(group)
+        if queue is None:
+            return
         for partition in partitions:
-            here = None if queue is None else queue.partitions.pop(partition, None)
-            for number in [] if here is None else [n for _, n in here.leased.rows()]:
+            here = queue.partitions.pop(partition, _Partition())
+            for _, number in here.leased.rows():
                 self._leases.pop(number, None)
 
     def end(self, group: str) -> None:
@@ -626,6 +624,14 @@ class Dispatch:
         if queue is not None:
             self.begin_anew(group, list(queue.partitions))
             del self._queues[group]
+
+    def _consumer(self, group: str, consumer: int) -> _Consumer | None:
+        queue = self._queues.get(group)
+        return None if queue is None else queue.consumers.get(consumer)
+
+    def _partition(self, group: str, partition: PartitionId) -> _Partition | None:
+        queue = self._queues.get(group)
+        return None if queue is None else queue.partitions.get(partition)
 
     def _own(self, group: str, consumer: int, partition: PartitionId, span: Span) -> list[Span]:
         here = self._queues[group].partitions.get(partition)
@@ -689,10 +695,9 @@ class Dispatch:
         if not self._is_stirred(now):
             return None
         for key, each in list(self._waiting.items()):
-            queue = self._queues.get(each.command.group)
-            here = None if queue is None else queue.consumers.get(each.command.consumer)
-            lease = None if here is None else self.acquire(each.command, now)
-            if lease is not None or here is None or each.until_ms <= now.monotonic_ms:
+            is_known = self._consumer(each.command.group, each.command.consumer) is not None
+            lease = self.acquire(each.command, now) if is_known else None
+            if lease is not None or not is_known or each.until_ms <= now.monotonic_ms:
                 del self._waiting[key]
                 return each.ref, Leases(() if lease is None else (lease,))
         self._stirred, self._look_ms = False, self._next_look_ms(now)
@@ -738,8 +743,7 @@ class Dispatch:
 
     def figures(self, group: str, partition: PartitionId) -> Figures:
         """Returns what is leased of a partition."""
-        queue = self._queues.get(group)
-        here = None if queue is None else queue.partitions.get(partition)
+        here = self._partition(group, partition)
         if here is None:
             return Figures(0, ORIGIN)
         return Figures(sum(span.offset_count for span, _ in here.leased.rows()), here.next)
@@ -751,8 +755,7 @@ class Dispatch:
 
         What a delay holds back is not among them, though it may have ended a moment ago.
         """
-        queue = self._queues.get(group)
-        here = None if queue is None else queue.partitions.get(partition)
+        here = self._partition(group, partition)
         if known.start < bound:
             yield from _available(known, here or _Partition(), Span(known.start, bound))
 
@@ -777,8 +780,7 @@ class Dispatch:
 
     def holder(self, group: str, partition: PartitionId, message: MessageId) -> int | None:
         """Returns the consumer that a message is leased to, or None."""
-        queue = self._queues.get(group)
-        here = None if queue is None else queue.partitions.get(partition)
+        here = self._partition(group, partition)
         number = None if here is None else here.leased.at(message)
         return None if number is None else self._leases[number].consumer
 

@@ -1,4 +1,4 @@
-"""Asks the coordinators of all journal partitions; used by `logtx txn`, `keys` and `topics`.
+"""Asks the coordinators of all journal partitions; used by most commands.
 
 A listing asks every owner at the same time, each for up to `--timeout` seconds. If an owner can't
 be reached, it reports that, shows the answers of the others, and ends with exit status 3. If none
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from rich.console import Console
 
-from ...journal.errors import CoordinatorNotAvailableError, LogtxError, RequestTimedOutError
-from .cluster import nobody_answers, open_cluster
-from .connection import BOOTSTRAP, Kafka
+from ...journal.errors import LogtxError
+from .cluster import absence_told, open_cluster
+from .connection import Kafka
 from .text import printable
 
 if TYPE_CHECKING:
@@ -43,11 +43,12 @@ def asking(kafka: Kafka, timeout_s: float) -> Iterator[tuple[Log, AdminQueries]]
     """Provides the cluster's log, and the questions of operators to its coordinators."""
     from ...coordinator.client.admin import AdminQueries
 
-    with open_cluster(kafka) as log, closing(AdminQueries(log, timeout_s=timeout_s)) as admin:
-        try:
-            yield log, admin
-        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise nobody_answers(kafka[BOOTSTRAP], error) from error
+    with (
+        open_cluster(kafka) as log,
+        closing(AdminQueries(log, timeout_s=timeout_s)) as admin,
+        absence_told(kafka),
+    ):
+        yield log, admin
 
 
 @dataclass(frozen=True, slots=True)

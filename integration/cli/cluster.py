@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ...journal.errors import (
     BrokerError,
     CoordinatorNotAvailableError,
-    LogtxError,
+    RequestTimedOutError,
     UnknownTopicError,
 )
 from ...journal.logs.asking import UNANSWERED
@@ -63,11 +63,20 @@ def no_kafka(servers: str, error: BrokerError) -> BrokerError:
     )
 
 
-def nobody_answers(servers: str, error: LogtxError) -> CoordinatorNotAvailableError:
-    """Returns the error of a command that no coordinator answers."""
-    return CoordinatorNotAvailableError(
-        f"No coordinator answers ({error}): if none is running, {how_to_start_one(servers)}."
-    )
+@contextmanager
+def absence_told(kafka: Kafka) -> Iterator[None]:
+    """Says how to start a coordinator, when none answers a command.
+
+    Raises:
+        CoordinatorNotAvailableError: in place of the client's error.
+    """
+    try:
+        yield
+    except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
+        start = how_to_start_one(kafka[BOOTSTRAP])
+        raise CoordinatorNotAvailableError(
+            f"No coordinator answers ({error}): if none is running, {start}."
+        ) from error
 
 
 def how_to_start_one(servers: str) -> str:

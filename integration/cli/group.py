@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...journal.errors import CoordinatorNotAvailableError, RequestTimedOutError
-from .cluster import nobody_answers, open_cluster
-from .connection import BOOTSTRAP, Kafka, with_kafka
+from .asking import AsJson, Timeout
+from .cluster import absence_told, open_cluster
+from .connection import Kafka, with_kafka
 from .text import parse_time_ms, print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
@@ -26,13 +26,9 @@ group = typer.Typer(
     help="Show committed offsets of consumer groups, set them back, delete them.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
-]
-Timeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds to wait for each coordinator's answer.")
 ]
 
 
@@ -40,11 +36,12 @@ Timeout = Annotated[
 def _groups(kafka: Kafka, timeout_s: float) -> Iterator[Groups]:
     from ..groups import Groups
 
-    with open_cluster(kafka) as log, closing(Groups(log, kafka, timeout_s=timeout_s)) as groups:
-        try:
-            yield groups
-        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise nobody_answers(kafka[BOOTSTRAP], error) from error
+    with (
+        open_cluster(kafka) as log,
+        closing(Groups(log, kafka, timeout_s=timeout_s)) as groups,
+        absence_told(kafka),
+    ):
+        yield groups
 
 
 @group.command("list")

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from ...journal.errors import ConfigError
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..spark.options import prefixed
+from .asking import AsJson
 from .cluster import open_cluster
 from .connection import BOOTSTRAP, Kafka, with_kafka
 from .text import print_json, print_rows
@@ -27,7 +28,6 @@ EXIT_NOT_CLEAN: Final = 4
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Environment variable of a Python that ``spark-submit`` has started."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM, with Spark.")]
 
 

@@ -16,14 +16,12 @@ import typer
 
 from ...journal.errors import (
     ConfigError,
-    CoordinatorNotAvailableError,
     LogtxError,
     MetadataNotServedError,
-    RequestTimedOutError,
 )
 from .asking import AsJson, Timeout
-from .cluster import nobody_answers, open_cluster
-from .connection import BOOTSTRAP, Kafka, with_kafka
+from .cluster import absence_told, open_cluster
+from .connection import Kafka, with_kafka
 from .text import parse_age_ms, parse_txid, print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
@@ -52,9 +50,8 @@ def open_client(kafka: Kafka, timeout_s: float) -> Iterator[tuple[Log, MetadataC
 
     with open_cluster(kafka) as log, MetadataClient(log, timeout_s=timeout_s) as client:
         try:
-            yield log, client
-        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise nobody_answers(kafka[BOOTSTRAP], error) from error
+            with absence_told(kafka):
+                yield log, client
         except MetadataNotServedError as error:
             raise MetadataNotServedError(
                 "no coordinator that answers has a metadata store, which this command asks: start"

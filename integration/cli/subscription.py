@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...journal.errors import NotSupportedError
 from .asking import AsJson, Timeout, asking, everywhere, report, unreachable_json
 from .connection import Kafka, with_kafka
-from .subscription_parts import Name, bound_text, look, old_build
+from .subscription_parts import Name, bound_text, look, old_build_told
 from .subscription_peek import peek_messages
 from .subscription_reset import delete_subscription, reset_subscription
 from .subscription_skip import skip_messages
@@ -54,10 +53,8 @@ def list_subscriptions(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson
     with asking(kafka, timeout) as (log, admin):
 
         def ask(partition: int) -> list[tuple[str | None, SubscriptionInfo]]:
-            try:
+            with old_build_told("tells nothing of subscriptions"):
                 found = list(admin.subscriptions(partition))
-            except NotSupportedError as error:
-                raise old_build(error) from error
             return [(admin.bound(info.group).transaction_group, info) for info in found]
 
         answers, unreachable = everywhere(admin, ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from ...journal.errors import NotSupportedError, UnknownSubscriptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...coordinator.client.admin import AdminQueries
     from ...journal.logs.interface import Log
     from ...journal.spans import MessageId
@@ -31,30 +34,45 @@ def look(
     """
     from ..inspect.subscriptions import subscription_rows
 
-    try:
+    with old_build_told("tells nothing of subscriptions"):
         found = admin.subscription(name, available_max=available_max)
-    except NotSupportedError as error:
-        raise old_build(error) from error
     (row,) = subscription_rows(log, [found], timeout_s=timeout_s)
     return row
 
 
-def old_build(error: NotSupportedError) -> NotSupportedError:
-    """Returns what an operator is told when a coordinator knows no such request."""
-    return NotSupportedError(
-        f"a coordinator of an older build answers, which tells nothing of subscriptions ({error}):"
-        " upgrade all coordinators"
-    )
+@contextmanager
+def old_build_told(lack: str) -> Iterator[None]:
+    """Tells an operator what to do when a coordinator knows no such request.
+
+    Args:
+        lack: what such a coordinator does not do, as "tells nothing of subscriptions".
+
+    Raises:
+        NotSupportedError: in place of the coordinator's.
+    """
+    try:
+        yield
+    except NotSupportedError as error:
+        raise NotSupportedError(
+            f"a coordinator of an older build is there, which {lack} ({error}): upgrade all"
+            " coordinators"
+        ) from error
 
 
 def parse_place(text: str) -> tuple[str, int]:
     """Parses a partition, as in orders[0]. Raises BadParameter."""
-    match = re.fullmatch(r"(.+)\[(\d+)\]", text)
-    if match is None:
+    topic, number = parse_topic_or_partition(text)
+    if number is None:
         raise typer.BadParameter(
             f"{text!r} is no partition, as in 'orders[0]'", param_hint="TOPIC[PARTITION]"
         )
-    return match[1], int(match[2])
+    return topic, number
+
+
+def parse_topic_or_partition(text: str) -> tuple[str, int | None]:
+    """Parses a topic, or a partition, as in orders[0]. Returns None as the number of a topic."""
+    match = re.fullmatch(r"(.+)\[(\d+)\]", text)
+    return (text, None) if match is None else (match[1], int(match[2]))
 
 
 def find_part(row: SubscriptionRow, topic: str, number: int) -> PartitionRow:

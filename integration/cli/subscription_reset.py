@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...journal.errors import NotSupportedError
 from .asking import AsJson, Timeout, asking
 from .connection import Kafka
-from .subscription_parts import Name, bound_text, look
+from .subscription_parts import Name, bound_text, look, old_build_told, parse_topic_or_partition
 from .text import parse_time_ms, print_json, print_rows, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..inspect.subscription_starts import NewStart, Target
 
+_LACK: Final = "can't end subscriptions"
 Execute = Annotated[
     bool, typer.Option("--execute", help="Do it. Without, it only shows what would be done.")
 ]
@@ -78,13 +74,13 @@ def reset_subscription(
     from ..inspect.subscription_starts import new_starts
 
     target = _target(to_earliest, to_latest, to_datetime, to_offset)
-    where = [_topic_or_partition(text) for text in topic or ()]
+    where = [parse_topic_or_partition(text) for text in topic or ()]
     with asking(kafka, timeout) as (log, admin):
         row = look(log, admin, name, timeout)
         starts = new_starts(log, row, target, where, timeout_s=timeout)
         if execute:
             assert row.transaction_group is not None, "it was asked for by its name"
-            with _of_an_old_build():
+            with old_build_told(_LACK):
                 offsets = {each.partition: each.then for each in starts}
                 admin.reset_subscription(row.transaction_group, row.info, offsets)
     if as_json:
@@ -129,7 +125,7 @@ def delete_subscription(
                 )
             )
             return
-        with _of_an_old_build():
+        with old_build_told(_LACK):
             admin.delete_subscription(row.transaction_group, row.info)
     typer.echo(
         printable(
@@ -137,17 +133,6 @@ def delete_subscription(
             f" {row.transaction_group} (logtx group unbind {name})"
         )
     )
-
-
-@contextmanager
-def _of_an_old_build() -> Iterator[None]:
-    try:
-        yield
-    except NotSupportedError as error:
-        raise NotSupportedError(
-            f"a coordinator of an older build is there, which can't end subscriptions ({error}):"
-            " upgrade all coordinators"
-        ) from error
 
 
 def _target(
@@ -166,11 +151,6 @@ def _target(
         time_ms=None if to_datetime is None else parse_time_ms(to_datetime),
         offset=to_offset,
     )
-
-
-def _topic_or_partition(text: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"(.+)\[(\d+)\]", text)
-    return (text, None) if match is None else (match[1], int(match[2]))
 
 
 def _row(each: NewStart) -> tuple[Any, ...]:

@@ -104,7 +104,7 @@ def test_goals_join_the_table() -> None:
         "met": True,
     }
     killed = [Redelivered("polled", 1_500, [1_000.0])]
-    tables = command._tables([{"lines": [line]}], killed, outcome())
+    tables = command._tables(command.Found([{"lines": [line]}], killed, outcome()))
     assert all(len(row) == len(table["columns"]) for table in tables for row in table["rows"])
     assert tables[-1]["columns"][0] == "1,000,000 messages, 4 workers, 20 kills"
     lines = {row[0]: row[1:] for row in headlines({"title": "Queues", "tables": tables})}

@@ -232,7 +232,7 @@ def test_a_compacted_topic_is_refused_before_anything_is_decided(
     txid = begun(one)
     assert isinstance(commit(one, txid, topic), UnsupportedTopicError)
     assert isinstance(ask(one.end, txid, Action.ABORT, {(topic, 0): ()}), Outcome)
-    # Else its marker is tried for ever, and no test behind it trims a sidecar of this cluster.
+    # Else its marker is tried for ever, and nothing behind it in the journal can be trimmed.
     log.delete_topic(topic)
     queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
     finished(queries, txid, 60)
