@@ -22,6 +22,9 @@ LARGE = {
     *("an end before the decision", "cumulative over deleted", "cumulative over pending"),
     *("ends before fates", "placed beside refusals", "places below records", "places fall"),
     *("redone in order of BEGIN", "replaced owners are believed", "void decisions adopted"),
+    *("adopted, again", "eras of one's own", "fences", "foreign", "halves", "kept behind a reset"),
+    *("late data", "leases as they were", "markers overtake places", "places", "plain of before"),
+    *("queue: expiry", "unknown outcome"),
 }
 """Names of searches, and of dropped rules, that take more than a second or two. Each kind of world
 has others, which every run of the tests visits."""

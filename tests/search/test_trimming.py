@@ -31,8 +31,8 @@ STALE = Scenario(name="ends of the past", sizes=(1, 0), left=Left(stale=1), leng
 LATE = Scenario(name="late records", sizes=(1, 0), left=Left(plain=1, late=1), length_max=2)
 FROM_SNAPSHOTS = replace(TWO, name="from snapshots", from_snapshots=True)
 REDUCED = (
-    *(TWO, OF_TWO_JOURNALS, COPIES, ANEW, STALE, LATE),
-    *slow((LARGER, FROM_SNAPSHOTS)),
+    *(OF_TWO_JOURNALS, COPIES, ANEW, STALE, LATE),
+    *slow((TWO, LARGER, FROM_SNAPSHOTS)),
 )
 FULL = (
     replace(TWO, left=Left(), length_max=4),
@@ -72,12 +72,14 @@ def test_nor_in_larger_worlds(scenario: Scenario) -> None:
     visit(scenario)
 
 
+@pytest.mark.slow
 def test_one_that_is_never_finished_holds_back_what_its_pointer_names_alone() -> None:
     world = TrimmingWorld(TWO)
     assert explore(world).violation is None
     assert world.beside_unfinished
 
 
+@pytest.mark.slow
 def test_nor_where_steps_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staircases, "STEPS_MAX", 1)
     visit(TWO)
@@ -301,6 +303,7 @@ def test_search_finds_what_a_dropped_rule_breaks(
     print(told(report))
 
 
+@pytest.mark.slow
 def test_ends_asked_for_too_early_trim_nothing() -> None:
     world = TrimmingWorld(replace(TWO, journals_first=True))
     report = explore(world, states_max=100_000)

@@ -329,9 +329,8 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
         owner.ack()
         big[number] = owner.replies[ref].txid  # type: ignore[union-attr]
         for part in range(40):
-            steps = tuple(
-                step(("a", p), None, 7) for p in range(10_000 * number + 100 * part, 10_000)
-            )[:100]
+            first = 10_000 * number + 100 * part
+            steps = tuple(step(("a", p), None, 7) for p in range(first, first + 100))
             owner.submit(
                 commands.AddOffsets(session=session, txid=big[number], group="g", steps=steps),
                 (number, part),
