@@ -1,4 +1,4 @@
-"""How many records of a home's journal a reader decodes for a backlog: about as many as there are."""
+"""How many records of a home's journal a reader decodes: for a backlog, each of them once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from logtx.consumer import reading
+from logtx.consumer import homes, reading
+from logtx.consumer.home_starts import HomeStarts
 from logtx.journal import follower, reader
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.types import AddWrites, DataPartition, PartitionWrites, PrepareCommit
 
 from .conftest import MakeConsumer
-from .logs import Transactions
-from .places import Places, expected, read_upto
+from .logs import Transactions, read
+from .places import Places, expected, read_upto, snapshot
 
 PARTITIONS = 3
 STRETCHES = 6
@@ -37,7 +40,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     for module in (reader, follower):
         monkeypatch.setattr(module, "decode_message", decode_message)
-    yield found
+    return found
 
 
 @pytest.fixture
@@ -119,3 +122,113 @@ def test_a_backlog_with_many_switches_reads_the_journal_once(
     assert sorted(map(str, found)) == sorted(map(str, wanted))
     print(f"{len(decoded)} records decoded of a journal of {end_of(switched)}")
     assert len(decoded) < 1.1 * end_of(switched)
+
+
+def test_a_reader_of_one_partition_reads_the_journal_once(
+    switched: Places, make_consumer: MakeConsumer, decoded: list[int]
+) -> None:
+    """Between two stretches it follows no home at all."""
+    wanted = expected(switched.log, "t", 0)
+    decoded.clear()
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert sorted(map(str, read_upto(consumer, wanted))) == sorted(map(str, wanted))
+    assert len(decoded) < 1.1 * end_of(switched)
+
+
+def test_partitions_that_are_assigned_one_by_one_read_the_journal_once(
+    switched: Places, placed: Places, make_consumer: MakeConsumer, decoded: list[int]
+) -> None:
+    consumer = make_consumer()
+    for partition in [*partitions_of(placed), *partitions_of(switched)]:
+        wanted = expected(switched.log, str(partition.topic), partition.partition)
+        decoded.clear()
+        consumer.incremental_assign([partition])
+        found = read_upto(consumer, wanted)
+        assert sorted(map(str, found)) == sorted(map(str, wanted))
+        is_first = partition.topic == "u"
+        assert len(decoded) <= (1.1 * end_of(switched) if is_first else 0)
+
+
+@pytest.mark.parametrize("recent", [1, 60])
+def test_reading_goes_back_for_what_is_kept_no_more(
+    switched: Places,
+    placed: Places,
+    make_consumer: MakeConsumer,
+    decoded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    recent: int,
+) -> None:
+    """And nothing is delivered twice to those that had come further."""
+    monkeypatch.setattr(homes, "RECENT_MAX", recent)
+    wanted = wanted_of(switched, placed)
+    consumer = make_consumer()
+    decoded.clear()
+    consumer.assign([*partitions_of(placed), *partitions_of(switched)])
+    found = read_upto(consumer, wanted)
+    assert sorted(map(str, found)) == sorted(map(str, wanted))
+    assert len(decoded) > 2 * end_of(switched)
+    placed.transaction([b"more"])
+    assert read(consumer, 1) == [b"more"]
+    (journal,) = consumer._reading.following.homes._journals.values()
+    assert len(list(journal.since(journal.first))) <= recent
+
+
+def test_a_journal_that_was_trimmed_while_no_home_was_followed_is_read_anew(
+    log: MemoryLog, placed: Places, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer()
+    consumer.assign(partitions_of(placed))
+    placed.transaction([b"a"])
+    assert read(consumer, 1) == [b"a"]
+    placed.switch(Phase.MARKERS)
+    placed.written.transaction("u", [b"b"])
+    assert read(consumer, 1) == [b"b"]
+    assert not consumer._reading.following.homes.follows
+    at = snapshot(placed)
+    log.delete_records(JOURNAL_TOPIC, 0, at)
+    placed.switch(Phase.METADATA)
+    placed.transaction([b"c"])
+    assert read(consumer, 1) == [b"c"]
+
+
+def test_a_record_that_cannot_be_taken_in_is_tried_again_and_not_read_again(
+    placed: Places,
+    make_consumer: MakeConsumer,
+    decoded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(homes, "BEGIN_RETRY_S", 0.01)
+    real, failed = HomeStarts.writes, []
+
+    def writes(self: HomeStarts, home: Any, begin: int, decided: int) -> Any:
+        if len(failed) < 3:
+            failed.append(begin)
+            raise BrokerError("it is away")
+        decoded.clear()
+        return real(self, home, begin, decided)
+
+    monkeypatch.setattr(HomeStarts, "writes", writes)
+    consumer = make_consumer()
+    consumer.assign(partitions_of(placed))
+    placed.transaction([b"a"])
+    assert read(consumer, 1) == [b"a"]
+    txid = placed.written.begin()
+    placed.written.write(txid, "u", [b"b"])
+    said = PartitionWrites(DataPartition("u", 0, placed.topic_id), placed.written.ranges(txid, "u"))
+    placed.written.journal(AddWrites(begin=txid.offset, part=0, writes=(said,)))
+    placed.written.sequences[txid] = placed.written.journal(
+        PrepareCommit(
+            begin=txid.offset,
+            writes=(),
+            decided_ms=1,
+            added=(said.partition,),
+            placed=(said.partition.key,),
+        )
+    )
+    placed.place(0)
+    placed.transaction([b"c"])
+    assert read(consumer, 2) == [b"b", b"c"]
+    assert len(failed) == 3
+    # What it wrote, from its BEGIN to the decision, and nothing else: the rest was read before.
+    assert decoded == [txid.offset, txid.offset + 1, txid.offset + 2]

@@ -27,8 +27,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId
 
-from .consumers import MemoryStore
-from .followers import ReadersLog
+from .followers import MemoryStore, ReadersLog
 from .logs import LogReader, NotYetError
 from .network import Network, query
 from .schedule import Party
