@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -31,14 +31,14 @@ from ..journal.errors import (
 )
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
-from ..journal.places import Adoption, PartitionId, Placed
+from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.reader import RecordsTrimmedError
-from ..journal.records.types import Entry, PartitionWrites, PrepareAbort, PrepareCommit
+from ..journal.records.types import Entry, PrepareAbort
 from ..journal.txid import TxId
 from .core.headers import control_of, txid_of
-from .core.home_journal import RECENT_MAX, HomeJournal, Said
-from .core.home_view import SOME_RECORDS, Due, Fate, HomeView, HomeWrites, Start
+from .core.home_journal import RECENT_MAX, Decided, HomeJournal, Said
+from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
@@ -117,7 +117,7 @@ class Followed:
         """Takes in records in offset order."""
         if self.is_parked:
             return  # They will be read again.
-        for record in batch:
+        for record in batch if self.back is None else ():
             if not len(record) and record.key() is None:
                 self._look_at(record)
         if self.input is not None:
@@ -244,9 +244,9 @@ class _Lane:
         self.due: list[tuple[int, Followed, Attachment]] = []
         """Partitions to be attached when reading comes to an offset, the highest first."""
 
-    def add(self, found: Iterable[tuple[Followed, Attachment]]) -> None:
-        """Adds partitions that begin at or above where it stands."""
-        self.due += [(attachment.offset, each, attachment) for each, attachment in found]
+    def add(self, followed: Followed, attachment: Attachment) -> None:
+        """Adds a partition that begins at or above where it stands."""
+        self.due.append((attachment.offset, followed, attachment))
         self.due.sort(key=lambda item: -item[0])
 
     def attach_due(self) -> None:
@@ -396,18 +396,22 @@ class Homes:
             journal.trim(self._recent_max // len(journals), journal.next_offset)
 
     def _put_in_lanes(self, home: Journal, begun: list[tuple[Followed, Attachment]]) -> None:
-        lanes = self._lanes.setdefault(home, [])
         begun.sort(key=lambda item: item[1].offset)
         for followed, attachment in begun:
-            # One that went past is not rewound: what it told its partitions is not told again.
-            below = [lane for lane in lanes if lane.view.next_offset <= attachment.offset]
-            if not below:
-                below = [_Lane(home, attachment.offset)]
-                lanes += below
-            lane = max(below, key=lambda lane: lane.view.next_offset)
-            lane.add([(followed, attachment)])
+            lane = self._lane_below(home, attachment.offset)
+            lane.add(followed, attachment)
             lane.attach_due()
         self._take_in(home)
+
+    def _lane_below(self, home: Journal, offset: int) -> _Lane:
+        """Returns a lane that has not come past an offset; makes one if there is none."""
+        lanes = self._lanes.setdefault(home, [])
+        # One that went past is not rewound: its partitions were told what lies between.
+        below = [lane for lane in lanes if lane.view.next_offset <= offset]
+        if not below:
+            below = [_Lane(home, offset)]
+            lanes += below
+        return max(below, key=lambda lane: lane.view.next_offset)
 
     def _starts_of(self, group: list[Followed]) -> dict[PartitionId, Start]:
         # Only a reader that does not know what was placed before needs its log's start.
@@ -558,48 +562,47 @@ class Homes:
         return True
 
     def _tell(self, lane: _Lane, journal: HomeJournal) -> None:
-        view = lane.view
-        if view.next_offset >= journal.next_offset:
+        view, come_to = lane.view, lane.view.next_offset
+        if come_to >= journal.next_offset:
             return
-        for offset, said in journal.since(view.next_offset):
-            lane.come_to(offset)
-            self._say(view, offset, said)
-            view.read_to(offset + 1)
-        lane.come_to(journal.next_offset)
-        view.read_to(journal.next_offset)
+        try:
+            for offset, said in journal.since(come_to):
+                come_to = offset
+                if lane.due:
+                    lane.come_to(offset)
+                self._say(view, offset, said)
+            come_to = journal.next_offset
+        finally:
+            lane.come_to(come_to)
+            view.read_to(come_to)
 
     def _say(self, view: HomeView, offset: int, said: Said) -> None:
         if said is None:
             view.begun(offset)
-        elif isinstance(said, PrepareCommit):
-            view.committed(said.begin, offset, self._writes(view, offset, said))
-        elif isinstance(said, PrepareAbort):
-            view.aborted(said.begin)
+        elif isinstance(said, Decided):
+            writes = said.writes if not said.further else self._writes(view, offset, said)
+            view.committed(said.begin, offset, writes)
         elif isinstance(said, Placed):
             view.placed(said)
-        elif isinstance(said, Adoption):
+        elif isinstance(said, PrepareAbort):
+            view.aborted(said.begin)
+        else:
             view.adopted(offset, said)
 
-    def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
-        placed, writes = set(record.placed), record.writes
-        added = [PartitionId(*p.key, p.topic_id) for p in record.added]
-        ours = [partition for partition in added if view.follows(partition)]
+    def _writes(self, view: HomeView, offset: int, decided: Decided) -> Sequence[HomeWrites]:
         # Not where it is marked: its parts may be trimmed by now, while the reader has not come to
         # the marker.
-        found = [HomeWrites(p, SOME_RECORDS, False) for p in ours if p.key not in placed]
-        if len(found) < len(ours):
-            writes = self._parts(view, offset, record)
-        for each in writes:
+        ours = [each for each in decided.further if view.follows(each.partition)]
+        marked = [each for each in ours if not each.placed]
+        if len(marked) == len(ours):
+            return [*marked, *decided.writes]
+        # A very large transaction is placed here: what it wrote is read again.
+        placed = {w.partition.key for w in (*decided.writes, *decided.further) if w.placed}
+        found = marked
+        for each in self._starts.writes(view.journal, decided.begin, offset):
             partition = PartitionId(*each.partition.key, each.partition.topic_id)
-            if view.follows(partition):
-                found.append(HomeWrites(partition, each.branches, partition.key in placed))
+            found.append(HomeWrites(partition, each.branches, partition.key in placed))
         return found
-
-    def _parts(
-        self, view: HomeView, offset: int, record: PrepareCommit
-    ) -> tuple[PartitionWrites, ...]:
-        """Reads again what a very large transaction wrote: its decision does not name it all."""
-        return self._starts.writes(view.journal, record.begin, offset)
 
     # ---- told -----------------------------------------------------------------------------------
 

@@ -24,10 +24,19 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from ...journal.places import Adoption, Placed
+from ...journal.control import BranchRange
+from ...journal.places import Adoption, PartitionId, Placed
 from ...journal.records.fate import EpochFilter
-from ...journal.records.types import Begin, Entry, PrepareAbort, PrepareCommit
+from ...journal.records.types import (
+    Begin,
+    DataPartition,
+    Entry,
+    JournalRecord,
+    PrepareAbort,
+    PrepareCommit,
+)
 from ...journal.value import value
+from .home_view import SOME_RECORDS, HomeWrites
 
 RECENT_MAX: Final = 20_000
 """Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
@@ -39,8 +48,19 @@ _DROPPED_AT_ONCE: Final = 4
 """Part of the records that is dropped at once, as its reciprocal: to drop each alone would move all
 others each time."""
 
-_KEPT: Final = (Begin, PrepareCommit, PrepareAbort, Placed, Adoption)
-Said: TypeAlias = PrepareCommit | PrepareAbort | Placed | Adoption | None
+
+@value(frozen=True, slots=True)
+class Decided:
+    """A decision to commit, as views take it in: made once, for all that are told."""
+
+    begin: int
+    """Offset of the BEGIN."""
+    writes: tuple[HomeWrites, ...]
+    further: tuple[HomeWrites, ...]
+    """The partitions of which the decision does not say all; see `PrepareCommit.added`."""
+
+
+Said: TypeAlias = Decided | PrepareAbort | Placed | Adoption | None
 """What a view is told; None for a BEGIN, of which the offset says all."""
 
 
@@ -93,12 +113,23 @@ class HomeJournal:
         """
         fresh = bisect_left(entries, self.next_offset, key=lambda item: item[0])
         for offset, entry in entries[fresh:]:
-            if self._epochs.accept(offset, entry) and isinstance(entry.record, _KEPT):
-                record = entry.record
-                self._offsets.append(offset)
-                self._said.append(None if isinstance(record, Begin) else record)
+            if self._epochs.accept(offset, entry):
+                self._keep(offset, entry.record)
             self.next_offset = offset + 1
         self.next_offset = max(self.next_offset, upto)
+
+    def _keep(self, offset: int, record: JournalRecord) -> None:
+        said: Said
+        if isinstance(record, Begin):
+            said = None
+        elif isinstance(record, PrepareCommit):
+            said = _decided(record)
+        elif isinstance(record, PrepareAbort | Placed | Adoption):
+            said = record
+        else:
+            return
+        self._offsets.append(offset)
+        self._said.append(said)
 
     def since(self, offset: int) -> Iterator[tuple[int, Said]]:
         """Yields (offset, record) of what counts from a journal offset on, which is kept."""
@@ -127,3 +158,17 @@ class HomeJournal:
             return None
         most = self.next_offset + GAP_MAX if is_idle else None
         return Kept(self.first, most, self.first > self._began)
+
+
+def _decided(record: PrepareCommit) -> Decided:
+    placed = frozenset(record.placed)
+
+    def writes(partition: DataPartition, branches: tuple[BranchRange, ...]) -> HomeWrites:
+        where = PartitionId(*partition.key, partition.topic_id)
+        return HomeWrites(where, branches, partition.key in placed)
+
+    return Decided(
+        record.begin,
+        tuple([writes(each.partition, each.branches) for each in record.writes]),
+        tuple([writes(each, SOME_RECORDS) for each in record.added]),
+    )

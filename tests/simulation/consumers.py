@@ -2,7 +2,7 @@
 
 Each reads one data partition at its own pace, from its own start. It commits positions now and
 then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka. In
-histories in which topics are switched, several may be the partitions of one process.
+some histories in which topics are switched, several are the partitions of one process.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Consumer(Party):
 
     def _process(self) -> PlayedFollowing:
         """Returns the process that it is part of from now on."""
-        setting, draw = self._setting, self._setting.modes
-        together = setting.processes
-        with_room = [p for p in together if p.members and self.partition not in p.members]
+        setting, draw = self._setting, self._setting.together
+        processes = setting.processes
+        with_room = [p for p in processes if p.members and self.partition not in p.members]
         found = PlayedFollowing(setting, self.name, self._memory_max_bytes)
         if draw is None or self._steady:
             return found
@@ -91,7 +91,7 @@ class Consumer(Party):
             setting.history.counts["consumers of several partitions"] += 1
             return draw.choice(with_room)
         found.homes._recent_max = draw.choice(RECENT)
-        together.append(found)
+        processes.append(found)
         return found
 
     def _begin(self) -> None:

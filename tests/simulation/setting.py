@@ -79,8 +79,10 @@ class Setting:
     they don't."""
     workers_leave: bool = False
     """Whether workers of the queue are to leave it: an operator wants to reset it."""
+    together: Random | None = None
+    """What histories draw from in which consumers have several partitions; None: each has one."""
     processes: list[PlayedFollowing] = field(default_factory=list)
-    """Those of consumers which may have several partitions."""
+    """Those consumers."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.consumer.core.home_journal import GAP_MAX, HomeJournal, Kept, Said
+from logtx.consumer.core.home_journal import GAP_MAX, Decided, HomeJournal, Kept, Said
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import (
@@ -34,6 +34,7 @@ BEGIN = Begin(
     started_ms=1,
 )
 COMMIT = PrepareCommit(begin=1, writes=(), decided_ms=1)
+DECIDED = Decided(1, (), ())
 ABORT = PrepareAbort(begin=1, reason=AbortReason.REQUESTED, decided_ms=1)
 PLACED = Placed(2, {A: 3})
 FINISHED = Committed(begin=1)
@@ -61,7 +62,7 @@ def said(journal: HomeJournal, offset: int) -> list[tuple[int, Said]]:
 
 def test_what_views_take_in_is_kept_from_any_offset_on() -> None:
     journal = read(owned(BEGIN, COMMIT, PLACED, FINISHED, BEGIN, ABORT))
-    kept = [(1, None), (2, COMMIT), (3, PLACED), (5, None), (6, ABORT)]
+    kept = [(1, None), (2, DECIDED), (3, PLACED), (5, None), (6, ABORT)]
     assert [said(journal, at) for at in (0, 2, 4, 7)] == [kept, kept[1:], kept[3:], []]
     assert journal.next_offset == 7
 
@@ -80,14 +81,14 @@ def test_whether_an_entry_counts_is_known_by_what_was_read_before() -> None:
     journal.feed([replaced, *journal_of(ABORT, epoch=2, first=8)], 9)
     journal.feed(journal_of(PLACED, epoch=7, first=9), 10)
     # The former owner's record is void, and so is what follows it.
-    assert said(journal, 5) == [(5, None), (6, COMMIT)]
+    assert said(journal, 5) == [(5, None), (6, DECIDED)]
 
 
 def test_entries_that_were_read_are_ignored() -> None:
     entries = owned(BEGIN, COMMIT)
     journal = read(entries)
     journal.feed([*entries, *journal_of(PLACED, first=3)], 4)
-    assert said(journal, 0) == [(1, None), (2, COMMIT), (3, PLACED)]
+    assert said(journal, 0) == [(1, None), (2, DECIDED), (3, PLACED)]
 
 
 def test_offsets_without_entries_are_passed_over() -> None:
