@@ -40,7 +40,8 @@ from .home_view import SOME_RECORDS, HomeWrites
 
 RECENT_MAX: Final = 20_000
 """Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
-about 20 MB. Fewer make a reader with a backlog read the journal again for partitions that begin."""
+about 15 MB if a transaction writes to three. Fewer make a reader with a backlog read the journal
+again for partitions that begin."""
 GAP_MAX: Final = 1_000
 """Entries that reading passes over, at most, for a partition that begins behind them, where no
 other partition needs them. To begin anew takes requests, and costs the time of about as many."""

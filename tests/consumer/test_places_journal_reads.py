@@ -185,11 +185,12 @@ def test_a_journal_that_was_trimmed_while_no_home_was_followed_is_read_anew(
     placed.written.transaction("u", [b"b"])
     assert read(consumer, 1) == [b"b"]
     assert not consumer._reading.following.homes.follows
+    placed.written.transaction("u", [b"unread"])
     at = snapshot(placed)
     log.delete_records(JOURNAL_TOPIC, 0, at)
     placed.switch(Phase.METADATA)
     placed.transaction([b"c"])
-    assert read(consumer, 1) == [b"c"]
+    assert read(consumer, 2) == [b"unread", b"c"]
 
 
 def test_a_record_that_cannot_be_taken_in_is_tried_again_and_not_read_again(

@@ -82,7 +82,7 @@ class Consumer(Party):
     def _process(self) -> PlayedFollowing:
         """Returns the process that it is part of from now on."""
         setting, draw = self._setting, self._setting.together
-        processes = setting.processes
+        processes: list[PlayedFollowing] = setting.processes
         with_room = [p for p in processes if p.members and self.partition not in p.members]
         found = PlayedFollowing(setting, self.name, self._memory_max_bytes)
         if draw is None or self._steady:

@@ -231,9 +231,3 @@ def void_records_are_kept(patch: Patch) -> None:
         original(self, read_from, every)
 
     patch(HomeJournal, "restart", mutant)
-
-
-@caught_by("finished", of="consumer")
-def a_lost_place_is_kept(patch: Patch) -> None:
-    """A partition begins by what is kept of its home, though the journal was trimmed behind it."""
-    patch(HomeJournal, "lose", lambda _: None)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.coordinator.core.decision import ShardConfig
@@ -19,9 +19,6 @@ from .history import History, PastEnd
 from .logs import Broker, Pipe
 from .schedule import Party, Scheduler
 from .topology import OUTPUT, TEMPORARY, Topology
-
-if TYPE_CHECKING:
-    from .followers import PlayedFollowing
 
 WALL_MS: Final = 1_700_000_000_000
 READERS_MS: Final = 100
@@ -81,8 +78,8 @@ class Setting:
     """Whether workers of the queue are to leave it: an operator wants to reset it."""
     together: Random | None = None
     """What histories draw from in which consumers have several partitions; None: each has one."""
-    processes: list[PlayedFollowing] = field(default_factory=list)
-    """Those consumers."""
+    processes: list[Any] = field(default_factory=list)
+    """Those consumers, each a `PlayedFollowing`."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
