@@ -171,7 +171,7 @@ class _Log(ReadersLog):
 
     def __init__(self, setting: Setting, reader: str) -> None:
         """Answers a worker."""
-        super().__init__(setting, reader)
+        super().__init__(setting, lambda: [reader])
         self._ids: dict[str, str] | None = None
         """What was told at first of a lease."""
         self._asks_again = False
