@@ -8,6 +8,8 @@ the epoch must be certain, or void records of a replaced owner would count. It i
 1. at the journal's first record, offset 0;
 2. behind a decision or MODE record that the reader's position, or a mode record, names;
 3. at a snapshot that counts. From one that lies further down, only epochs are read.
+
+A partition that begins where the consumer has read the home already needs no request.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from ..journal.records.types import (
 from ..journal.state import State
 from ..journal.txid import TxId
 from ..journal.value import value
+from .core.home_journal import Kept
 from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
 from .core.looks import LOOKS_APART_S
 
@@ -75,10 +78,9 @@ class Attachment:
 class HomeStart:
     """Where to read a home's journal from."""
 
-    read_from: int
-    """Journal offset of the first record to read. Below the lowest attachment only epochs count."""
-    epochs: EpochFilter
-    """As it stands there."""
+    certain: tuple[int, EpochFilter] | None
+    """Journal offset of the first record to read, and the epochs as they stand there. Below the
+    lowest attachment only epochs count. None: what the consumer keeps of the home does."""
     attachments: Mapping[PartitionId, Attachment]
 
 
@@ -104,19 +106,31 @@ class HomeStarts:
         self._missed_s: dict[Journal, float] = {}
         """Home → when its trimmed journal was first seen without a snapshot; monotonic."""
 
-    def find(self, home: Journal, wanted: Mapping[PartitionId, Start]) -> HomeStart:
+    def find(
+        self, home: Journal, wanted: Mapping[PartitionId, Start], kept: Kept | None = None
+    ) -> HomeStart:
         """Returns where to read a home's journal from, for these partitions.
+
+        Args:
+            home: its journal.
+            wanted: partition → where its reader stands.
+            kept: what the consumer keeps of the home; None: nothing.
 
         Raises:
             TornTransactionError: retention took what one of them needs of the journal.
             BrokerError: no answer in time.
             JournalError: a record on the way does not decode.
         """
+        attachments = {} if kept is None else _within(kept, wanted)
+        rest = {
+            partition: each for partition, each in wanted.items() if partition not in attachments
+        }
+        if not rest:
+            return HomeStart(None, attachments)
         number = home[0]
         start = self._log.start_offset(JOURNAL_TOPIC, number, timeout_s=REQUEST_TIMEOUT_S)
         snapshots: list[_Known] | None = None
-        attachments: dict[PartitionId, Attachment] = {}
-        for partition, each in wanted.items():
+        for partition, each in rest.items():
             if snapshots is None and not _goes_on(each, start):
                 snapshots = self._snapshots(home, start)
             found = self._attach(partition, each, start, snapshots or [])
@@ -129,19 +143,25 @@ class HomeStarts:
                     None, f"what is placed in {topic}[{number}] from {each.x} on is gone"
                 )
             attachments[partition] = found
-        lowest = min(attachments.values(), key=lambda a: a.offset).offset
-        known = snapshots or []
-        certain = self._certain(home, lowest, start, known)
+        lowest = min(a.offset for a in attachments.values())
+        if kept is not None and kept.covers(lowest):
+            return HomeStart(None, attachments)
+        return HomeStart(self._read_from(home, lowest, start, snapshots), attachments)
+
+    def _read_from(
+        self, home: Journal, lowest: int, journal_start: int, snapshots: list[_Known] | None
+    ) -> tuple[int, EpochFilter]:
+        certain = self._certain(home, lowest, journal_start, snapshots or [])
         if certain is None and snapshots is None:
-            certain = self._certain(home, lowest, start, self._snapshots(home, start))
+            found = self._snapshots(home, journal_start)
+            certain = self._certain(home, lowest, journal_start, found)
         if certain is None:
             raise _trimmed(home, f"its epoch at {lowest} can't be told")
-        read_from, epochs = certain
         _LOG.info(
-            "home_read_from partition=%d offset=%d lowest=%d partitions=%d snapshots=%d",
-            *(number, read_from, lowest, len(wanted), len(known)),
+            "home_read_from partition=%d offset=%d lowest=%d snapshots=%d",
+            *(home[0], certain[0], lowest, len(snapshots or [])),
         )
-        return HomeStart(read_from, epochs, attachments)
+        return certain
 
     def _attach(
         self, partition: PartitionId, start: Start, journal_start: int, snapshots: list[_Known]
@@ -368,7 +388,31 @@ def _goes_on(start: Start, journal_start: int) -> bool:
     """Returns whether a reader goes on behind its sequence, and needs no snapshot."""
     # Not just behind what was trimmed: there nothing but a snapshot says which epoch is current.
     first = journal_start - 1 if journal_start == 0 else journal_start
-    return start.passed is not None and start.o1 >= start.x and start.passed >= first
+    return start.passed is not None and _asks_no_more(start) and start.passed >= first
+
+
+def _asks_no_more(start: Start) -> bool:
+    """Returns whether nothing below its sequence tells a reader more: nothing is pending, or
+    nothing was placed since the MODE record, so that no fence lies between the two."""
+    return start.o1 >= start.x or (start.passed is not None and start.passed <= start.mode_offset)
+
+
+def _within(kept: Kept, wanted: Mapping[PartitionId, Start]) -> dict[PartitionId, Attachment]:
+    """Returns where those partitions begin that need what is kept of the home, and no request."""
+    found = {}
+    for partition, start in wanted.items():
+        if start.passed is None:
+            continue
+        behind = max(start.mode_offset, start.passed) + 1
+        if not kept.covers(behind):
+            continue
+        if _asks_no_more(start):
+            found[partition] = Attachment(behind)
+        elif kept.is_partial:
+            # To go back further would read again what was read and dropped. What is kept tells of
+            # most that is pending, and look-ups tell of the rest.
+            found[partition] = Attachment(kept.first)
+    return found
 
 
 def _trimmed(home: Journal | None, what: str) -> TornTransactionError:

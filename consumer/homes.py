@@ -1,8 +1,12 @@
 """Follows the homes of a consumer's partitions: reads their journals, and asks their gates.
 
-One consumer reads all homes. Each home has a view (`HomeView`); partitions that begin later, and
-need the journal from further down, get a view of their own. Then reading goes back to where that
-one begins, and when it has come to where the other stands, the two are joined.
+One consumer reads all homes. Each home has a view (`HomeView`), and keeps the last records that it
+read (`HomeJournal`). A partition that begins later and needs the journal from further down gets a
+view of its own, which is told what is kept from there on, and is joined with the other one at once.
+If it begins below what is kept, reading goes back to there, and the views are joined when reading
+has come to where the other stands.
+
+While a record can't be taken in, its home is not read on; the record is kept, and tried again.
 
 What is read and what is answered is taken in by `poll`, on the application's thread.
 """
@@ -11,8 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -28,26 +31,20 @@ from ..journal.errors import (
 )
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
-from ..journal.places import Adoption, PartitionId, Placed
+from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
-from ..journal.records.fate import EpochFilter
-from ..journal.records.types import (
-    Begin,
-    Entry,
-    JournalRecord,
-    PartitionWrites,
-    PrepareAbort,
-    PrepareCommit,
-)
+from ..journal.reader import RecordsTrimmedError
+from ..journal.records.types import Entry, PrepareAbort
 from ..journal.txid import TxId
 from .core.headers import control_of, txid_of
-from .core.home_view import SOME_RECORDS, Due, Fate, HomeView, HomeWrites, Start
+from .core.home_journal import RECENT_MAX, Decided, HomeJournal, Said
+from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
 from .core.placed_input import PlacedInput, has_ended
 from .gates import Frontier, Gates
-from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStarts
+from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStart, HomeStarts
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
@@ -60,8 +57,9 @@ EAGER_S: Final = 0.02
 """How long after the last of them the next one is about to come: a place follows its decision. A
 longer time costs CPU behind each of them; with a shorter one, what is placed slowly comes later."""
 BEGIN_RETRY_S: Final = 0.5
-"""Pause before a home whose journal could not be read is tried again. Longer ones delay delivery
-when it is back, shorter ones ask a broker that is away more often."""
+"""Pause before a home whose journal could not be read, or a record that could not be taken in, is
+tried again. Longer ones delay delivery when it is back, shorter ones ask a broker that is away more
+often."""
 
 
 class ModeEnd:
@@ -119,7 +117,7 @@ class Followed:
         """Takes in records in offset order."""
         if self.is_parked:
             return  # They will be read again.
-        for record in batch:
+        for record in batch if self.back is None else ():
             if not len(record) and record.key() is None:
                 self._look_at(record)
         if self.input is not None:
@@ -238,20 +236,17 @@ class Followed:
 
 
 class _Lane:
-    """One view of a home, and how far the journal was read for it."""
+    """One view of a home, and the partitions that are attached to it, or will be."""
 
-    def __init__(self, home: Journal, read_from: int, epochs: EpochFilter, lowest: int) -> None:
+    def __init__(self, home: Journal, lowest: int) -> None:
         self.view = HomeView(home, lowest)
-        self.next_offset = read_from
-        """Offset of the next entry. Below the view's own, only epochs count."""
-        self.epochs = epochs
         self.attached: dict[PartitionId, Followed] = {}
         self.due: list[tuple[int, Followed, Attachment]] = []
         """Partitions to be attached when reading comes to an offset, the highest first."""
 
-    def add(self, found: Iterable[tuple[Followed, Attachment]]) -> None:
-        """Adds partitions that begin at or above where it stands."""
-        self.due += [(attachment.offset, each, attachment) for each, attachment in found]
+    def add(self, followed: Followed, attachment: Attachment) -> None:
+        """Adds a partition that begins at or above where it stands."""
+        self.due.append((attachment.offset, followed, attachment))
         self.due.sort(key=lambda item: -item[0])
 
     def attach_due(self) -> None:
@@ -267,11 +262,6 @@ class _Lane:
         while self.due and self.due[-1][0] <= offset:
             self.view.read_to(self.due[-1][0])
             self.attach_due()
-
-    def joins(self, other: _Lane) -> bool:
-        """Returns whether it stands where another one does, so that they can be joined."""
-        places = {self.next_offset, other.next_offset}
-        return places == {self.view.next_offset} == {other.view.next_offset}
 
     def join(self, other: _Lane) -> None:
         """Takes over the partitions of a lane that stands at the same place."""
@@ -315,12 +305,17 @@ class Homes:
         self._starts = HomeStarts(log)
         self._follower: JournalFollower | None = None
         self._lanes: dict[Journal, list[_Lane]] = {}
+        self._journals: dict[Journal, HomeJournal] = {}
+        """What was read. It is kept when no partition is followed: one may turn back soon."""
+        self._recent_max = RECENT_MAX
+        self._goes_back = False
+        """Whether a journal is to be read from elsewhere."""
         self._waiting: list[Followed] = []
         """Partitions whose home is not read yet."""
         self._parked: list[Followed] = []
         """Partitions that are followed no more, until the application resumes them."""
         self._begin_at_s = 0.0
-        """Not before then a home that could not be read is tried again."""
+        """Not before then what failed is tried again."""
         self._gates: Gates[Followed] = Gates(log)
         self._moved_s = 0.0
         """When something came last."""
@@ -358,15 +353,19 @@ class Homes:
         followed.park()
         self._parked.append(followed)
 
-    def _begin_waiting(self) -> None:
+    def _begin_waiting(self) -> bool:
+        """Begins to follow the partitions that wait. Returns whether any was begun."""
         if not self._waiting or time.monotonic() < self._begin_at_s:
-            return
+            return False
         by_home: dict[Journal, list[Followed]] = {}
         for followed in self._waiting:
             by_home.setdefault(followed.home, []).append(followed)
+        begun = False
         for home, group in by_home.items():
+            journal = self._journals.get(home)
+            kept = journal.kept(is_idle=home not in self._lanes) if journal is not None else None
             try:
-                start = self._starts.find(home, self._starts_of(group))
+                start = self._starts.find(home, self._starts_of(group), kept)
             except KafkaException as error:  # Every error of ours is one.
                 self._begin_at_s = time.monotonic() + BEGIN_RETRY_S
                 _LOG.warning("home_not_read partition=%d error=%s", home[0], error)
@@ -374,14 +373,45 @@ class Homes:
                     self.failure = error
                 continue
             self.failure = None
-            lowest = min(a.offset for a in start.attachments.values())
-            lane = _Lane(home, start.read_from, start.epochs, lowest)
-            lane.add((f, start.attachments[f.partition]) for f in group)
-            self._lanes.setdefault(home, []).append(lane)
+            self._read_from(home, start)
+            self._put_in_lanes(home, [(f, start.attachments[f.partition]) for f in group])
             done = {id(followed) for followed in group}
             self._waiting = [f for f in self._waiting if id(f) not in done]
+            begun = True
+        return begun
+
+    def _read_from(self, home: Journal, start: HomeStart) -> None:
+        if start.certain is None:
+            return  # What is kept does.
+        read_from, epochs = start.certain
+        self._goes_back = True
+        if home in self._journals:
+            self._journals[home].restart(read_from, epochs)
+            return
+        journals = self._journals
+        for other in [h for h in journals if h[0] == home[0] and h not in self._lanes]:
+            del journals[other]  # A journal that was created anew took its place.
+        journals[home] = HomeJournal(read_from, epochs)
+        for journal in journals.values():
+            journal.trim(self._recent_max // len(journals), journal.next_offset)
+
+    def _put_in_lanes(self, home: Journal, begun: list[tuple[Followed, Attachment]]) -> None:
+        begun.sort(key=lambda item: item[1].offset)
+        for followed, attachment in begun:
+            lane = self._lane_below(home, attachment.offset)
+            lane.add(followed, attachment)
             lane.attach_due()
-            self._move()
+        self._take_in(home)
+
+    def _lane_below(self, home: Journal, offset: int) -> _Lane:
+        """Returns a lane that has not come past an offset; makes one if there is none."""
+        lanes = self._lanes.setdefault(home, [])
+        # One that went past is not rewound: its partitions were told what lies between.
+        below = [lane for lane in lanes if lane.view.next_offset <= offset]
+        if not below:
+            below = [_Lane(home, offset)]
+            lanes += below
+        return max(below, key=lambda lane: lane.view.next_offset)
 
     def _starts_of(self, group: list[Followed]) -> dict[PartitionId, Start]:
         # Only a reader that does not know what was placed before needs its log's start.
@@ -395,15 +425,22 @@ class Homes:
             found[followed.partition] = replace(followed.start, log_start=log_start)
         return found
 
-    def _move(self) -> None:
+    def _follow(self) -> JournalFollower | None:
+        """Returns the follower, at the places where the homes are to be read on; None without."""
         places: dict[int, int] = {}
-        for (partition, _), lanes in self._lanes.items():
-            lowest = min(lane.next_offset for lane in lanes)
-            places[partition] = min(lowest, places.get(partition, lowest))
-        if self._follower is None:
-            self._follower = JournalFollower(self._log, places, self._settings)
-        else:
-            self._follower.move(places)
+        for home in self._lanes:
+            if not self._is_stuck(home):
+                place = self._journals[home].next_offset
+                places[home[0]] = min(place, places.get(home[0], place))
+        if not places:
+            return None
+        follower = self._follower
+        if follower is None:
+            follower = self._follower = JournalFollower(self._log, places, self._settings)
+        elif self._goes_back or places != follower.next_offsets:
+            follower.move(places)
+        self._goes_back = False
+        return follower
 
     # ---- reading on -----------------------------------------------------------------------------
 
@@ -413,10 +450,10 @@ class Homes:
         Raises:
             RecordsTrimmedError: a journal was trimmed where it is read: begin the partitions again.
         """
-        self._begin_waiting()
+        moved = self._begin_waiting()
         if not self._lanes:
             return False
-        moved = self._read()
+        moved = self._read() or moved
         for frontier, end in self._gates.answers():
             moved = True
             followed = frontier.who
@@ -461,96 +498,111 @@ class Homes:
         ]
 
     def _read(self) -> bool:
-        follower = self._follower
-        if follower is None or any(f.is_full for f in self.followed()):
+        if any(f.is_full for f in self.followed()):
             return False
+        moved = False
+        stuck = [home for home in self._lanes if self._is_stuck(home)]
+        if stuck and time.monotonic() >= self._begin_at_s:
+            for home in stuck:
+                moved = self._take_in(home) or moved
+        follower = self._follow()
+        if follower is None:
+            return moved
         try:
             entries = follower.poll()
-            self.failure = None
+        except RecordsTrimmedError:
+            for home, journal in self._journals.items():
+                if follower.failed in (None, home[0]):
+                    journal.lose()
+            raise
         except JournalError as error:
             # What was read before can still be delivered.
             if self.failure is None:
                 _LOG.error("home_not_read_on error=%s", error)
             self.failure = error
-            return False
+            return moved
         by_partition = {p: list(g) for p, g in groupby(sorted(entries, key=_place), key=_number)}
-        moved = False
-        for home, lanes in self._lanes.items():
+        for home in self._lanes:
+            upto = follower.next_offsets.get(home[0], -1)
+            # What is stuck is not read on: there entries would be missing.
+            if upto <= self._journals[home].next_offset or self._is_stuck(home):
+                continue
             read = [(offset, entry) for _, offset, entry in by_partition.get(home[0], ())]
-            upto = follower.next_offsets[home[0]]
-            before = [lane.next_offset for lane in lanes]
-            try:
-                for lane in lanes:
-                    self._take_in(lane, read, upto)
-            except LogtxError as error:
-                self._again(error)
-            if len(lanes) > 1:
-                _join(lanes)
-            if before != [lane.next_offset for lane in lanes]:
-                moved = True
-                for lane in lanes:
-                    for followed in lane.attached.values():
-                        if followed.input is not None:
-                            followed.input.advance()
+            self._journals[home].feed(read, upto)
+            moved = self._take_in(home) or moved
+        if not any(map(self._is_stuck, self._lanes)):
+            self.failure = None
         return moved
 
-    def _again(self, error: LogtxError) -> None:
-        # A record could not be taken in: it is read once more.
-        _LOG.warning("home_not_read_on error=%s", error)
-        if not _passes(error):
-            self.failure = error
-        self._move()
+    def _is_stuck(self, home: Journal) -> bool:
+        """Returns whether a record of a home could not be taken in."""
+        read_to = self._journals[home].next_offset
+        return any(lane.view.next_offset < read_to for lane in self._lanes[home])
 
-    def _take_in(self, lane: _Lane, read: list[tuple[int, Entry]], upto: int) -> None:
-        view, epochs = lane.view, lane.epochs
-        first = bisect_left(read, lane.next_offset, key=lambda item: item[0])
-        for offset, entry in read[first:]:
-            lane.come_to(offset)
-            if epochs.accept(offset, entry) and offset >= view.next_offset:
-                self._tell(view, offset, entry)
-            lane.next_offset = offset + 1
-            if offset >= view.next_offset:
-                view.read_to(offset + 1)
-                lane.come_to(offset + 1)
-        if upto > lane.next_offset:
-            # The offsets between hold no record.
-            lane.come_to(upto)
-            lane.next_offset = upto
-            view.read_to(upto)
+    def _take_in(self, home: Journal) -> bool:
+        """Tells a home's lanes what they were not told yet. Returns whether there was anything."""
+        lanes, journal = self._lanes[home], self._journals[home]
+        before = [lane.view.next_offset for lane in lanes]
+        for lane in lanes:
+            try:
+                self._tell(lane, journal)
+            except LogtxError as error:
+                self._begin_at_s = time.monotonic() + BEGIN_RETRY_S
+                _LOG.warning("home_not_read_on partition=%d error=%s", home[0], error)
+                if not _passes(error):
+                    self.failure = error
+        if before == [lane.view.next_offset for lane in lanes]:
+            return False
+        _join(lanes)
+        for followed in (f for lane in lanes for f in lane.attached.values()):
+            if followed.input is not None:
+                followed.input.advance()
+        needed = min(lane.view.next_offset for lane in lanes)
+        journal.trim(self._recent_max // len(self._journals), needed)
+        return True
 
-    def _tell(self, view: HomeView, offset: int, entry: Entry) -> None:
-        record: JournalRecord = entry.record
-        if isinstance(record, Begin):
+    def _tell(self, lane: _Lane, journal: HomeJournal) -> None:
+        view, come_to = lane.view, lane.view.next_offset
+        if come_to >= journal.next_offset:
+            return
+        try:
+            for offset, said in journal.since(come_to):
+                come_to = offset
+                if lane.due:
+                    lane.come_to(offset)
+                self._say(view, offset, said)
+            come_to = journal.next_offset
+        finally:
+            lane.come_to(come_to)
+            view.read_to(come_to)
+
+    def _say(self, view: HomeView, offset: int, said: Said) -> None:
+        if said is None:
             view.begun(offset)
-        elif isinstance(record, PrepareCommit):
-            view.committed(record.begin, offset, self._writes(view, offset, record))
-        elif isinstance(record, PrepareAbort):
-            view.aborted(record.begin)
-        elif isinstance(record, Placed):
-            view.placed(record)
-        elif isinstance(record, Adoption):
-            view.adopted(offset, record)
+        elif isinstance(said, Decided):
+            writes = said.writes if not said.further else self._writes(view, offset, said)
+            view.committed(said.begin, offset, writes)
+        elif isinstance(said, Placed):
+            view.placed(said)
+        elif isinstance(said, PrepareAbort):
+            view.aborted(said.begin)
+        else:
+            view.adopted(offset, said)
 
-    def _writes(self, view: HomeView, offset: int, record: PrepareCommit) -> list[HomeWrites]:
-        placed, writes = set(record.placed), record.writes
-        added = [PartitionId(*p.key, p.topic_id) for p in record.added]
-        ours = [partition for partition in added if view.follows(partition)]
+    def _writes(self, view: HomeView, offset: int, decided: Decided) -> Sequence[HomeWrites]:
         # Not where it is marked: its parts may be trimmed by now, while the reader has not come to
         # the marker.
-        found = [HomeWrites(p, SOME_RECORDS, False) for p in ours if p.key not in placed]
-        if len(found) < len(ours):
-            writes = self._parts(view, offset, record)
-        for each in writes:
+        ours = [each for each in decided.further if view.follows(each.partition)]
+        marked = [each for each in ours if not each.placed]
+        if len(marked) == len(ours):
+            return [*marked, *decided.writes]
+        # A very large transaction is placed here: what it wrote is read again.
+        placed = {w.partition.key for w in (*decided.writes, *decided.further) if w.placed}
+        found = marked
+        for each in self._starts.writes(view.journal, decided.begin, offset):
             partition = PartitionId(*each.partition.key, each.partition.topic_id)
-            if view.follows(partition):
-                found.append(HomeWrites(partition, each.branches, partition.key in placed))
+            found.append(HomeWrites(partition, each.branches, partition.key in placed))
         return found
-
-    def _parts(
-        self, view: HomeView, offset: int, record: PrepareCommit
-    ) -> tuple[PartitionWrites, ...]:
-        """Reads again what a very large transaction wrote: its decision does not name it all."""
-        return self._starts.writes(view.journal, record.begin, offset)
 
     # ---- told -----------------------------------------------------------------------------------
 
@@ -558,7 +610,7 @@ class Homes:
         """Returns how long the last gate took, what waits, and how far reading is behind."""
         lag = 0
         for home, lanes in self._lanes.items():
-            read = min(lane.next_offset for lane in lanes)
+            read = min(lane.view.next_offset for lane in lanes)
             lag += max(0, self._told.get(home, read) - read)
         return {
             "gate_ms": self._gates.last_ms,
@@ -580,10 +632,10 @@ def _passes(error: Exception) -> bool:
 
 
 def _join(lanes: list[_Lane]) -> None:
-    lanes.sort(key=lambda lane: lane.next_offset)
+    lanes.sort(key=lambda lane: lane.view.next_offset)
     at = 0
     while at + 1 < len(lanes):
-        if lanes[at].joins(lanes[at + 1]):
+        if lanes[at].view.next_offset == lanes[at + 1].view.next_offset:
             lanes[at].join(lanes.pop(at + 1))
         else:
             at += 1

@@ -1,19 +1,20 @@
 """Consumers: `Following` and its buffers as they are, with the real look-ups and side reads.
 
 Each reads one data partition at its own pace, from its own start. It commits positions now and
-then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka.
+then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka. In
+some histories in which topics are switched, several are the partitions of one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
 from logtx.consumer import lookup
 from logtx.consumer.assigned import Assigned, StartedAt
 from logtx.consumer.core.buffer import PartitionBuffer
-from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.home_journal import RECENT_MAX
 from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.lookup import Question
 from logtx.consumer.side_read import SideReader
@@ -38,37 +39,14 @@ LOOK_UP_AGE_MS: Final = 350
 """How long a transaction is pending before it is looked up."""
 LOOK_UP_EVERY_MS: Final = 150
 """Time between look-ups."""
+TOGETHER_SHARE: Final = 0.6
+"""Share of the lives of a consumer that begin in the process of another one, if there is one."""
+RECENT: Final = (2, 12, RECENT_MAX)
+"""Records that a process keeps of homes' journals, at most."""
 LATE_SHARE: Final = 0.2
 """Share of the lives of a consumer that learn late which topics are switched."""
 LATE_MS: Final = (20, 300)
 """Least and most time until they have learnt it."""
-
-
-class MemoryStore:
-    """A `SpillStore` without a disk."""
-
-    def __init__(self) -> None:
-        """Empty."""
-        self.spilled_bytes = 0
-        self._runs: dict[int, list[CoreRecord]] = {}
-        self._next = 0
-
-    def append(self, run: int | None, owner: TopicPartition, records: Sequence[CoreRecord]) -> int:
-        """Append to a run, or begin one."""
-        del owner
-        if run is None:
-            run, self._next = self._next, self._next + 1
-        self._runs.setdefault(run, []).extend(records)
-        self.spilled_bytes += sum(map(len, records))
-        return run
-
-    def read(self, run: int) -> Iterator[CoreRecord]:
-        """A run's records."""
-        yield from self._runs[run]
-
-    def delete(self, run: int) -> None:
-        """Drop a run."""
-        del self._runs[run]
 
 
 class Consumer(Party):
@@ -97,18 +75,33 @@ class Consumer(Party):
         self._committed_count = 0
         self._count = 0
         """Number of records delivered, as the application counts them."""
+        self.high = -1
+        """Up to where its partition reached when it was fetched last."""
         self._begin()
+
+    def _process(self) -> PlayedFollowing:
+        """Returns the process that it is part of from now on."""
+        setting, draw = self._setting, self._setting.together
+        processes: list[PlayedFollowing] = setting.processes
+        with_room = [p for p in processes if p.members and self.partition not in p.members]
+        found = PlayedFollowing(setting, self.name, self._memory_max_bytes)
+        if draw is None or self._steady:
+            return found
+        if with_room and draw.random() < TOGETHER_SHARE:
+            setting.history.counts["consumers of several partitions"] += 1
+            return draw.choice(with_room)
+        found.homes._recent_max = draw.choice(RECENT)
+        processes.append(found)
+        return found
 
     def _begin(self) -> None:
         setting = self._setting
-        self._store = MemoryStore()
-        pending_map = PendingTransactionMap(self._memory_max_bytes, self._store)
-        self._map = pending_map
-        self._following = PlayedFollowing(setting, self, pending_map, lambda _: self._high)
-        self._high = -1
-        """Up to where its partition reached when it was fetched last."""
+        self._following = self._process()
+        self._following.join(self)
+        pending_map = self._map = self._following.pending_map
+        self.high = -1
         start = Position.from_metadata(self._committed.o1, self._committed.to_metadata())
-        self._assigned: Assigned | None = None
+        self.assigned: Assigned | None = None
         """None until it has learnt which home its topic has."""
         self._side_reader = SideReader(cast(Log, LogView(setting.broker)), {}, pending_map)
         self._sidecar_reader = reader_of(setting)
@@ -125,13 +118,13 @@ class Consumer(Party):
 
     def _learn(self, start: Position) -> None:
         self._following.learn([self.partition])
-        self._put(Assigned(self.partition, start, None, StartedAt.ELSEWHERE))
+        self.put(Assigned(self.partition, start, None, StartedAt.ELSEWHERE))
         self.later(self._setting.chance.randint(*STEP_MS), self.step)
         self.later(LOOK_UP_EVERY_MS, self._look_up)
 
-    def _put(self, assigned: Assigned) -> None:
+    def put(self, assigned: Assigned) -> None:
         """Begins the partition, or begins it anew, as `Reading` does."""
-        former, self._assigned = self._assigned, assigned
+        former, self.assigned = self.assigned, assigned
         assigned.buffer = self._following.make_buffer(assigned)
         if assigned.home is not None:
             self._following.homes.begin(assigned.home)
@@ -146,8 +139,8 @@ class Consumer(Party):
     @property
     def buffer(self) -> PartitionBuffer:
         """The buffer that it has now."""
-        assert self._assigned is not None
-        return self._assigned.buffer
+        assert self.assigned is not None
+        return self.assigned.buffer
 
     def needs(self, key: TopicPartition) -> int:
         """Returns the offset from which on it may read a data partition."""
@@ -164,6 +157,7 @@ class Consumer(Party):
 
     def crash(self) -> None:
         """Lose what was not committed."""
+        self._following.leave(self)
         self.die()
 
     def restart(self) -> None:
@@ -180,9 +174,9 @@ class Consumer(Party):
         """Whether it has read all there is and holds nothing, or stopped."""
         if self._seen.failure:
             return True
-        if self._assigned is None:
+        if self.assigned is None:
             return False
-        end, home = len(self._setting.broker.data(self.partition)), self._assigned.home
+        end, home = len(self._setting.broker.data(self.partition)), self.assigned.home
         return (
             self.buffer.next_offset == end
             and self.buffer.mode_met is None
@@ -195,7 +189,7 @@ class Consumer(Party):
     def step(self) -> None:
         """Read a little, deliver a little."""
         setting, chance = self._setting, self._setting.chance
-        log, assigned = setting.broker.data(self.partition), self._assigned
+        log, assigned = setting.broker.data(self.partition), self.assigned
         assert assigned is not None
         fed, buffer = assigned.input, assigned.buffer
         follows = assigned.home is not None or buffer.mode_met is not None
@@ -205,12 +199,12 @@ class Consumer(Party):
             return
         self._map.enforce()
         limit = 1_000 if self._steady else chance.randint(1, 12)
-        end = self._high = setting.told_end(*self.partition)
+        end = self.high = setting.told_end(*self.partition)
         batch = log[fed.next_offset : min(fed.next_offset + limit, end)]
         if batch:
             fed.feed(cast(Sequence[CoreRecord], batch))
         if follows or buffer.mode_met is not None:
-            buffer = self._follow(assigned)
+            buffer = self._follow()
         if buffer.blocked:
             if buffer.failure is not None:
                 self._seen.failure = str(buffer.failure)
@@ -225,17 +219,14 @@ class Consumer(Party):
             at, now_ms = setting.history.tick(), setting.now_ms
             self._seen.events.append(Rest(self._resting, at, now_ms))
 
-    def _follow(self, assigned: Assigned) -> PartitionBuffer:
+    def _follow(self) -> PartitionBuffer:
         """Reads the home on, and turns at a mode record; returns the buffer of now."""
         following, setting = self._following, self._setting
         following.try_again()
-        _, anew = following.poll([assigned])
+        setting.history.counts["turns at mode records"] += following.poll_all()
         failure = following.homes.failure
         if failure is not None and not setting.faults.on:
             self._seen.failure = str(failure)
-        for again in anew:
-            self._put(again)
-            setting.history.counts["turns at mode records"] += 1
         return self.buffer
 
     def _take(self, limit: int) -> None:
@@ -264,7 +255,7 @@ class Consumer(Party):
             self._setting.history.counts["positions within a transaction"] += 1
 
     def _look_up(self) -> None:
-        setting, buffer, assigned = self._setting, self.buffer, self._assigned
+        setting, buffer, assigned = self._setting, self.buffer, self.assigned
         self.later(LOOK_UP_EVERY_MS, self._look_up)
         due: list[Question] = []
         settled, home = buffer.looked_up, assigned and assigned.home
@@ -311,12 +302,12 @@ class Consumer(Party):
             self._told(found)
 
     def _told(self, found: lookup.LookedUp) -> None:
-        assigned = self._assigned
+        assigned = self.assigned
         assert assigned is not None
         again = self._following.looked_up(assigned, found, self._setting.readers_s)
         if again is not None:
             self._setting.history.counts["homes found by look-ups"] += 1
-            self._put(again)
+            self.put(again)
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:

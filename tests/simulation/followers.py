@@ -2,19 +2,26 @@
 
 `Following`, `Homes`, `HomeStarts` and `Registry` are the real ones. Played are `consumer/gates.py`
 (the thread that asks for ends) and `consumer/topic_ids.py` (the time until an id is believed).
+
+Each party reads one partition. Several may share one `PlayedFollowing`, as the partitions of one
+`Consumer` do: then they follow homes by the same views, come and go one by one, and turn one by one
+at mode records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from logtx.consumer.assigned import Assigned
 from logtx.consumer.config import ConsumerConfig, IsolationLevel
 from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.core.shared import Shared
 from logtx.consumer.following import Following
 from logtx.consumer.gates import Frontier, Passed
@@ -41,14 +48,41 @@ GATE_FAULTS: Final = 0.05
 """Share of the questions for a home's end that are answered late, and of those that fail."""
 
 
+class MemoryStore:
+    """A `SpillStore` without a disk."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.spilled_bytes = 0
+        self._runs: dict[int, list[CoreRecord]] = {}
+        self._next = 0
+
+    def append(self, run: int | None, owner: TopicPartition, records: Sequence[CoreRecord]) -> int:
+        """Append to a run, or begin one."""
+        del owner
+        if run is None:
+            run, self._next = self._next, self._next + 1
+        self._runs.setdefault(run, []).extend(records)
+        self.spilled_bytes += sum(map(len, records))
+        return run
+
+    def read(self, run: int) -> Iterator[CoreRecord]:
+        """A run's records."""
+        yield from self._runs[run]
+
+    def delete(self, run: int) -> None:
+        """Drop a run."""
+        del self._runs[run]
+
+
 class ReadersLog(LogView):
     """The `Log` of a consumer that follows homes: former leaders answer it, too."""
 
-    def __init__(self, setting: Setting, reader: str) -> None:
-        """Answers a reader at once."""
+    def __init__(self, setting: Setting, readers: Callable[[], list[str]]) -> None:
+        """Answers at once; `readers` names who is told."""
         super().__init__(setting.broker)
         self._setting = setting
-        self._reader = reader
+        self._readers = readers
 
     def partition_count(self, topic: str, *, timeout_s: float = 10) -> int:
         """Returns that there is a topic for modes."""
@@ -64,9 +98,9 @@ class ReadersLog(LogView):
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the end of a partition, as a broker tells it."""
         del timeout_s
-        return self._setting.told_end(
-            topic, partition, self._reader if topic == MODES_TOPIC else ""
-        )
+        if topic == MODES_TOPIC:
+            return told_to_all(self._setting, topic, partition, self._readers())
+        return self._setting.told_end(topic, partition)
 
     def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
         """Returns topic → id, of those that exist."""
@@ -133,6 +167,13 @@ class OutOfRange:
         return KafkaError(KafkaError._AUTO_OFFSET_RESET, "trimmed")
 
 
+def told_to_all(setting: Setting, topic: str, partition: int, readers: Sequence[str]) -> int:
+    """Returns the end of a partition, as a broker tells it to the consumer of these readers."""
+    # At one moment, all are told the same.
+    told = [setting.told_end(topic, partition, reader) for reader in readers]
+    return told[0] if told else setting.told_end(topic, partition)
+
+
 class HomeReader(LogReader):
     """Reads a partition, but not what was trimmed of the journal."""
 
@@ -164,10 +205,11 @@ class Gates:
 
     last_ms = 0.0
 
-    def __init__(self, setting: Setting, party: Party) -> None:
-        """Asks nothing yet."""
+    def __init__(self, setting: Setting, party: Party, readers: Callable[[], list[str]]) -> None:
+        """Asks nothing yet. `readers` names who is told, and `party` learns of it."""
         self._setting = setting
         self._party = party
+        self._readers = readers
         self._answers: list[Passed[Followed]] = []
         self.is_free = True
 
@@ -188,7 +230,7 @@ class Gates:
             if self._happens("gate not told"):
                 return
             for home in sorted({frontier.home for frontier in frontiers}):
-                ends[home] = setting.told_end(JOURNAL_TOPIC, home, self._party.name)
+                ends[home] = told_to_all(setting, JOURNAL_TOPIC, home, self._readers())
 
         def tell() -> None:
             self.is_free = True
@@ -223,22 +265,79 @@ class _TopicIds(TopicIds):
         return is_it(self.of([topic]).get(topic, ""))
 
 
-class PlayedFollowing(Following):
-    """`Following` of one consumer of the simulated world."""
+class Member(Protocol):
+    """A party whose partition is one of a consumer's."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        party: Party,
-        pending_map: PendingTransactionMap,
-        high_of: Callable[[TopicPartition], int],
-    ) -> None:
-        """Asks nothing yet."""
-        log = cast(Log, ReadersLog(setting, party.name))
-        ids = _TopicIds(log)
-        super().__init__(log, CONFIG, setting.counters, pending_map, Shared(), ids, high_of)
+    name: str
+    partition: TopicPartition
+    high: int
+    """Up to where its partition reached when it was fetched last."""
+
+    @property
+    def assigned(self) -> Assigned | None:
+        """Its partition, once it has learnt which home that has."""
+
+    def put(self, assigned: Assigned) -> None:
+        """Begins its partition anew."""
+
+
+class PlayedFollowing(Following):
+    """`Following` of the partitions of one consumer of the simulated world."""
+
+    def __init__(self, setting: Setting, name: str, memory_max_bytes: int) -> None:
+        """Asks nothing yet.
+
+        Args:
+            setting: of the world.
+            name: of the process.
+            memory_max_bytes: what it keeps in memory of pending transactions.
+        """
+        self.members: dict[TopicPartition, Member] = {}
+        self.pending_map = PendingTransactionMap(memory_max_bytes, MemoryStore())
+        log = cast(Log, ReadersLog(setting, self._names))
+        super().__init__(
+            log,
+            CONFIG,
+            setting.counters,
+            self.pending_map,
+            Shared(),
+            _TopicIds(log),
+            lambda key: self.members[key].high,
+        )
         self._setting = setting
-        self.homes._gates = Gates(setting, party)  # type: ignore[assignment]
+        party = Party(setting.scheduler, name)
+        self.homes._gates = Gates(setting, party, self._names)  # type: ignore[assignment]
+
+    def _names(self) -> list[str]:
+        return [member.name for member in self.members.values()]
+
+    def join(self, member: Member) -> None:
+        """Takes a partition along."""
+        pasts = self._setting.history.past_ends
+        names = self._names()
+        # It begins by what the others were told of modes.
+        pasts += [
+            replace(p, to=member.name)
+            for p in pasts
+            if p.to in names and p.partition[0] == MODES_TOPIC
+        ]
+        self.members[member.partition] = member
+
+    def leave(self, member: Member) -> None:
+        """Gives a partition up: it is revoked, or the whole consumer crashed."""
+        del self.members[member.partition]
+        if member.assigned is not None:
+            if member.assigned.home is not None:
+                self.homes.forget(member.assigned.home)
+            member.assigned.buffer.close()
+
+    def poll_all(self) -> int:
+        """Reads the homes on, for all partitions. Returns how many began anew."""
+        all_assigned = [m.assigned for m in self.members.values() if m.assigned is not None]
+        _, anew = self.poll(all_assigned)
+        for again in anew:
+            self.members[again.key].put(again)
+        return len(anew)
 
     def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes topics have, where some are switched."""

@@ -27,8 +27,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId
 
-from .consumers import MemoryStore
-from .followers import ReadersLog
+from .followers import MemoryStore, ReadersLog
 from .logs import LogReader, NotYetError
 from .network import Network, query
 from .schedule import Party
@@ -172,7 +171,7 @@ class _Log(ReadersLog):
 
     def __init__(self, setting: Setting, reader: str) -> None:
         """Answers a worker."""
-        super().__init__(setting, reader)
+        super().__init__(setting, lambda: [reader])
         self._ids: dict[str, str] | None = None
         """What was told at first of a lease."""
         self._asks_again = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from logtx.consumer import home_starts, homes
 from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.home_journal import HomeJournal
 from logtx.consumer.core.home_view import HomeView, where_to_begin
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.home_starts import HomeStarts
@@ -19,6 +20,7 @@ from logtx.coordinator.core.placing import Placer, Question
 from logtx.journal.control import ModeRecord
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.places import PartitionId
+from logtx.journal.records.fate import EpochFilter
 
 from .registry import Patch, caught_by
 
@@ -185,3 +187,47 @@ def only_the_latest_switch_is_told(patch: Patch) -> None:
         return replace(original(self, *args), earlier=())
 
     patch(TopicMode, "published", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def a_view_takes_what_it_went_past(patch: Patch) -> None:
+    """A partition is attached to a view that was read further than where it begins."""
+    original = homes.Homes._lane_below
+
+    def mutant(self: homes.Homes, home: Any, offset: int) -> Any:
+        lanes = self._lanes.get(home)
+        return lanes[-1] if lanes else original(self, home, offset)
+
+    patch(homes.Homes, "_lane_below", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def what_was_dropped_counts_as_kept(patch: Patch) -> None:
+    """A partition begins by what is kept of its home, though what it needs was dropped."""
+    original = HomeJournal.trim
+
+    def mutant(self: HomeJournal, most: int, needed: int) -> None:
+        first = self.first
+        original(self, most, needed)
+        self.first = first
+
+    patch(HomeJournal, "trim", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def void_records_are_kept(patch: Patch) -> None:
+    """A partition that begins by what is kept of its home is told what replaced owners wrote, too
+    (R6)."""
+
+    class All(EpochFilter):
+        def accept(self, offset: int, entry: Any) -> bool:
+            super().accept(offset, entry)
+            return True
+
+    original = HomeJournal.restart
+
+    def mutant(self: HomeJournal, read_from: int, epochs: EpochFilter) -> None:
+        every = All(epochs.epoch, epochs.incarnation, surprised=epochs.surprised)
+        original(self, read_from, every)
+
+    patch(HomeJournal, "restart", mutant)

@@ -23,7 +23,8 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
 
-from .consumers import MemoryStore, malformed
+from .consumers import malformed
+from .followers import MemoryStore
 from .history import Given, Resumed, Serial
 from .logs import LogView
 from .schedule import Party

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.coordinator.core.decision import ShardConfig
@@ -76,6 +76,10 @@ class Setting:
     they don't."""
     workers_leave: bool = False
     """Whether workers of the queue are to leave it: an operator wants to reset it."""
+    together: Random | None = None
+    """What histories draw from in which consumers have several partitions; None: each has one."""
+    processes: list[Any] = field(default_factory=list)
+    """Those consumers, each a `PlayedFollowing`."""
     places_at: int | None = None
     """Journal partition that places in the topics which are switched."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)

@@ -64,6 +64,7 @@ SEEN_AT: Final = {
 }
 """Mutation → first seed that catches it. The rare ones would take long otherwise."""
 SEEN_WITH_SWITCHES_AT: Final = {
+    "a_view_takes_what_it_went_past": 8,
     "any_fence_will_do": 1,
     "end_asked_before_the_decision": 5,
     "fence_lists_nothing": 10,
@@ -81,9 +82,11 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "stretch_that_was_missed": 287,
     "trimmed_at_once": 5,
     "turns_at_the_offset": 51,
+    "void_records_are_kept": 7,
     "what_is_decided_is_not_awaited": 177,
     "what_is_only_decided_is_adopted": 38,
     "what_lies_below_the_start_is_due": 5,
+    "what_was_dropped_counts_as_kept": 8,
 }
 """The same for mutations of places, in histories with switches."""
 SEEN_WITH_SIDECARS_AT: Final = {

@@ -103,6 +103,8 @@ SWITCHED_QUEUES: Final = 0.25
 """Share of those whose topics are switched while they are worked off."""
 TEMPORARY_QUEUES: Final = 0.6
 """Share of those that have the temporary topic, too, if there is one."""
+TOGETHER_HISTORIES: Final = 0.4
+"""Share of the histories with switches in which a consumer may have several partitions."""
 DAWDLING_SHARE: Final = 0.2
 """Share of those in which workers keep messages of it for long."""
 RESTING_SHARE: Final = 0.15
@@ -219,6 +221,9 @@ class World:
             is_dead=self._is_dead,
             extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
             modes=faults.modes if switches or in_places else None,
+            # Any number does; with this one, what breaks the older rules of places is still seen
+            # in the histories of before.
+            together=_some(Random(-seed - 1291) if switches else None, TOGETHER_HISTORIES),
             sidecars=Random(-seed - 60) if sidecars else None,
             retains_sidecars=sidecars and Random(-seed - 61).random() < TRIMS_CHANCE,
             queues=queue,

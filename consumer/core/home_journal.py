@@ -1,0 +1,175 @@
+"""HomeJournal: how far one consumer has read a home's journal, and what it keeps of that.
+
+Where a partition must begin to read its home (R12) lies often below what was read for others. A
+reader with a backlog has read the journal far ahead of its data, and begins a partition anew at
+each mode record that it passes. So the last records are kept, and a partition that begins among
+them takes them from here.
+
+Why they are as good as the journal. Whether an entry counts depends on the entries before it. All
+of them come here in order, through one `EpochFilter` that is certain where reading begins. So a
+view that begins anywhere from `first` on is told what it would read there (R6). Records do not
+change, and retention takes nothing from here. If the journal has no record where reading stands, a
+tail that is kept here may be lost: `lose`, and nothing kept counts any more.
+
+A partition that must begin below `first` makes reading go back (`restart`). What is kept always
+ends where reading stands, so partitions that begin soon after find what they need. Views that stand
+above are not told anything twice: they go on when reading comes to where they stand.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from ...journal.control import BranchRange
+from ...journal.places import Adoption, PartitionId, Placed
+from ...journal.records.fate import EpochFilter
+from ...journal.records.types import (
+    Begin,
+    DataPartition,
+    Entry,
+    JournalRecord,
+    PrepareAbort,
+    PrepareCommit,
+)
+from ...journal.value import value
+from .home_view import SOME_RECORDS, HomeWrites
+
+RECENT_MAX: Final = 20_000
+"""Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
+about 15 MB if a transaction writes to three. Fewer make a reader with a backlog read the journal
+again for partitions that begin."""
+GAP_MAX: Final = 1_000
+"""Entries that reading passes over, at most, for a partition that begins behind them, where no
+other partition needs them. To begin anew takes requests, and costs the time of about as many."""
+_DROPPED_AT_ONCE: Final = 4
+"""Part of the records that is dropped at once, as its reciprocal: to drop each alone would move all
+others each time."""
+
+
+@value(frozen=True, slots=True)
+class Decided:
+    """A decision to commit, as views take it in: made once, for all that are told."""
+
+    begin: int
+    """Offset of the BEGIN."""
+    writes: tuple[HomeWrites, ...]
+    further: tuple[HomeWrites, ...]
+    """The partitions of which the decision does not say all; see `PrepareCommit.added`."""
+
+
+Said: TypeAlias = Decided | PrepareAbort | Placed | Adoption | None
+"""What a view is told; None for a BEGIN, of which the offset says all."""
+
+
+@value(frozen=True, slots=True)
+class Kept:
+    """Where a partition may begin without a request."""
+
+    first: int
+    """Everything from this journal offset on is kept, or will be read."""
+    most: int | None
+    """Up to this one; None: up to any."""
+    is_partial: bool
+    """Whether what was read below was dropped."""
+
+    def covers(self, offset: int) -> bool:
+        """Returns whether a partition may begin at a journal offset."""
+        return self.first <= offset and (self.most is None or offset <= self.most)
+
+
+class HomeJournal:
+    """What one consumer has read of one home."""
+
+    next_offset: int
+    """Offset of the next entry."""
+    first: int
+    """Everything that counts from this offset on is kept."""
+
+    def __init__(self, read_from: int, epochs: EpochFilter) -> None:
+        """Begins to read at a journal offset, with the epochs as they stand there."""
+        self.restart(read_from, epochs)
+
+    def restart(self, read_from: int, epochs: EpochFilter) -> None:
+        """Goes back, or elsewhere: drops what is kept."""
+        self._began = self.first = self.next_offset = read_from
+        self._epochs = epochs
+        self._offsets: list[int] = []
+        self._said: list[Said] = []
+        self._is_lost = False
+
+    def lose(self) -> None:
+        """Notes that reading can't go on from here: partitions begin by `restart` only."""
+        self._is_lost = True
+
+    def feed(self, entries: Sequence[tuple[int, Entry]], upto: int) -> None:
+        """Takes in entries in offset order. Ignores those below `next_offset`.
+
+        Args:
+            entries: (offset, entry).
+            upto: everything below this offset was read: the last offsets may hold no entry.
+        """
+        fresh = bisect_left(entries, self.next_offset, key=lambda item: item[0])
+        for offset, entry in entries[fresh:]:
+            if self._epochs.accept(offset, entry):
+                self._keep(offset, entry.record)
+            self.next_offset = offset + 1
+        self.next_offset = max(self.next_offset, upto)
+
+    def _keep(self, offset: int, record: JournalRecord) -> None:
+        said: Said
+        if isinstance(record, Begin):
+            said = None
+        elif isinstance(record, PrepareCommit):
+            said = _decided(record)
+        elif isinstance(record, PrepareAbort | Placed | Adoption):
+            said = record
+        else:
+            return
+        self._offsets.append(offset)
+        self._said.append(said)
+
+    def since(self, offset: int) -> Iterator[tuple[int, Said]]:
+        """Yields (offset, record) of what counts from a journal offset on, which is kept."""
+        assert offset >= self.first, "what lies below was dropped"
+        at = bisect_left(self._offsets, offset)
+        yield from zip(self._offsets[at:], self._said[at:], strict=True)
+
+    def trim(self, most: int, needed: int) -> None:
+        """Drops the oldest records of more than `most`, but none from `needed` on."""
+        count = len(self._offsets)
+        if count <= most:
+            return
+        drop = count - most + most // _DROPPED_AT_ONCE
+        drop = min(drop, bisect_left(self._offsets, needed))
+        if drop:
+            self.first = self._offsets[drop - 1] + 1
+            del self._offsets[:drop], self._said[:drop]
+
+    def kept(self, *, is_idle: bool) -> Kept | None:
+        """Returns where a partition may begin without a request; None: nowhere.
+
+        Args:
+            is_idle: whether no partition is followed: what lies ahead is read for this one alone.
+        """
+        if self._is_lost:
+            return None
+        most = self.next_offset + GAP_MAX if is_idle else None
+        return Kept(self.first, most, self.first > self._began)
+
+
+def _decided(record: PrepareCommit) -> Decided:
+    placed = frozenset(record.placed)
+
+    def writes(partition: DataPartition, branches: tuple[BranchRange, ...]) -> HomeWrites:
+        where = PartitionId(*partition.key, partition.topic_id)
+        return HomeWrites(where, branches, partition.key in placed)
+
+    return Decided(
+        record.begin,
+        tuple([writes(each.partition, each.branches) for each in record.writes]),
+        tuple([writes(each, SOME_RECORDS) for each in record.added]),
+    )
