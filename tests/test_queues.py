@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import logtx
+from logtx.integration.cli import main as cli
 
 from .test_end_to_end import MakeTopic, cluster, producer, servers
 
@@ -163,3 +167,39 @@ def test_blocks_of_a_queue_commit_outputs_acknowledgements_and_letters(
     expected = sorted(b"%d" % n for n in range(30) if n not in (4, 17))
     assert sorted(values(committed(servers, unique, outputs, 28))) == expected
     assert sorted(values(committed(servers, unique, letters, 2))) == [b"17", b"4"]
+
+
+def operate(servers: Any, *arguments: str) -> Any:
+    """Runs `logtx subscription`; returns what it prints as JSON."""
+    environment = {"LOGTX_BOOTSTRAP_SERVERS": servers["bootstrap.servers"]}
+    result = CliRunner().invoke(cli.app, ["subscription", *arguments, "--json"], env=environment)
+    assert result.exit_code == 0, (result.exception, result.output)
+    return json.loads(result.stdout)
+
+
+def test_a_queue_begins_anew(
+    producer: logtx.Producer, queue: MakeQueue, make_topic: MakeTopic, servers: Any
+) -> None:
+    topic = make_topic()
+    for number in range(3):
+        producer.produce(topic, b"%d" % number, partition=0)
+    producer.flush()
+    time.sleep(0.05)
+    since = datetime.now(UTC).isoformat()
+    time.sleep(0.05)
+    with producer.begin_transaction() as txn:
+        txn.produce(topic, b"3", b"k", partition=0)
+    txn.commit(finished=True)
+    one = queue(topic)
+    for message in take(one, 4):
+        one.acknowledge(message)
+    assert set(one.commit_sync().values()) == {None}
+    one.close()
+    assert operate(servers, "peek", one.group_id) == []
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while operate(servers, "show", one.group_id)["consumers"]:
+        assert time.monotonic() < deadline_s
+    operate(servers, "reset", one.group_id, "--to-datetime", since, "--execute")
+    (found,) = operate(servers, "peek", one.group_id)
+    assert (found["value"], found["key"], found["transaction"]) == ("3", "k", str(txn.txid))
+    assert values(take(queue(topic), 1)) == [b"3"]
