@@ -130,12 +130,12 @@ SEEN_WITH_QUEUES_AT: Final = {
 }
 """The same for mutations of queues, in histories with a queue."""
 SEEN_WITH_RESETS_AT: Final = {
-    "acks_of_before_count": 0,
-    "consumers_keep_what_was_reset": 0,
+    "acks_of_before_count": 55,
+    "consumers_keep_what_was_reset": 64,
     "each_subscription_counts_its_eras": 0,
-    "eras_end_while_messages_are_pending": 0,
-    "plain_acks_of_before_count": 0,
-    "resets_may_be_repeated": 0,
+    "eras_end_while_messages_are_pending": 8,
+    "plain_acks_of_before_count": 5,
+    "resets_may_be_repeated": 9,
     "snapshot_forgets_eras": 0,
 }
 """The same for mutations of queues that are reset, in histories in which that happens."""
