@@ -59,6 +59,21 @@ def test_who_attaches_again_lets_go_of_what_it_does_not_name(queue: Queue) -> No
     assert queue.acknowledge(1, AcknowledgeType.RENEW, *named) == (AckResult.DONE,) * 2
 
 
+def test_trap_123_what_was_under_way_to_one_that_attached_counts_though_nobody_saw_it(
+    queue: Queue,
+) -> None:
+    """docs/queues.md tells of it. A consumer rests, closes, subscribes to other topics or connects
+    anew while the answer to its last request is under way. It does not name what it does not know
+    of, nor does it what its application had when it closed. The owner can't tell one from the
+    other, and the latter must count: else nobody would give up a message that ends each loop.
+    """
+    assert queue.acquire(1, 3) is not None
+    assert queue.attach(1, timeout_ms=90_000).leases == ()
+    again = queue.acquire(2)
+    assert again is not None
+    assert (again.span.lo, again.delivery_count) == (MessageId(0), 2)
+
+
 def test_what_is_over_is_not_a_consumers_again_because_it_attaches(queue: Queue) -> None:
     lease = queue.acquire(1)
     assert lease is not None
