@@ -121,6 +121,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "repeated_acks_count_again": 1,
     "snapshot_forgets_acks": 0,
     "snapshot_forgets_pending_acks": 1,
+    "switches_are_what_was_published": 11,
     "takeover_forgets_pending_acks": 1,
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 14,
