@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 import logtx
+from logtx.integration.cli import main as cli
+from logtx.journal.errors import UnknownSubscriptionError
 
 from .test_end_to_end import MakeTopic, cluster, producer, servers
 
@@ -163,3 +168,72 @@ def test_blocks_of_a_queue_commit_outputs_acknowledgements_and_letters(
     expected = sorted(b"%d" % n for n in range(30) if n not in (4, 17))
     assert sorted(values(committed(servers, unique, outputs, 28))) == expected
     assert sorted(values(committed(servers, unique, letters, 2))) == [b"17", b"4"]
+
+
+def run(servers: Any, *arguments: str) -> Result:
+    """Runs `logtx subscription`."""
+    environment = {"LOGTX_BOOTSTRAP_SERVERS": servers["bootstrap.servers"], "COLUMNS": "200"}
+    return CliRunner().invoke(cli.app, ["subscription", *arguments], env=environment)
+
+
+def operate(servers: Any, *arguments: str) -> Any:
+    """Returns what a command prints as JSON."""
+    result = run(servers, *arguments)
+    assert result.exit_code == 0, (result.exception, result.output)
+    return json.loads(result.stdout)
+
+
+def worked_off(servers: Any, queue: MakeQueue, topic: str, count: int) -> str:
+    """Works so many messages off, and leaves. Returns the subscription, which nobody consumes."""
+    one = queue(topic)
+    for message in take(one, count):
+        one.acknowledge(message)
+    assert set(one.commit_sync().values()) == {None}
+    one.close()
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while operate(servers, "show", one.group_id, "--json")["consumers"]:
+        assert time.monotonic() < deadline_s
+    assert operate(servers, "peek", one.group_id, "--json") == []
+    return one.group_id
+
+
+def test_a_queue_begins_anew(
+    producer: logtx.Producer, queue: MakeQueue, make_topic: MakeTopic, servers: Any, transport: str
+) -> None:
+    topic = make_topic()
+    for number in range(3):
+        producer.produce(topic, b"%d" % number, partition=0)
+    producer.flush()
+    time.sleep(0.05)
+    since = datetime.now(UTC).isoformat()
+    time.sleep(0.05)
+    with producer.begin_transaction() as txn:
+        txn.produce(topic, b"3", b"k", partition=0)
+    txn.commit(finished=True)
+    group = worked_off(servers, queue, topic, 4)
+    to = ("--to-datetime", since)
+    if transport == "mock":  # It knows no offsets by time.
+        to = ("--to-offset", "3", "--topic", f"{topic}[0]")
+    reset = operate(servers, "reset", group, *to, "--execute", "--json")
+    assert [part["new_start"] for part in reset["partitions"] if part["partition"] == 0] == [3]
+    (found,) = operate(servers, "peek", group, "--json")
+    assert (found["value"], found["key"], found["transaction"]) == ("3", "k", str(txn.txid))
+    assert values(take(queue(topic), 2, 5.0)) == [b"3"]
+
+
+def test_a_queue_is_deleted_and_made_anew(
+    producer: logtx.Producer, queue: MakeQueue, make_topic: MakeTopic, servers: Any
+) -> None:
+    topic = make_topic()
+    for number in range(2):
+        producer.produce(topic, b"%d" % number, partition=0)
+    producer.flush()
+    group = worked_off(servers, queue, topic, 2)
+    assert "add --execute" in run(servers, "delete", group).stdout
+    deleted = run(servers, "delete", group, "--execute")
+    assert "is forgotten" in deleted.stdout, (deleted.exception, deleted.output)
+    gone = run(servers, "peek", group)
+    assert isinstance(gone.exception, UnknownSubscriptionError)
+    again = queue(topic)
+    assert sorted(values(take(again, 2))) == [b"0", b"1"]
+    assert run(servers, "delete", group, "--execute").exit_code == 1, "a consumer is there"

@@ -253,13 +253,14 @@ def put_off(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Attach]]:
     return begin
 
 
-def test_trap_154_what_was_given_out_while_an_attachment_was_put_off_is_named(
+def works_while_it_attaches(
     queues: Queues,
     producer: Producer,
     put_off: Callable[[], list[Attach]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It attaches once a minute. Another one would be given what it works on."""
+    """A consumer attaches, as it does once a minute, and that is put off. Meanwhile it is given two
+    messages, and goes on to work on them."""
     monkeypatch.setattr(share_consumer, "ATTACH_AGAIN_S", 0.2)
     worker = queues()
     assert worker.poll(0.5) == []
@@ -270,7 +271,36 @@ def test_trap_154_what_was_given_out_while_an_attachment_was_put_off_is_named(
     fill(producer, 2)
     assert values(take(worker, 2)) == [b"0", b"1"]
     is_attached(worker)
-    assert take(queues(), 1, 1.0) == []
+
+
+def test_trap_154_what_was_given_out_while_an_attachment_was_put_off_is_named(
+    queues: Queues,
+    producer: Producer,
+    put_off: Callable[[], list[Attach]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one would be given what it works on."""
+    works_while_it_attaches(queues, producer, put_off, monkeypatch)
+    assert take(queues(), 2, 1.0) == []
+
+
+def test_trap_154_without_the_rule_two_work_on_one_message(
+    queues: Queues,
+    producer: Producer,
+    put_off: Callable[[], list[Attach]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was put off is repeated as it was."""
+
+    def mutant(self: attached.AttachedClient, request_id: int) -> None:
+        with self._lock:
+            command, _ = self._requests[request_id]
+            assert self._stream is not None
+            self._stream.send((request_id, command))
+
+    monkeypatch.setattr(attached.AttachedClient, "_repeat", mutant)
+    works_while_it_attaches(queues, producer, put_off, monkeypatch)
+    assert sorted(values(take(queues(), 2, 8.0))) == [b"0", b"1"]
 
 
 def test_trap_154_who_rests_is_not_woken_by_an_attachment_that_was_put_off(

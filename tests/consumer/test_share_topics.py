@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from logtx.consumer import share_consumer, topic_ids
+from logtx.consumer.core.holdings import Holdings
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
@@ -161,6 +162,22 @@ def test_messages_of_a_topic_that_was_created_anew_have_the_same_names(
     assert set(queue.commit_sync().values()) == {None}
 
 
+@pytest.mark.usefixtures("attaches_often")
+def test_trap_111_without_the_rule_the_new_one_is_acknowledged_for_the_former_one(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Holdings, "is_another", lambda *_: False)
+    fill(producer, 1)
+    queue = queues()
+    (former,) = take(queue, 1)
+    create_anew(memory_log)
+    fill(producer, 1, first=7)
+    (new,) = take(queue, 1)
+    queue.acknowledge(former)
+    with pytest.raises(NotHeldError):
+        queue.acknowledge(new)
+
+
 def test_of_a_topic_that_is_no_more_a_consumer_is_told_once(
     queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +243,27 @@ def test_what_a_reader_waited_for_may_be_of_a_topic_that_was_created_anew(
     assert values(found) == [b"%d" % n for n in range(7, 7 + count)]
     assert [queue.delivery_count(each) for each in found] == [1] * count
     assert take(queue, 1, 1.0) == []
+
+
+@pytest.mark.usefixtures("attaches_often")
+def test_trap_120_without_the_rule_new_messages_are_given_out_under_the_former_id_and_once_more(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id is asked for before the first fetch alone."""
+    fill(producer, 2)
+    hears, is_new = LeaseReader._hears_of_switch, False
+
+    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal is_new
+        if not is_new:
+            is_new = True
+            create_anew(memory_log)
+            fill(producer, 2, first=7)
+            monkeypatch.setattr(LeaseReader, "_check_is_it", lambda *_: None)
+        return hears(self, topic, topic_id)
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    assert values(take(queues(), 4)) == [b"7", b"8"] * 2
 
 
 @pytest.mark.parametrize("anew", [True, False])

@@ -433,7 +433,8 @@ def test_workers_come_and_go_and_nothing_is_doubled(bench: Bench) -> None:
             blocks = logtx.process(queue, producer, max_records=7, in_flight=3, stop=stop)
             for number, block in enumerate(blocks):
                 bench.copy(block)
-                if number % 5 == 4:
+                # One that was released five times would be given up: among 300, some are by chance.
+                if number % 5 == 4 and block.redone < 3:
                     block.release()
             queue.close()
         except BaseException as error:

@@ -66,6 +66,8 @@ def _owned(history: History, queue: Queue) -> Iterator[str]:
     for row in rows:
         if row.group != queue.group:
             continue
+        if row.era != queue.era:
+            yield f"the owner has {queue.group} in era {row.era}, and the journal in {queue.era}"
         for fate in queue.fates.get(row.partition, ()):
             name = fate.message.name
             deleted = any(lo <= name < hi for lo, hi in row.deleted)

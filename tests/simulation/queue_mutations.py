@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from logtx.consumer.core.share_work import ShareWork
+from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
 from logtx.coordinator.core import dispatch, snapshot, subscriptions
 from logtx.coordinator.core.decision import Decision
@@ -294,3 +296,19 @@ def ends_of_former_topics_are_awaited(patch: Patch) -> None:
 def topics_that_were_left_are_not_looked_up(patch: Patch) -> None:
     """An owner learns only of those topics that somebody subscribes to (trap 121)."""
     patch(Attach, "left_topics", ())
+
+
+@caught_by("worked-off", of="queue")
+def switches_are_what_was_published(patch: Patch) -> None:
+    """A reader goes by what is published of a topic when it begins to read it, and asks no
+    coordinator (trap 110)."""
+    believed: WeakKeyDictionary[LeaseReader, dict[str, bool]] = WeakKeyDictionary()
+
+    def mutant(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        mine = believed.setdefault(self, {})
+        if topic_id not in mine:
+            told = self._ahead.published(topic)
+            mine[topic_id] = told is not None and told.topic_id == topic_id
+        return mine[topic_id]
+
+    patch(LeaseReader, "_hears_of_switch", mutant)

@@ -70,7 +70,7 @@ def eras_end_while_messages_are_pending(patch: Patch) -> None:
     patch(Subscriptions, "pending_in", lambda *_: [])
 
 
-@caught_by("given-out", of="resets")
+@caught_by("worked-off", of="resets")
 def each_subscription_counts_its_eras(patch: Patch) -> None:
     """What is made anew begins with the era that it had first (trap 150)."""
     join = Subscriptions._join
@@ -84,7 +84,7 @@ def each_subscription_counts_its_eras(patch: Patch) -> None:
     patch(Subscriptions, "_join", mutant)
 
 
-@caught_by("given-out", of="resets")
+@caught_by("worked-off", of="resets")
 def snapshot_forgets_eras(patch: Patch) -> None:
     """Who begins at a snapshot takes what was given out before a reset for given out now
     (trap 8)."""

@@ -124,6 +124,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "repeated_acks_count_again": 1,
     "snapshot_forgets_acks": 0,
     "snapshot_forgets_pending_acks": 1,
+    "switches_are_what_was_published": 11,
     "takeover_forgets_pending_acks": 1,
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 14,
@@ -133,12 +134,12 @@ SEEN_WITH_QUEUES_AT: Final = {
 }
 """The same for mutations of queues, in histories with a queue."""
 SEEN_WITH_RESETS_AT: Final = {
-    "acks_of_before_count": 0,
-    "consumers_keep_what_was_reset": 0,
+    "acks_of_before_count": 55,
+    "consumers_keep_what_was_reset": 64,
     "each_subscription_counts_its_eras": 0,
-    "eras_end_while_messages_are_pending": 0,
-    "plain_acks_of_before_count": 0,
-    "resets_may_be_repeated": 0,
+    "eras_end_while_messages_are_pending": 8,
+    "plain_acks_of_before_count": 5,
+    "resets_may_be_repeated": 9,
     "snapshot_forgets_eras": 0,
 }
 """The same for mutations of queues that are reset, in histories in which that happens."""

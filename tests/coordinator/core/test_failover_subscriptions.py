@@ -303,6 +303,19 @@ def test_trap_151_who_says_nothing_keeps_no_partition() -> None:
     assert queue.acquire(1) is None, "it is another one's by now"
 
 
+def test_trap_151_without_the_rule_nobody_gets_the_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That its stream stands counts for a consumer that works."""
+    owner, never = dispatch._owner, Instant(0, 0)
+    monkeypatch.setattr(
+        dispatch, "_owner", lambda queue, partition, _: owner(queue, partition, never)
+    )
+    queue = hanging()
+    queue.coordinator.pass_time(10 * LEASE_MS)
+    assert queue.acquire(2) is None
+
+
 def test_who_says_something_keeps_its_partitions() -> None:
     """Of which it has no lease any more: the next one would work on what it is still at."""
     queue = hanging()

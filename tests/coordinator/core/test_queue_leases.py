@@ -8,6 +8,7 @@ import pytest
 
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.core.subscriptions import MessageState
+from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.errors import CoordinatorLoadingError
@@ -58,6 +59,21 @@ def test_who_attaches_again_lets_go_of_what_it_does_not_name(queue: Queue) -> No
     assert queue.acknowledge(1, AcknowledgeType.RENEW, *named) == (AckResult.DONE,) * 2
 
 
+def test_trap_123_what_was_under_way_to_one_that_attached_counts_though_nobody_saw_it(
+    queue: Queue,
+) -> None:
+    """docs/queues.md tells of it. A consumer rests, closes, subscribes to other topics or connects
+    anew while the answer to its last request is under way. It does not name what it does not know
+    of, nor does it what its application had when it closed. The owner can't tell one from the
+    other, and the latter must count: else nobody would give up a message that ends each loop.
+    """
+    assert queue.acquire(1, 3) is not None
+    assert queue.attach(1, timeout_ms=90_000).leases == ()
+    again = queue.acquire(2)
+    assert again is not None
+    assert (again.span.lo, again.delivery_count) == (MessageId(0), 2)
+
+
 def test_what_is_over_is_not_a_consumers_again_because_it_attaches(queue: Queue) -> None:
     lease = queue.acquire(1)
     assert lease is not None
@@ -95,8 +111,9 @@ def test_an_attachment_that_is_not_told_takes_nothing_away(queue: Queue) -> None
     assert (kept.span, kept.delivery_count) == (lease.span, 1)
 
 
-def test_trap_152_who_is_gone_before_it_is_attached_is_not_there(queue: Queue) -> None:
-    """The coordinator stood still, and decides nothing until it knows that it is the owner."""
+def known_after_a_pause(queue: Queue) -> list[int]:
+    """Returns the consumers that an owner knows which stood still while 1 and 3 attached, and their
+    streams broke, and 4 came. It decides nothing until it knows that it is the owner."""
     tenure, now = queue.coordinator.tenure, queue.coordinator.now
     tenure.pause()
     for consumer in (1, 3):  # One that attaches again, and one that comes.
@@ -108,9 +125,20 @@ def test_trap_152_who_is_gone_before_it_is_attached_is_not_there(queue: Queue) -
     tenure.submit(others, "attach 4", now, queue.coordinator.topics)
     queue.coordinator._tell_end()
     queue.coordinator.pass_time(dispatch.GONE_MS)
-    known = queue.coordinator.shard.queues.dispatch.consumers(GROUP)
-    assert [each.consumer for each in known] == [2, 4]
     assert queue.coordinator.replies.keys() >= {"attach 4"}
+    return [each.consumer for each in queue.coordinator.shard.queues.dispatch.consumers(GROUP)]
+
+
+def test_trap_152_who_is_gone_before_it_is_attached_is_not_there(queue: Queue) -> None:
+    assert known_after_a_pause(queue) == [2, 4]
+
+
+def test_trap_152_without_the_rule_it_never_leaves(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept during the pause is decided, though its stream has ended."""
+    monkeypatch.setattr(Tenure, "forget", lambda self, refs: self.shard.forget_waiting(refs))
+    assert set(known_after_a_pause(queue)) == {1, 2, 3, 4}
 
 
 # ---- what an owner remembers --------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -15,9 +15,16 @@ import logtx
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.queues import SubscriptionInfo
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
-from logtx.journal.errors import ConfigError, NotAllowedError, UnknownSubscriptionError
+from logtx.integration.cli import subscription_skip
+from logtx.journal.errors import (
+    ConfigError,
+    NotAllowedError,
+    TopicRecreatedError,
+    UnknownSubscriptionError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
 
@@ -228,10 +235,12 @@ def test_a_record_of_a_transaction_is_not_passed_over_alone(
         assert [m.value() for m in take(other, 1)] == [b"0"]
 
 
-def test_trap_155_what_is_placed_before_a_record_is_not_passed_over_with_it(
-    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
-) -> None:
-    with closing(AdminQueries(memory_log, timeout_s=10)) as admin:
+def placed_before_a_record(
+    log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> tuple[int, int]:
+    """A committed transaction of two records, placed where plain records begin, which are three.
+    Passes over the first two of these. Returns where that is, and the depth before."""
+    with closing(AdminQueries(log, timeout_s=10)) as admin:
         admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
     take(queue, 0)
     queue.close()
@@ -239,11 +248,18 @@ def test_trap_155_what_is_placed_before_a_record_is_not_passed_over_with_it(
         txn.produce("orders", b"a", partition=0)
         txn.produce("orders", b"b", partition=0)
     txn.commit(finished=True)
-    place = memory_log.end_offset("orders", 0)
+    place = log.end_offset("orders", 0)
     fill(producer, 3)
-    depth = shown(memory_log)["depth"]
-    done = run(memory_log, "skip", "invoicing", "orders[0]", f"{place}-{place + 1}", "--execute")
+    depth = shown(log)["depth"]
+    done = run(log, "skip", "invoicing", "orders[0]", f"{place}-{place + 1}", "--execute")
     assert done.exit_code == 0, (done.exception, done.output)
+    return place, depth
+
+
+def test_trap_155_what_is_placed_before_a_record_is_not_passed_over_with_it(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    place, depth = placed_before_a_record(memory_log, producer, queue)
     assert shown(memory_log)["depth"] == depth - 2
     with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
         other.subscribe(["orders"])
@@ -252,16 +268,34 @@ def test_trap_155_what_is_placed_before_a_record_is_not_passed_over_with_it(
         assert shown(memory_log)["depth"] == 1
 
 
-def test_trap_153_the_former_topic_of_a_name_is_not_taken_for_the_one_that_is_there(
-    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+def test_trap_155_without_the_rule_the_transaction_is_thrown_away(
+    memory_log: MemoryLog,
+    producer: logtx.Producer,
+    queue: ShareConsumer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No consumer has attached since, which would have told the coordinator."""
+    monkeypatch.setattr(subscription_skip, "_may_be_placed", lambda *_: False)
+    placed_before_a_record(memory_log, producer, queue)
+    with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
+        other.subscribe(["orders"])
+        assert [m.value() for m in take(other, 1)] == [b"2"]
+
+
+def created_anew(log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer) -> None:
+    """The queue had eight messages of a topic that is created anew, and has three then. No consumer
+    has attached since, which would have told the coordinator."""
     fill(producer, 8)
     take(queue, 8)
     queue.close()
-    memory_log.delete_topic("orders")
-    memory_log.create_topic("orders", partitions=2)
+    log.delete_topic("orders")
+    log.create_topic("orders", partitions=2)
     fill(producer, 3)
+
+
+def test_trap_153_the_former_topic_of_a_name_is_not_taken_for_the_one_that_is_there(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    created_anew(memory_log, producer, queue)
     for part in asked(memory_log, "show", "invoicing")["partitions"]:
         assert (part["former"], part["end"], part["depth"]) == (True, None, None)
     assert "topic is no more" in run(memory_log, "show", "invoicing").stdout
@@ -270,6 +304,23 @@ def test_trap_153_the_former_topic_of_a_name_is_not_taken_for_the_one_that_is_th
     refused = run(memory_log, "skip", "invoicing", "orders[0]", "0-1", "--execute")
     assert isinstance(refused.exception, UnknownSubscriptionError)
     assert "joins when a consumer attaches" in str(refused.exception)
+
+
+def test_trap_153_without_the_rule_messages_count_as_passed_over_and_are_given_out(
+    memory_log: MemoryLog,
+    producer: logtx.Producer,
+    queue: ShareConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SubscriptionInfo, "as_named_now", lambda self, _: self)
+    created_anew(memory_log, producer, queue)
+    done = run(memory_log, "skip", "invoicing", "orders[0]", "0-1", "--execute")
+    assert done.exit_code == 0, (done.exception, done.output)
+    with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
+        other.subscribe(["orders"])
+        with suppress(TopicRecreatedError):  # It is told of what the queue has of the former one.
+            take(other, 3)
+        assert [m.value() for m in take(other, 3)] == [b"0", b"1", b"2"]
 
 
 def test_what_is_not_there_is_refused(
