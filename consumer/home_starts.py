@@ -120,7 +120,7 @@ class HomeStarts:
             if snapshots is None and not _goes_on(each, start):
                 snapshots = self._snapshots(home, start)
             found = self._attach(partition, each, start, snapshots or [])
-            if found is None and snapshots:
+            if snapshots and _may_lack_first(found, each, start):
                 snapshots += self._first(home, start, snapshots[0])
                 found = self._attach(partition, each, start, snapshots)
             if found is None:
@@ -369,6 +369,14 @@ def _goes_on(start: Start, journal_start: int) -> bool:
     # Not just behind what was trimmed: there nothing but a snapshot says which epoch is current.
     first = journal_start - 1 if journal_start == 0 else journal_start
     return start.passed is not None and start.o1 >= start.x and start.passed >= first
+
+
+def _may_lack_first(found: Attachment | None, reader: Start, journal_start: int) -> bool:
+    """Returns whether a snapshot that nothing names may do where no other does, or better."""
+    if found is None:
+        return True
+    is_trimmed = reader.passed is not None and reader.passed + 1 < found.offset
+    return is_trimmed and found.listed is not None and found.offset > journal_start
 
 
 def _trimmed(home: Journal | None, what: str) -> TornTransactionError:
