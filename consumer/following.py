@@ -140,7 +140,6 @@ class Following:
             None if passed is None else passed.sequence,
             start.o1,
             mode_offset=follows.mode_offset,
-            floor=follows.floor,
         )
         return Followed(assigned.key, follows, where)
 

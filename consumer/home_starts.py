@@ -134,7 +134,7 @@ class HomeStarts:
             if snapshots is None and not _goes_on(each, start):
                 snapshots = self._snapshots(home, start)
             found = self._attach(partition, each, start, snapshots or [])
-            if found is None and snapshots:
+            if snapshots and _may_lack_first(found, each, start):
                 snapshots += self._first(home, start, snapshots[0])
                 found = self._attach(partition, each, start, snapshots)
             if found is None:
@@ -413,6 +413,14 @@ def _within(kept: Kept, wanted: Mapping[PartitionId, Start]) -> dict[PartitionId
             # most that is pending, and look-ups tell of the rest.
             found[partition] = Attachment(kept.first)
     return found
+
+
+def _may_lack_first(found: Attachment | None, reader: Start, journal_start: int) -> bool:
+    """Returns whether a snapshot that nothing names may do where no other does, or better."""
+    if found is None:
+        return True
+    is_trimmed = reader.passed is not None and reader.passed + 1 < found.offset
+    return is_trimmed and found.listed is not None and found.offset > journal_start
 
 
 def _trimmed(home: Journal | None, what: str) -> TornTransactionError:

@@ -422,7 +422,9 @@ class Homes:
             log_start = told.get(followed.key, 0)
             if not isinstance(log_start, int):
                 raise log_start
-            found[followed.partition] = replace(followed.start, log_start=log_start)
+            # The view must know it, too (trap 174).
+            followed.start = replace(followed.start, log_start=log_start)
+            found[followed.partition] = followed.start
         return found
 
     def _follow(self) -> JournalFollower | None:

@@ -21,15 +21,21 @@ has delivered, too. To tell them from those of open transactions, it begins at a
 place is at or below that, if there is one: then it reads of all these decisions. Else look-ups
 tell.
 
-A reader that was told late of the topic's switch has delivered plain records, and its x lies above
-places that are still to come. It goes on behind its own sequence. If that was trimmed, it begins at
-a fence before which nothing was placed since the switch, if there is one: its sequence says that it
-was given nothing of that.
+A reader that knows its sequence may stand above places that are still to come: a broker told too
+low an end, or the reader was told late of the topic's switch, and has delivered plain records. It
+goes on behind its own sequence. If that was trimmed, it begins at the first fence that will do: a
+later one may not list what was placed so, and is finished.
 
 What a new reader counts as delivered (R11): everything that is placed below *x*, but for what was
 pending there. It may not know yet which that is. So `passed` is None until the first transaction
 with a place at or above *x* is known, or one that was pending, or until a gate proves that all that
-is decided is placed below; and before that nothing is delivered (`placed_input`).
+is decided is placed below; and before that nothing is delivered (`placed_input`). After a gate,
+`passed` is the highest sequence known to be delivered: all that was decided before the fence is,
+and a fence may list an older decision, for another partition's sake (trap 173).
+
+What is placed where the log starts counts as delivered, too: no record of it is left. Were it due,
+a reader would be given what the fence lists, in its next life also what is finished, and stop at
+either (trap 174).
 
 Pending at *x* was what has no record below *o1*, the position's lowest one. A reader held it that
 had not heard of the switch, and was replaced. It had delivered nothing that was placed in that
@@ -144,8 +150,6 @@ class Start:
     """First offset of the partition's log."""
     mode_offset: int = -1
     """Journal offset of the MODE record from which on the home places there; -1: from its start."""
-    floor: int = -1
-    """Offset of the partition below which nothing is placed since that MODE record; -1: unknown."""
 
 
 def where_to_begin(
@@ -183,10 +187,10 @@ def where_to_begin(
         early = [c.offset for c in fit if c.offset <= behind]
         return (max(early), True) if early else (behind, False)
     if fit and start.passed is not None:
-        # It was told late, and has delivered what lies above places that are still to come
-        # (trap 88). Its sequence is that of the MODE record then, which is trimmed soon.
-        untouched = [c for c in fit if c.last.get(partition, -1) <= start.floor]
-        fit = untouched or fit
+        # So it may be where the sequence is trimmed (trap 175), or if the reader was told late: it
+        # has delivered what lies above places that are still to come (trap 88). Its sequence is
+        # that of the MODE record then, which is trimmed soon.
+        return min(c.offset for c in fit), True
     if fit:
         return max(c.offset for c in fit), True
     if start.mode_offset + 1 >= journal_start:
@@ -198,7 +202,7 @@ class _Part:
     """What is decided with writes in one partition, and not passed there."""
 
     def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
-        self.x, self.o1 = start.x, start.o1
+        self.x, self.o1, self.log_start = start.x, start.o1, start.log_start
         self.passed = start.passed
         self.begins = begins
         """Journal offset from which on it was followed."""
@@ -218,9 +222,11 @@ class _Part:
         self.aborted: list[TxId] = []
         """What the home adopted as aborted, and the partition was not told of."""
 
-    def was_pending(self, due: Due) -> bool:
-        """Returns whether a transaction was pending where the reader begins: see the module."""
-        return self.o1 <= min(r.first_offset for r in due.branches)
+    def is_behind(self, place: int, due: Due) -> bool:
+        """Returns whether what is placed somewhere counts as delivered to a new reader: see the
+        module."""
+        was_pending = self.o1 <= min(r.first_offset for r in due.branches)
+        return not was_pending and (place < self.x or place <= self.log_start)
 
 
 class HomeView:
@@ -364,8 +370,8 @@ class HomeView:
         part.last = max(part.last, place)
         if place == GONE:
             return
-        if part.passed is None and place < part.x and not part.was_pending(due):
-            part.below = due.sequence
+        if part.passed is None and part.is_behind(place, due):
+            part.below = max(part.below, due.sequence)
             return
         if part.passed is None:
             part.passed = due.sequence - 1

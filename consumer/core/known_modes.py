@@ -31,9 +31,6 @@ class Follows(NamedTuple):
     """Journal offset of the MODE record from which on the home places there; -1: not known."""
     passed: Passed | None
     """What was placed up to there is delivered, if that is known."""
-    floor: int = -1
-    """Offset of the partition below which nothing is placed since that MODE record; -1: not known.
-    """
 
 
 class _Switch(NamedTuple):
@@ -135,7 +132,7 @@ class KnownModes:
             if passed is None and start.o2 <= found.offset + 1 and found.mode_offset >= 0:
                 # Each place lies behind the mode record, so nothing of this stretch lies below.
                 passed = Passed(found.home, found.mode_offset)
-            return Follows(found.home, found.topic_id, found.mode_offset, passed, found.offset)
+            return Follows(found.home, found.topic_id, found.mode_offset, passed)
         if passed is not None:
             topic_id = first.topic_id if first is not None else ""
             return Follows(passed.home, topic_id, FROM_THE_START, passed)

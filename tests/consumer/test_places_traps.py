@@ -27,6 +27,7 @@ from logtx.journal.records.types import (
     PartitionWrites,
     PrepareCommit,
     SnapshotMode,
+    SnapshotPlaces,
     SnapshotTransaction,
 )
 from logtx.journal.state import State
@@ -334,3 +335,91 @@ def test_trap_87_the_journal_has_no_more_what_a_reader_that_heard_of_no_switch_h
     written.finish(begun)
     log.delete_records(JOURNAL_TOPIC, 0, fence)
     assert read_upto(consumer, [b"a"]) == [b"a"]
+
+
+def first_of_two_is_unfinished(places: Places) -> None:
+    """Two transactions are placed at one offset. A snapshot lists the first: it waits for another
+    partition."""
+    written = places.written
+    places.switch(Phase.METADATA)
+    first, second = written.begin(), written.begin()
+    written.write(first, "t", [b"a"])
+    written.write(second, "t", [b"b"])
+    sequence = places.decide(first)
+    places.decide(second)
+    places.place()
+    key, end = places.partition(), places.end()
+    accepted = (PartitionWrites(DataPartition(*key), written.ranges(first, "t", 0)),)
+    row = SnapshotTransaction(
+        first.offset, "p", 0, 1, 1, State.COMMITTING, sequence, None, writes=accepted
+    )
+    listed = SnapshotPlaces(first.offset, sequence, ((key, end, end),))
+    snapshot(places, transactions=(row,), places=(listed,), last_places=((key, end),))
+
+
+def test_trap_173_a_fence_lists_an_older_decision_than_the_last_that_is_placed(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    first_of_two_is_unfinished(places)
+    places.written.append("t", [b"p"])
+    start = places.end()
+    places.written.append("t", [b"q"])
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition("t", 0, start)])
+    assert read_upto(consumer, [b"q"]) == [b"q"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    again = make_consumer(group_id=consumer.group_id)
+    again.assign(T)
+    places.written.append("t", [b"r"])
+    assert read_upto(again, [b"r"]) == [b"r"]
+
+
+@pytest.mark.parametrize("start", ["the beginning", "that offset"])
+def test_trap_174_an_older_decision_is_listed_that_is_placed_where_the_log_starts(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer, start: str
+) -> None:
+    first_of_two_is_unfinished(places)
+    log.delete_records("t", 0, places.end())
+    places.written.append("t", [b"p"])
+    consumer = make_consumer(enable_auto_commit=False, auto_offset_reset="earliest")
+    offset = log.start_offset("t", 0, timeout_s=10)
+    consumer.assign(T if start == "the beginning" else [TopicPartition("t", 0, offset)])
+    assert read_upto(consumer, [b"p"]) == [b"p"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    again = make_consumer(group_id=consumer.group_id)
+    again.assign(T)
+    places.written.append("t", [b"q"])
+    assert read_upto(again, [b"q"]) == [b"q"]
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "not named"])
+def test_trap_175_what_is_placed_too_low_is_finished_before_the_newest_fence(
+    places: Places, log: MemoryLog, make_consumer: MakeConsumer, is_named: bool
+) -> None:
+    places.switch(Phase.METADATA)
+    written, key = places.written, places.partition()
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign(T)
+    places.transaction([b"a"])
+    assert read_upto(consumer, [b"a"]) == [b"a"]
+    last = places.end()
+    hangs = written.begin()
+    open_there = (SnapshotTransaction(hangs.offset, "p", 0, 1, 1, State.OPEN, None, None),)
+    first = snapshot(places, transactions=open_there, last_places=((key, last),))
+    late = written.begin()
+    written.write(late, "t", [b"b"])
+    written.append("t", [b"p"])
+    assert read_upto(consumer, [b"p"]) == [b"p"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    places.decide(late)
+    places.place(at=last + 1)
+    named = {"fence": first, "fence_places": ((key, last),)} if is_named else {}
+    snapshot(places, transactions=open_there, last_places=((key, last + 1),), **named)
+    log.delete_records(JOURNAL_TOPIC, 0, hangs.offset)
+    again = make_consumer(group_id=consumer.group_id)
+    again.assign(T)
+    assert read_upto(again, [b"b"]) == [b"b"]
+    assert nothing_more(again, 0.1)

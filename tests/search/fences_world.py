@@ -67,6 +67,9 @@ class FencesScenario:
     switched: bool = False
     """Whether the history begins when the topic goes over to places: one mode record lies at 0, and
     what is decided before MODE says so is marked, at any time."""
+    held_up: bool = False
+    """Whether what is placed is finished at any time later, or never: it waits for another
+    partition, for a marker there or for its IOV."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +172,19 @@ class FencesWorld:
                     continue
                 placed = append(("placed", record.upto, record.ends[DATA]))
                 add(("place", record.ends[DATA]), data, placed, plain, snapshots, stale - lag)
+        found += self._finishes(state)
         if snapshots and self.journals.items(journal)[-1][1] != SNAPSHOT:
             add(("snapshot",), data, append(SNAPSHOT), plain, snapshots - 1, stale)
         return found
+
+    def _finishes(self, state: State) -> list[tuple[Move, State | str]]:
+        data, journal, *left = state
+        rows = self.places(journal).rows() if self.scenario.held_up else []
+        ended = [(row.begin, (0, ("finished", row.begin))) for row in rows if row.places]
+        return [
+            (("finish", begin, False), (data, self.journals.append(journal, record), *left))
+            for begin, record in ended
+        ]
 
     def places(self, journal: int) -> Places:
         """Returns what the real state of an owner is behind a journal."""
@@ -180,8 +193,7 @@ class FencesWorld:
             found = self._places[journal] = self._replayed(self.journals.items(journal))
         return found
 
-    @staticmethod
-    def _replayed(items: tuple[Item, ...]) -> Places:
+    def _replayed(self, items: tuple[Item, ...]) -> Places:
         places = Places()
         for offset, (_, item) in enumerate(items):
             match item:
@@ -189,7 +201,10 @@ class FencesWorld:
                     places.replay_commit(begin, offset, {DATA: last + 1})
                 case ("placed", *_):
                     for begin in places.replay_placed(placed_of(item)):
-                        places.replay_finished(begin)
+                        if not self.scenario.held_up:
+                            places.replay_finished(begin)
+                case ("finished", begin):
+                    places.replay_finished(begin)
                 case ("snapshot",):
                     # A new owner may have loaded it.
                     places = Places.restore(places.fence(offset), places.rows())
@@ -202,20 +217,37 @@ class FencesWorld:
         data, journal, *_ = state
         items, records = self.data.items(data), self.journals.items(journal)
         told = decided(records)
-        if not told or any(
-            t.place is None if t.placed else not _marker(items, b) for b, t in told.items()
-        ):
+        if not told or not self.is_over(items, told):
             return None
         snapshots = self._snapshots(records)
         first = 1 if self.scenario.switched else 0
+        kept = min(self.unfinished(records), default=len(records))
         for log_start in range(first, len(items) + 1):
-            for trimmed in (0, *(s.fence.offset for s in snapshots if _is_passed(s, log_start))):
+            for trimmed in self.trims(snapshots, log_start, kept):
                 left = [s for s in snapshots if s.fence.offset >= trimmed]
                 for x in range(log_start, len(items) + 1):
                     found = self._read(items, records, told, left, (log_start, trimmed, x))
                     if found is not None:
                         return found
         return None
+
+    @staticmethod
+    def is_over(items: tuple[Item, ...], told: dict[int, Decided]) -> bool:
+        """Returns whether all that is decided is placed or marked."""
+        return all(t.place is not None if t.placed else _marker(items, b) for b, t in told.items())
+
+    @staticmethod
+    def trims(snapshots: list[_Snapshot], log_start: int, kept: int) -> list[int]:
+        """Returns where the journal may begin: at a fence that the data has passed, or at the BEGIN
+        of what is not finished, which is `kept`."""
+        passed = (s.fence.offset for s in snapshots if _is_passed(s, log_start))
+        return sorted({0, *(min(offset, kept) for offset in passed)})
+
+    def unfinished(self, records: tuple[Item, ...]) -> list[int]:
+        """Returns the BEGINs of what is not finished."""
+        begins = [OLDEST + n for n in range(len(self.scenario.records))]
+        ended = {item[1] for _, item in records if item[0] == "finished"}
+        return [b for b in begins if b not in ended] if self.scenario.held_up else []
 
     # ---- readers --------------------------------------------------------------------------------
 
@@ -353,6 +385,8 @@ class FencesWorld:
                 return f"journal[{length}]: PLACED at {place}"
             case ("snapshot",):
                 return f"journal[{length}]: a snapshot"
+            case ("finish", begin):
+                return f"journal[{length}]: T{begin} is finished"
             case _:
                 raise AssertionError(move)
 

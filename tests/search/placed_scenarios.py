@@ -13,14 +13,15 @@ from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Fence, Places
 from logtx.coordinator.core.placing import Placer
 from logtx.journal.modes import Phase
-from logtx.journal.places import PartitionId, Placed
+from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.position import Position
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import Entry
 
 from ..simulation.mutations import Patch
-from . import fences_world, placed_cores
+from . import fences_world, lives_world, placed_cores
 from .fences_world import FencesScenario
+from .lives_world import LivesScenario
 from .places_world import Budget, PlacesScenario
 
 BOTH_WRITTEN: Final = (("d", 0), ("d", 1))
@@ -71,6 +72,20 @@ FENCES_SWITCHED: Final = FencesScenario(
     "fences, switched", "the same of a topic that goes over to places", records=(1, 1), plain=1,
     switched=True,
 )  # fmt: skip
+BOTH_DECIDED: Final = (("write", 1), ("write", 2), ("commit", 1), ("commit", 2))
+LIVES: Final = LivesScenario(
+    "lives", "readers that follow the home and are restarted, what is placed is held up",
+    records=(1, 1), plain=1, snapshots=1, length_max=3, held_up=True, first=BOTH_DECIDED[:2],
+)  # fmt: skip
+FINISHED_FIRST: Final = (("write", 1), ("commit", 1), ("place", 1), ("finish", 1), ("snapshot",))
+LIVES_TOO_LOW: Final = replace(
+    LIVES, name="lives, too low", what="the same, ends are told too low; a trimmed journal",
+    snapshots=2, stale=1, first=FINISHED_FIRST,
+)  # fmt: skip
+LIVES_SWITCHED: Final = replace(
+    LIVES, name="lives, switched", what="the same of a topic that goes over to places", plain=0,
+    length_max=4, switched=True,
+)  # fmt: skip
 
 PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     # In full, and as every test run visits it.
@@ -88,6 +103,9 @@ PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (FENCES, replace(FENCES, records=(2, 1), length_max=3, plain=1, snapshots=1)),
     (FENCES_TOO_LOW, replace(FENCES_TOO_LOW, records=(1, 1), length_max=3)),
     (FENCES_SWITCHED, replace(FENCES_SWITCHED, plain=0, snapshots=1)),
+    (LIVES, replace(LIVES, first=(*BOTH_DECIDED, ("place",)))),
+    (LIVES_TOO_LOW, replace(LIVES_TOO_LOW, first=(*FINISHED_FIRST, ("write", 2), ("plain",)))),
+    (LIVES_SWITCHED, replace(LIVES_SWITCHED, first=(*BOTH_DECIDED[:3], ("mode",)))),
 )  # fmt: skip
 
 
@@ -258,6 +276,43 @@ def fence_forgets(patch: Patch) -> None:
     patch(Places, "rows", lambda _: [])
 
 
+def older_decisions_lower_the_bound(patch: Patch) -> None:
+    """What a fence lists lowers what is known to be placed below the start (trap 173)."""
+    place = HomeView._place
+
+    def mutant(self: HomeView, part: Any, at: int, due: Any) -> None:
+        place(self, part, at, due)
+        if at != GONE and part.passed is None:
+            part.below = due.sequence
+
+    patch(HomeView, "_place", mutant)
+
+
+def placed_at_the_logs_start_is_due(patch: Patch) -> None:
+    """What is placed where the log starts is due to a new reader (trap 174)."""
+    is_behind = home_view._Part.is_behind
+
+    def mutant(self: Any, place: int, due: Any) -> bool:
+        return place < self.x and is_behind(self, place, due)
+
+    patch(home_view._Part, "is_behind", mutant)
+
+
+def last_fence_for_all(patch: Patch) -> None:
+    """A reader whose sequence is trimmed begins at the last fence, as new ones do (trap 175)."""
+
+    def mutant(
+        partition: PartitionId, start: Any, journal_start: int, candidates: Any
+    ) -> tuple[int, bool] | None:
+        for candidate in sorted(candidates, key=lambda c: -c.offset):
+            found = home_view.where_to_begin(partition, start, journal_start, [candidate])
+            if found is not None:
+                return found
+        return home_view.where_to_begin(partition, start, journal_start, ())
+
+    patch(lives_world, "where_to_begin", mutant)
+
+
 def trimmed_at_once(patch: Patch) -> None:
     """The journal is trimmed to a fence as soon as all is placed (R14)."""
     patch(Fence, "passed", lambda *_: True)
@@ -316,6 +371,13 @@ PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
      fence_at_the_start),
     ("fence forgets", "a fence forgets what is decided and not placed (R13)", SMALL_FENCES,
      fence_forgets),
+    ("the bound goes down", "a fence lists what is older than the bound (trap 173)",
+     replace(LIVES, first=(*BOTH_DECIDED, ("place",))), older_decisions_lower_the_bound),
+    ("due at the log's start", "what is placed at the log's start is due (trap 174)",
+     replace(LIVES, first=(*BOTH_DECIDED, ("place",)), plain=0, length_max=2),
+     placed_at_the_logs_start_is_due),
+    ("the last fence for all", "who was trimmed begins at the last fence (trap 175)",
+     replace(LIVES_TOO_LOW, first=(*FINISHED_FIRST, ("write", 2), ("plain",))), last_fence_for_all),
     ("trimmed at once", "the journal is trimmed as soon as all is placed (R14)", SMALL_FENCES,
      trimmed_at_once),
     ("places before mode records", "decisions are placed before the mode records are written (R15)",

@@ -16,6 +16,7 @@ from .adopting_world import AdoptingScenario, AdoptingWorld
 from .clients import GROUP, INPUT, START, Client, Script, request
 from .explore import World
 from .fences_world import FencesScenario, FencesWorld
+from .lives_world import LivesScenario, LivesWorld
 from .placed_scenarios import PLACED_SEARCHES
 from .places_world import PlacesScenario, PlacesWorld
 from .queue_scenarios import QUEUE_SEARCHES
@@ -96,6 +97,8 @@ def world_of(scenario: Scenario) -> World:
             return AdoptingWorld(scenario)
         case PlacesScenario():
             return PlacesWorld(scenario)
+        case LivesScenario():
+            return LivesWorld(scenario)
         case FencesScenario():
             return FencesWorld(scenario)
         case QueueScenario():

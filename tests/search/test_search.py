@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from .explore import Move, Report, State, explore
+from .lives_world import LivesWorld
 from .mutations import MUTATIONS, Mutation, search
 from .scenarios import SEARCHES, Search
 
@@ -45,10 +46,12 @@ def told(report: Report) -> str:
 
 @pytest.mark.parametrize("each", parameters(SEARCHES))
 def test_no_state_breaks_an_invariant(each: Search) -> None:
-    report = explore(each.world(reduced=True), states_max=STATES_MAX)
+    world = each.world(reduced=True)
+    report = explore(world, states_max=STATES_MAX)
     assert report.violation is None, told(report)
     assert report.complete, f"{report.states} states, and no end"
-    assert report.states > 100
+    # Where readers live through whole histories, they are what there is much of.
+    assert report.states > 100 or (isinstance(world, LivesWorld) and world.starts > 1_000)
 
 
 @pytest.mark.parametrize("mutation", parameters(MUTATIONS))

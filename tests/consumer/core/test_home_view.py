@@ -196,8 +196,10 @@ def fence(offset: int, last: int) -> Candidate:
         # Behind its own sequence, if that can still be read.
         (Start(50, 33, 50), 0, (34, False)),
         (Start(50, 33, 50), 34, (34, False)),
-        # Else at the last fence whose last place lies below; at the start offset is not enough.
-        (Start(50, 33, 50), 35, (60, True)),
+        # Else at the first fence whose last place lies below: what follows may be placed too low.
+        (Start(50, 33, 50), 35, (40, True)),
+        (Start(50, 33, 50), 41, (60, True)),
+        # A new reader begins at the last one; at the start offset is not enough.
         (Start(50, None, 50), 0, (60, True)),
         (Start(40, None, 40), 0, (40, True)),
         (Start(41, None, 41), 0, (60, True)),
@@ -230,12 +232,35 @@ def test_where_reading_begins(
 
 def test_trap_88_a_reader_that_was_told_late_begins_before_all_places_of_the_stretch() -> None:
     fences = [fence(40, 20), fence(60, 40)]
-    told_late = Start(50, 30, 50, mode_offset=30, floor=20)
+    told_late = Start(50, 30, 50, mode_offset=30)
     assert where_to_begin(A, told_late, 20, fences) == (31, False)
     assert where_to_begin(A, told_late, 35, fences) == (40, True)
     # Without such a fence, what lies below its start was delivered.
     assert where_to_begin(A, told_late, 45, fences) == (60, True)
     assert where_to_begin(A, replace(told_late, passed=None), 35, fences) == (60, True)
+
+
+def test_trap_173_a_fence_lists_an_older_decision_than_what_is_passed() -> None:
+    view = HomeView(HOME, 20)
+    view.attach(A, Start(9, None, 9), [Listed(3, 12, writes=tuple(writes(A)), places={A: 5})])
+    view.settle_start(A, 20)
+    assert view.passed(A) == 19
+
+
+def test_trap_174_what_is_placed_where_the_log_starts_is_due_to_no_new_reader() -> None:
+    view = HomeView(HOME, 20)
+    listed = [Listed(3, 12, writes=tuple(writes(A)), places={A: 9})]
+    view.attach(A, Start(9, None, 9, log_start=9), listed)
+    assert view.next_place(A) is None
+    view.settle_start(A, 20)
+    assert view.passed(A) == 19
+
+
+def test_trap_175_a_reader_whose_sequence_is_trimmed_begins_at_the_first_fence() -> None:
+    fences = [fence(40, 20), fence(60, 40)]
+    # What was decided behind 33 and placed at 40, too low, is finished at 60.
+    assert where_to_begin(A, Start(50, 33, 50), 40, fences) == (40, True)
+    assert where_to_begin(A, Start(50, None, 50), 40, fences) == (60, True)
 
 
 def test_a_partition_that_a_fence_does_not_name_has_no_place_below_it() -> None:
