@@ -42,7 +42,7 @@ def test_no_more_is_read_ahead_of_a_lease_than_the_user_asks_for(
     consumer = memory_log.consumer
     monkeypatch.setattr(memory_log, "consumer", lambda c: [made.append(c), consumer(c)][1])
     for kafka, expected in (({}, 1), ({"queued.min.messages": 500}, 500)):
-        config = ReadConfig(kafka=kafka, reads_sidecars=False)
+        config = ReadConfig(kafka=kafka)
         LeaseReader(memory_log, kafka, config, timeout_s=1.0).close()
         assert made[-1]["queued.min.messages"] == expected
 
