@@ -25,7 +25,8 @@ the next transaction may be placed at the same offset. So the reader says up to 
 A lease may begin within a pointer, or another transaction, of which messages were given out before.
 It is read from that message on (o3), and not as one that is met for the first time. If retention
 has taken its records, that is an error: it is no copy of an earlier pointer, which would be passed
-over and acknowledged as a gap (trap 162). Where in the sidecar the messages lie that it came by,
+over and acknowledged as a gap (trap 162). A home that the topic has since changes nothing: it
+places nothing within the pointer. Where in the sidecar the messages lie that it came by,
 the reader remembers from lease to lease, and it keeps reading sidecars in between: what was fetched
 for one lease is mostly there for the next.
 """
@@ -149,7 +150,7 @@ class LeaseReader:
             reach = self._ahead.reach({key: start}, {key: asked}, ids, wait_s=PLACE_S)
             require_complete(reach)
             places = reach[key].until(Spot(end + at_end)) if key in reach else None
-        part = Range(topic, number, self._begin(lease, places), end, places=places)
+        part = Range(topic, number, self._begin(lease), end, places=places)
         try:
             has_followed = yield from self._read(lease, part)
         except LogtxError as error:
@@ -167,11 +168,14 @@ class LeaseReader:
         is_final = settled and not (at_end and has_followed)
         self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
 
-    def _begin(self, lease: Lease, places: RangePlaces | None) -> Position:
-        """Returns where to begin: within the transaction that the lease begins in."""
+    def _begin(self, lease: Lease) -> Position:
+        """Returns where to begin: within the transaction that the lease begins in.
+
+        Save one that a home placed: that is read from its first message.
+        """
         offset, sequence, nth = lease.span.lo
         position = Spot(offset).position
-        if places is not None or sequence != AT_OFFSET or not nth:
+        if sequence != AT_OFFSET or not nth:
             return position
         side = self._sides.before(lease.partition, offset, nth)
         if side is None or not side.nth:

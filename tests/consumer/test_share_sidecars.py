@@ -25,6 +25,7 @@ from logtx.journal.errors import (
     TornTransactionError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
 from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar, sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.producer.producer import Producer
@@ -33,6 +34,7 @@ from ..waiting import eventually
 from .logs import Transactions
 from .test_share_consumer import GONE_S, coordinator, fill, producer, take, values
 from .test_share_letters import LIMIT, headers, letters, queues
+from .test_share_topics import switch
 
 __all__ = ["coordinator", "producer", "queues"]
 Queues = Callable[..., ShareConsumer]
@@ -83,6 +85,16 @@ def names(queue: ShareConsumer, messages: list[Any]) -> list[tuple[int, int]]:
     return found
 
 
+def grow(memory_log: MemoryLog) -> None:
+    """Commits 8 records in partition 0, of which the last 5 lie in the sidecar."""
+    settings = {"transactional.id": "grows", "transaction.sidecar.min.bytes": 3}
+    with Producer(settings, log=memory_log) as own:
+        txn = own.begin_transaction()
+        for value in numbered(8):
+            txn.produce("orders", value, partition=0)
+        txn.commit(finished=True)
+
+
 # ---- what is given out --------------------------------------------------------------------------
 
 
@@ -122,10 +134,7 @@ def test_of_one_that_grew_what_lies_in_the_topic_comes_first(
     queues: Queues, coordinator: object, memory_log: MemoryLog
 ) -> None:
     assert coordinator
-    growing = {"transactional.id": "grows", "transaction.sidecar.min.bytes": 3}
-    with Producer(growing, log=memory_log) as own, own.begin_transaction() as txn:
-        for value in numbered(8):
-            txn.produce("orders", value, partition=0)
+    grow(memory_log)
     queue = queues(**{"max.poll.records": 5})
     first = take(queue, 5)
     assert values(first) == numbered(5)
@@ -142,6 +151,37 @@ def test_of_one_that_grew_what_lies_in_the_topic_comes_first(
             found.append(message.value())
             other.acknowledge(message)
     assert sorted(found) == numbered(6, 2)
+
+
+@pytest.mark.parametrize("worked_off", [5, 3])
+def test_of_one_that_grew_the_rest_needs_no_more_of_the_topic_than_is_left_there(
+    queues: Queues, coordinator: object, memory_log: MemoryLog, worked_off: int
+) -> None:
+    """Retention has taken what lies in the topic (trap 117)."""
+    assert coordinator
+    grow(memory_log)
+    one = queues(**{"max.poll.records": 5})
+    for message in take(one, 5)[:worked_off]:
+        one.acknowledge(message)
+    one.close()
+    memory_log.delete_records("orders", 0, 3)
+    found = values(take(queues(), 8 - worked_off))
+    assert sorted(found) == numbered(8 - worked_off, worked_off)
+
+
+def test_the_rest_of_one_that_grew_is_torn_if_retention_took_a_part_of_it(
+    queues: Queues, coordinator: object, memory_log: MemoryLog
+) -> None:
+    assert coordinator
+    grow(memory_log)
+    one = queues()
+    for message in take(one, 8)[:2]:
+        one.acknowledge(message)
+    one.close()
+    memory_log.delete_records("orders", 0, 3)
+    came, error = told(queues())
+    assert came == []
+    assert isinstance(error, TornTransactionError)
 
 
 def test_a_message_has_its_own_offset_and_is_acknowledged_by_it(
@@ -496,11 +536,16 @@ def test_records_that_are_gone_are_an_error_or_passed_over(
         assert "torn.reset=skip" in str(error)
 
 
+@pytest.mark.parametrize("is_switched", [False, True])
 def test_trap_162_the_rest_of_a_pointer_is_no_copy_of_an_earlier_one(
-    queues: Queues, producer: Producer, transactions: Transactions, memory_log: MemoryLog
+    queues: Queues,
+    producer: Producer,
+    transactions: Transactions,
+    memory_log: MemoryLog,
+    is_switched: bool,
 ) -> None:
     """A pointer whose first copy may be gone is passed over if its records are. Of this one,
-    messages were given out."""
+    messages were given out. So too if the topic has a home since."""
     fill(producer, 1)
     txid = transactions.begin()
     transactions.write(txid, ASIDE, numbered(5))
@@ -512,6 +557,8 @@ def test_trap_162_the_rest_of_a_pointer_is_no_copy_of_an_earlier_one(
         queue.acknowledge(message)
     queue.commit_sync()
     queue.close()
+    if is_switched:
+        switch(memory_log, Mode.METADATA)
     memory_log.delete_records("orders", 0, 1)
     memory_log.delete_records(ASIDE, 0, 5)
     came, error = told(queues())
