@@ -199,7 +199,7 @@ class SettlingQueue(DeliveryQueue):
         self._fail(entry, IntegrityError(text))
 
     def _go_on(self, entry: EndedTransaction, without: str) -> str:
-        return self._shared.go_on(self.partition, entry.marker_offset, without)
+        return self._shared.go_on(self.partition, entry, without)
 
     # ---- sidecars -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from ...journal.control import TopicPartition
+from .entries import EndedTransaction
 from .pointers import Relocate, relocated
 from .ranges import ControlCache
 
@@ -17,14 +18,17 @@ ENDED_MAX_OF_ONE: Final = 100_000
 """The same for one partition: about 12 MB."""
 
 
-GoOn: TypeAlias = Callable[[TopicPartition, int, str], str]
-"""Says how to go on without what can't be delivered at an offset of a partition: it is told what
-that is."""
+GoOn: TypeAlias = Callable[[TopicPartition, EndedTransaction, str], str]
+"""Says how to go on without a transaction of a partition that can't be delivered, or without a part
+of it: it is told what that is."""
 
 
-def by_commit(_partition: TopicPartition, offset: int, without: str) -> str:
+def by_commit(_partition: TopicPartition, entry: EndedTransaction, without: str) -> str:
     """Says how the application of a consumer group goes on."""
-    return f"to go on without {without}, commit offset {offset + 1} for the group and start again"
+    return (
+        f"to go on without {without}, commit offset {entry.marker_offset + 1} for the group and"
+        " start again"
+    )
 
 
 class Shared:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from shlex import quote
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -461,13 +462,18 @@ class RangeReader:
         self._store.close()
 
 
-def _by_skipping(group: str, partition: TopicPartition, offset: int, without: str) -> str:
+def _by_skipping(
+    group: str, partition: TopicPartition, entry: EndedTransaction, without: str
+) -> str:
     """Says how a queue goes on behind what can't be read."""
     topic, number = partition
-    return (
-        f"to go on without {without}: logtx subscription skip {group} '{topic}[{number}]' {offset}"
-        " --execute"
-    )
+    offsets = f"{entry.marker_offset}"
+    if isinstance(entry, PlacedTransaction):
+        # The offset of its place would name the record there alone, and leave the transaction.
+        offsets = f"--before {entry.marker_offset + 1}"
+        without += " and all that comes before it"
+    skip = f"logtx subscription skip {quote(group)} '{topic}[{number}]' {offsets} --execute"
+    return f"to go on without {without}: {skip}"
 
 
 def _named(entry: EndedTransaction, nth: int) -> MessageId:
