@@ -164,6 +164,36 @@ def test_messages_of_a_sidecar_are_worked_off_once_by_many(
     assert take(queue(topic), 1, 2.0) == []
 
 
+def test_what_a_worker_leaves_of_a_sidecar_is_worked_off_in_blocks(
+    producer: logtx.Producer,
+    queue: MakeQueue,
+    make_topic: MakeTopic,
+    servers: Any,
+    unique: Any,
+) -> None:
+    """Other records lie between those of the transaction, in the topic and in the sidecar."""
+    topic, outputs = make_topic(), make_topic()
+    txn, aborted = (producer.begin_transaction(sidecar=True) for _ in range(2))
+    for number in range(60):
+        txn.produce(topic, b"%d" % number, partition=0)
+        aborted.produce(topic, b"never", partition=0)
+    aborted.abort()
+    txn.commit(finished=True)
+    producer.produce(topic, b"60", partition=0)
+    producer.flush()
+    leaves = queue(topic, **{"max.poll.records": 20})
+    for message in take(leaves, 20)[:10]:
+        leaves.acknowledge(message)
+    leaves.close()
+    one = queue(topic)
+    with logtx.Producer({**servers, "transactional.id": unique("worker")}) as worker:
+        for block in logtx.process(one, worker, max_records=16, in_flight=2, timeout=5.0):
+            for message in block:
+                block.produce(outputs, message.value(), partition=0)
+    found = values(committed(servers, unique, outputs, 51))
+    assert sorted(found, key=int) == [b"%d" % number for number in range(10, 61)]
+
+
 def test_blocks_of_a_queue_commit_outputs_acknowledgements_and_letters(
     producer: logtx.Producer,
     queue: MakeQueue,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
+
 import logtx
 from logtx.consumer.share_consumer import ShareConsumer
-from logtx.journal.errors import TornTransactionError
+from logtx.journal.errors import SubscriptionResetError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.sidecar import sidecar_of
 
 from ...waiting import eventually
-from .test_subscription import asked, coordinator, producer, queue, run, take
+from .test_subscription import asked, coordinator, producer, queue, run, shown, take
+from .test_subscription_reset import Away, reset
 
 __all__ = ["coordinator", "producer", "queue"]
 
@@ -22,6 +25,29 @@ def aside(producer: logtx.Producer, *written: bytes) -> None:
     for value in written:
         txn.produce("orders", value, partition=0)
     txn.commit(finished=True)
+
+
+def test_a_reset_begins_a_pointer_anew(
+    memory_log: MemoryLog, queue: ShareConsumer, producer: logtx.Producer
+) -> None:
+    """Whatever of it was worked off, is held, or was given back for others."""
+    numbers = [b"%d" % number for number in range(30)]
+    aside(producer, *numbers)
+    first, second = queue.poll(10.0, max_records=10), queue.poll(10.0, max_records=10)
+    assert len(first) == len(second) == 10
+    queue.acknowledge_cumulative(first[-1])
+    queue.commit_sync()
+    away = Away(memory_log, queue)
+    reset(memory_log, "--to-earliest", "--execute")
+    away.comes_back()
+    again = take(queue, 30)
+    assert [message.value() for message in again] == numbers
+    assert {queue.delivery_count(message) for message in again} == {1}
+    with pytest.raises(SubscriptionResetError):
+        queue.acknowledge(second[3])
+    queue.acknowledge_cumulative(again[-1])
+    assert set(queue.commit_sync().values()) == {None}
+    assert shown(memory_log)["depth"] == 0
 
 
 def test_to_pass_over_a_pointer_is_to_pass_over_all_that_it_names(
