@@ -125,7 +125,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "takeover_forgets_pending_acks": 1,
     "the_rest_of_a_pointer_is_a_gap": 7,
     "the_very_end_is_final": 3,
-    "topics_that_were_left_are_not_looked_up": 14,
+    "topics_that_were_left_are_not_looked_up": 328,
     "what_is_given_up_is_a_gap": 2,
     "who_rests_keeps_its_topics": 13,
     "whoever_attaches_has_what_it_names": 0,
