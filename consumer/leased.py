@@ -21,26 +21,44 @@ What a home places at the very end of a partition is delivered before any record
 lease may have that, too. It is never read to its end for good, as long as the partition ends there:
 the next transaction may be placed at the same offset. So the reader says up to where it is
 (`bound`), and the rest of the lease goes back.
+
+A lease may begin within a pointer, or another transaction, of which messages were given out before.
+It is read from that message on (o3), and not as one that is met for the first time. If retention
+has taken its records, that is an error: it is no copy of an earlier pointer, which would be passed
+over and acknowledged as a gap (trap 162). A home that the topic has since changes nothing: it
+places nothing within the pointer. Where in the sidecar the messages lie that it came by,
+the reader remembers from lease to lease, and it keeps reading sidecars in between: what was fetched
+for one lease is mostly there for the next.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import Message
 
 from ..coordinator.client.admin import AdminQueries
 from ..coordinator.protocol.queues import Lease
-from ..journal.errors import RequestTimedOutError, TopicRecreatedError
+from ..journal.errors import (
+    LogtxError,
+    RequestTimedOutError,
+    TopicRecreatedError,
+    TornTransactionError,
+)
 from ..journal.logs.interface import Log, LogConsumer
+from ..journal.position import Position
+from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
+from .core.sides import Side, Sides
 from .range_reader.due import RangePlaces
 from .range_reader.places import PLACE_S, PlacesAhead, require_complete
 from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
 from .range_reader.spot import Spot
+from .sidecar_read import SidecarReader
 from .topic_ids import TopicIds
 
 READ_AHEAD: Final[Mapping[str, Any]] = {"queued.min.messages": 1}
@@ -58,7 +76,13 @@ class LeaseReader:
     """Reads the leases of one consumer, one after the other. One thread at a time may use it."""
 
     def __init__(
-        self, log: Log, kafka: Mapping[str, Any], config: ReadConfig, *, timeout_s: float
+        self,
+        log: Log,
+        kafka: Mapping[str, Any],
+        config: ReadConfig,
+        *,
+        timeout_s: float,
+        on_step: Callable[[], object] = lambda: None,
     ) -> None:
         """Opens the consumer that reads records.
 
@@ -67,12 +91,19 @@ class LeaseReader:
             kafka: librdkafka's settings.
             config: how to read.
             timeout_s: bound of each question to coordinators, in seconds.
+            on_step: called again and again while a lease is read. It may take long until the next
+                message comes: the lease must be renewed meanwhile (trap 163).
         """
-        self._log, self._config = log, config
+        self._log, self._config, self._on_step = log, config, on_step
+        settings = {**CONSUMER, **kafka}
         self._coordinators = AdminQueries(log, timeout_s=timeout_s)
-        self._ahead = PlacesAhead(log, {**CONSUMER, **kafka})
+        self._ahead = PlacesAhead(log, settings)
         self._topic_ids = TopicIds(log)
         self._consumer: LogConsumer = log.consumer({**CONSUMER, **READ_AHEAD, **kafka})
+        self._sidecars = SidecarReader(log, settings)
+        self._sides = Sides()
+        self._has_given = False
+        """Whether a message of what is read was given out."""
         self._published_s = 0.0
         """Monotonic time at which it is asked again what is published of topics."""
         self._may_be_placed = False
@@ -82,6 +113,7 @@ class LeaseReader:
 
     def may_be_placed(self, topics: Iterable[str]) -> bool:
         """Returns whether some of the topics had a home, as far as was published a moment ago."""
+        self._sidecars.tidy()  # It is asked with each request for messages.
         now_s = time.monotonic()
         if now_s >= self._published_s:
             self._published_s = now_s + PUBLISHED_S
@@ -94,10 +126,9 @@ class LeaseReader:
 
         Raises:
             TopicRecreatedError: the topic was deleted and created anew: its messages are others.
-            UnreadSidecarError: a transaction has its records in a sidecar.
-            TornTransactionError, IntegrityError, MalformedHeaderError, BrokerError: as
-                `RangeReader.shares`. The last one also if this client may not read which topics
-                have homes.
+            TornTransactionError, IntegrityError, MalformedHeaderError, NotAuthorizedError,
+                BrokerError: as `RangeReader.shares`. The last one also if this client may not read
+                which topics have homes.
             RequestTimedOutError: what is committed is not placed in time, or a switch is not
                 published.
             CoordinatorNotAvailableError: no coordinator tells whether the topic was switched.
@@ -119,21 +150,76 @@ class LeaseReader:
             reach = self._ahead.reach({key: start}, {key: asked}, ids, wait_s=PLACE_S)
             require_complete(reach)
             places = reach[key].until(Spot(end + at_end)) if key in reach else None
-        part = Range(topic, number, start.position, end, places=places)
-        with closing(RangeReader(self._config, part, self._log, self._consumer)) as reader:
+        part = Range(topic, number, self._begin(lease), end, places=places)
+        try:
+            has_followed = yield from self._read(lease, part)
+        except LogtxError as error:
+            # It is asked anew, and a right, or a record, may be there by then.
+            self._sidecars.close()
+            is_rest = part.start.o3 > 0 and not self._has_given
+            skips = isinstance(error, TornTransactionError) and self._config.torn_skip
+            if not (is_rest and skips):
+                raise
+            # Who has delivered a part of it does not skip the rest. Here messages are worked off
+            # one by one, by many, and `torn.reset=skip` is about those that are left, too.
+            whole = replace(part, start=start.position)
+            has_followed = yield from self._read(lease, whole)
+        told = None if has_followed else places
+        is_final = settled and not (at_end and has_followed)
+        self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
+
+    def _begin(self, lease: Lease) -> Position:
+        """Returns where to begin: within the transaction that the lease begins in.
+
+        Save one that a home placed: that is read from its first message.
+        """
+        offset, sequence, nth = lease.span.lo
+        position = Spot(offset).position
+        if sequence != AT_OFFSET or not nth:
+            return position
+        side = self._sides.before(lease.partition, offset, nth)
+        if side is None or not side.nth:
+            return replace(position, o3=nth)
+        return replace(position, o3=side.nth, side=side.offset)
+
+    def _read(self, lease: Lease, part: Range) -> Generator[tuple[Message, MessageId], None, bool]:
+        """Yields the messages of a lease. Returns whether a mode record was met among them."""
+        topic, _, topic_id = lease.partition
+        self._has_given = False
+        with closing(
+            RangeReader(
+                *(self._config, part, self._log, self._consumer),
+                sidecars=self._sidecars,
+                on_step=self._on_step,
+            )
+        ) as reader:
             checked = 0
             for share in reader.shares():
                 if reader.fetches > checked:
                     checked = reader.fetches
                     self._check_is_it(topic, topic_id)
-                for message, name in _named(share):
-                    if lo <= name < hi:
-                        yield message, name
+                if share.first is not None and share.first >= lease.span.hi:
+                    break  # A pointer may name a million messages more.
+                yield from self._of(lease, share)
             if reader.fetches > checked:
                 self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
-            told = None if reader.has_followed else places
-            is_final = settled and not (at_end and reader.has_followed)
-            self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
+            return reader.has_followed
+
+    def _of(self, lease: Lease, share: Share) -> Iterator[tuple[Message, MessageId]]:
+        """Yields those messages of a share that are leased. Notes where in a sidecar they lie."""
+        (lo, hi), first, message, name = lease.span, share.first, None, None
+        is_pointed = share.side is not None and first is not None and first.sequence == AT_OFFSET
+        if is_pointed and first is not None and share.side is not None:
+            self._sides.note(lease.partition, first.offset, Side(first.nth, share.side))
+        try:
+            for message, name in _named(share):
+                if lo <= name < hi:
+                    self._has_given = True
+                    yield message, name
+        finally:
+            if is_pointed and message is not None and name is not None:
+                behind = Side(name.nth + 1, in_sidecar(message.offset() or 0) + 1)
+                self._sides.note(lease.partition, name.offset, behind)
 
     def _check_is_it(self, topic: str, topic_id: str) -> None:
         """Checks that a topic is the one that messages were leased of.
@@ -165,6 +251,7 @@ class LeaseReader:
     def close(self) -> None:
         """Closes everything that was opened."""
         self._coordinators.close()
+        self._sidecars.close()
         self._consumer.close()
         self._ahead.close()
 

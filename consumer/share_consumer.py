@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from ..journal.errors import (
     IntegrityError,
     LogtxError,
     MalformedHeaderError,
-    NotSupportedError,
+    NotAuthorizedError,
     RetriableError,
     SessionClosedError,
     SubscriptionResetError,
@@ -72,6 +72,10 @@ RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
+GIVEN_BACK_S: Final = 1.0
+"""Longest wait until the rest of a pointer is given back, before a share of it is returned. Past it
+the rest counts as delivered if the consumer dies; a longer one delays messages while a coordinator
+is away."""
 CLOSE_S: Final = 5.0
 """Longest wait of `close` until what is held is released. Past it others get it a second after the
 stream's end."""
@@ -110,8 +114,8 @@ class _Parts:
         close_later("share_consumer", f"group={self.group_id}", self.close)
 
 
-_LASTING: Final = IntegrityError, MalformedHeaderError, NotSupportedError, TornTransactionError
-"""Errors of reading whose reason lies in the log."""
+_LASTING: Final = IntegrityError, MalformedHeaderError, NotAuthorizedError, TornTransactionError
+"""Errors of reading whose reason lies in the log, or in what may be read of it."""
 
 
 class ShareConsumer(Acknowledger):
@@ -241,10 +245,11 @@ class ShareConsumer(Acknowledger):
             pending_dir=config.pending_dir,
             torn_skip=config.torn_skip,
             fail_on_data_loss=False,
-            reads_sidecars=False,
-            reader="logtx.ShareConsumer",
+            subscription=self.group_id,
         )
-        self._reader = self._parts.reader = LeaseReader(self._log, kafka, read, timeout_s=timeout_s)
+        self._reader = self._parts.reader = LeaseReader(
+            self._log, kafka, read, timeout_s=timeout_s, on_step=weakly(self._renew_if_due)
+        )
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -382,11 +387,11 @@ class ShareConsumer(Acknowledger):
         Raises:
             UnknownTopicError, UnsupportedTopicError: a topic can be no queue. When that is mended,
                 the next poll goes on; so too after other errors.
-            NotSupportedError: a transaction has its records in a sidecar, or a coordinator or an
-                operator's setting does not allow queues.
-            TornTransactionError, IntegrityError, MalformedHeaderError, TopicRecreatedError: what it
-                was given can't be read. What came before it was returned by the poll before. It is
-                given out again after a second; that of a topic that is no more is rejected.
+            NotSupportedError: a coordinator or an operator's setting does not allow queues.
+            TornTransactionError, IntegrityError, MalformedHeaderError, NotAuthorizedError,
+                TopicRecreatedError: what it was given can't be read. What came before it was
+                returned by the poll before. It is given out again after a second; that of a topic
+                that is no more is rejected.
             CoordinatorNotAvailableError, RequestTimedOutError, BrokerError: the same, for it is not
                 known where its transactions end.
             DeadLetterError: a dead letter can't be written. Its message is given out again after a
@@ -573,6 +578,7 @@ class ShareConsumer(Acknowledger):
                 now_s = time.monotonic()
                 given = self._work.give(key, name, cast("Record", message), now_s)
                 exhausted = self._work.exhaust(key)
+                enough = self._work.has_enough(key, min(most, self._config.poll_records))
             if given is None:
                 self._end(self._work.give_up)
                 return
@@ -581,6 +587,12 @@ class ShareConsumer(Acknowledger):
             else:
                 self._counters.redelivered_records += given.delivery_count > 1
                 found.append(message)
+            if enough:
+                self._end(self._work.give_up)
+                self._outbox.send(client)
+                # Before the application gets what may kill it.
+                wait(self._outbox.futures(), GIVEN_BACK_S)
+                return
             if count >= most:
                 self._renew(client)
                 return
@@ -594,6 +606,10 @@ class ShareConsumer(Acknowledger):
         self._reading = None
         with self._lock:
             end()
+
+    def _renew_if_due(self) -> None:
+        if self._client is not None:
+            self._renew(self._client)
 
     def _renew(self, client: AttachedClient) -> None:
         """Begins the time of a long lease anew: it goes on."""

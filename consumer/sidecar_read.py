@@ -210,17 +210,25 @@ class SidecarReader:
         """Yields the buffers that it reads for."""
         return (each.buffer for each in self._sidecars.values() if each.buffer is not None)
 
-    def step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
+    def step(
+        self, buffers: Collection[PartitionBuffer], timeout_s: float, *, ahead: bool = True
+    ) -> bool:
         """Reads one slice for these buffers, those that need nothing among them.
 
         Waits up to `timeout_s` for the slice's first record, if any is to be read.
+
+        Args:
+            buffers: the buffers.
+            timeout_s: longest wait.
+            ahead: whether to fetch more for a buffer that was given records out of a window. If the
+                next one to read the range begins among those, the window would be past them.
 
         Returns:
             Whether something may have come of it. False also where a sidecar is soon asked for
             again: who would call again at once would only burn CPU until then.
         """
         with self._moving():
-            return self._step(buffers, timeout_s)
+            return self._step(buffers, timeout_s, ahead)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
@@ -240,14 +248,14 @@ class SidecarReader:
         if consumer is not None:
             consumer.close()
 
-    def _step(self, buffers: Collection[PartitionBuffer], timeout_s: float) -> bool:
+    def _step(self, buffers: Collection[PartitionBuffer], timeout_s: float, ahead: bool) -> bool:
         wanted = self._wanted(buffers)
         asked = self._ask([each for each in wanted if self._must_ask(each)])
         served = False
         for each in wanted:
             served = self._serve(each) or served
         reading = [each for each in wanted if self._reads(each)]
-        if reading:
+        if reading and (ahead or not served):
             limit = min(each.slice_records for each in reading)
             self._slice(0 if served else timeout_s, limit)
         return bool(reading) or asked or served

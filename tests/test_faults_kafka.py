@@ -29,6 +29,7 @@ from .parameters import slow
 
 pytestmark = pytest.mark.kafka
 TIMEOUT_S = 30.0
+EXPLICIT = {"share.acknowledgement.mode": "explicit"}
 
 
 @pytest.fixture
@@ -236,3 +237,70 @@ def test_a_killed_producer_leaves_nothing_open(
         assert time.monotonic() < deadline, "its socket closed and the grace passed"
         time.sleep(0.1)
     queries.close()
+
+
+WORKER = """
+import sys, time, logtx
+queue = logtx.ShareConsumer({
+    "bootstrap.servers": sys.argv[1], "group.id": sys.argv[3], "auto.offset.reset": "earliest",
+    "share.acknowledgement.mode": "explicit", "max.poll.records": 40,
+})
+queue.subscribe([sys.argv[2]])
+found = []
+while len(found) < 80:
+    found += queue.poll(1.0)
+for message in found[:50]:
+    queue.acknowledge(message)
+queue.commit_sync()
+print(len(found), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_within_transactions_of_a_sidecar_leaves_the_rest(
+    logtx_kafka: LocalKafka,
+    log: KafkaLog,
+    topic: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """Two of them lie one between the other. Of the first one the worker had 80 of 100 messages,
+    and acknowledged 50. What is left is worked off in blocks, once, and so is what lies behind."""
+    servers, group, outputs = logtx_kafka.bootstrap_servers, unique("queue"), unique("outputs")
+    log.create_topic(outputs, partitions=1)
+    settings = {"bootstrap.servers": servers}
+    with logtx.Producer({**settings, "transactional.id": unique("producer")}) as producer:
+        first, second = (producer.begin_transaction(sidecar=True) for _ in range(2))
+        for number in range(100):
+            first.produce(topic, b"%d" % number, partition=0)
+            second.produce(topic, b"%d" % (100 + number), partition=0)
+        first.commit(finished=True)
+        second.commit(finished=True)
+        producer.produce(topic, b"200", partition=0)
+        producer.flush(TIMEOUT_S)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command: list[Any] = [sys.executable, script, servers, topic, group]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().strip() == "80"
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        process.stdout.close()
+    worked_off: dict[bytes, int] = {}
+    with (
+        logtx.ShareConsumer({**settings, "group.id": group, **EXPLICIT}) as queue,
+        logtx.Producer({**settings, "transactional.id": unique("worker")}) as own,
+    ):
+        queue.subscribe([topic])
+        for block in logtx.process(queue, own, max_records=30, timeout=5.0):
+            for message in block:
+                worked_off[message.value()] = block.redone
+                block.produce(outputs, message.value(), partition=0)
+    expected = [b"%d" % number for number in range(50, 201)]
+    assert sorted(worked_off, key=int) == expected
+    assert {int(value) for value, redone in worked_off.items() if redone} == {*range(50, 80)}
+    assert sorted(read(servers, outputs, len(expected)), key=int) == expected

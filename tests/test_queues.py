@@ -142,6 +142,63 @@ def test_what_nobody_can_work_off_becomes_a_dead_letter(
     assert take(queue(topic, producer=producer, **settings), 1, 2.0) == []
 
 
+def test_messages_of_a_sidecar_are_worked_off_once_by_many(
+    producer: logtx.Producer, queue: MakeQueue, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    txn = producer.begin_transaction(sidecar=True)
+    for number in range(120):
+        txn.produce(topic, b"%d" % number, partition=0)
+    txn.commit(finished=True)
+    producer.produce(topic, b"120", partition=0)
+    producer.flush()
+    workers = [queue(topic, **{"max.poll.records": 25}) for _ in range(2)]
+    found: list[bytes] = []
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while len(found) < 121 and time.monotonic() < deadline_s:
+        for worker in workers:
+            messages = worker.poll(0.5)
+            assert {worker.delivery_count(message) for message in messages} <= {1}
+            with producer.begin_transaction() as txn:
+                for message in messages:
+                    worker.acknowledge(message, txn=txn)
+            found += values(messages)
+    assert sorted(found, key=int) == [b"%d" % number for number in range(121)]
+    for worker in workers:
+        worker.close()
+    assert take(queue(topic), 1, 2.0) == []
+
+
+def test_what_a_worker_leaves_of_a_sidecar_is_worked_off_in_blocks(
+    producer: logtx.Producer,
+    queue: MakeQueue,
+    make_topic: MakeTopic,
+    servers: Any,
+    unique: Any,
+) -> None:
+    """Other records lie between those of the transaction, in the topic and in the sidecar."""
+    topic, outputs = make_topic(), make_topic()
+    txn, aborted = (producer.begin_transaction(sidecar=True) for _ in range(2))
+    for number in range(60):
+        txn.produce(topic, b"%d" % number, partition=0)
+        aborted.produce(topic, b"never", partition=0)
+    aborted.abort()
+    txn.commit(finished=True)
+    producer.produce(topic, b"60", partition=0)
+    producer.flush()
+    leaves = queue(topic, **{"max.poll.records": 20})
+    for message in take(leaves, 20)[:10]:
+        leaves.acknowledge(message)
+    leaves.close()
+    one = queue(topic)
+    with logtx.Producer({**servers, "transactional.id": unique("worker")}) as worker:
+        for block in logtx.process(one, worker, max_records=16, in_flight=2, timeout=5.0):
+            for message in block:
+                block.produce(outputs, message.value(), partition=0)
+    found = values(committed(servers, unique, outputs, 51))
+    assert sorted(found, key=int) == [b"%d" % number for number in range(10, 61)]
+
+
 def test_blocks_of_a_queue_commit_outputs_acknowledgements_and_letters(
     producer: logtx.Producer,
     queue: MakeQueue,

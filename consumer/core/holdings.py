@@ -71,6 +71,8 @@ class Holdings:
         """The era in which all that is held was given out."""
         self._dropped: set[RecordKey] = set()
         """What the application had when eras ended."""
+        self._twice: set[RecordKey] = set()
+        """Names that two messages had: a sidecar was created anew, and its offsets began again."""
 
     def leased(self, leases: Iterable[Lease], now_s: float = 0.0) -> None:
         """Takes leases. Each is this consumer's for the time that is left of it from `now_s` on."""
@@ -99,6 +101,9 @@ class Holdings:
         assert lease is not None, "it is of a lease"
         span = Span(self._at, message.behind)
         given = Given(lease.partition, span, lease.delivery_count, record, self.era)
+        before = self._given.get(key)
+        if before is not None and before.span.hi != span.hi:
+            self._twice.add(key)
         self._given[key], self._at = given, message.behind
         self._lost.discard(key)
         self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
@@ -129,13 +134,15 @@ class Holdings:
 
     def is_another(self, key: RecordKey, record: Record) -> bool:
         """Returns whether the message that has this name is another one than the application's: the
-        topic was created anew, and that may be a message of the former one (trap 111); or it was
-        given out again in another era, and that may be its work of before (trap 146).
+        topic was created anew, and that may be a message of the former one (trap 111); or a sidecar
+        was (trap 164); or it was given out again in another era, and that may be its work of before
+        (trap 146).
 
         While nothing of this happens, a copy of a message is as good.
         """
         given = self._given.get(key)
-        is_ambiguous = len(self._ids.get(key[0], ())) > 1 or key in self._dropped
+        is_twice = key in self._dropped or key in self._twice
+        is_ambiguous = len(self._ids.get(key[0], ())) > 1 or is_twice
         return given is not None and is_ambiguous and given.record is not record
 
     def look(self, key: RecordKey) -> Given | None:

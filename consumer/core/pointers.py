@@ -194,6 +194,8 @@ class PointedTransaction(EndedTransaction):
         self.total = self.stated + self.side_stated
         self.taken = min(taken, self.total)
         done = max(0, self.taken - self.stated)
+        if done and side is None and self._is_dense:
+            side = self.next_side + done
         if done and side is not None:
             self.next_side = max(self.next_side, side)
             self.accepted, self.side, self.is_resumed = done, side, True
@@ -201,6 +203,12 @@ class PointedTransaction(EndedTransaction):
             self.skip = done
         self.available = self.stated + self.accepted
         self._settle()
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether nothing lies between its records in the sidecar: their offsets follow from the
+        first one's. Asked before any is read."""
+        return self.last_side - self.next_side + 1 == self.side_stated
 
     def opened(self, *, counts_first: bool) -> None:
         """Notes that the sidecar holds the range.

@@ -195,8 +195,11 @@ class SettlingQueue(DeliveryQueue):
             self._fail(entry, TornTransactionError(self._text(entry, text)))
 
     def _fail_lost(self, entry: EndedTransaction, what: str, without: str) -> None:
-        text = self._text(entry, f"{what}; {_go_on(entry, without)}")
+        text = self._text(entry, f"{what}; {self._go_on(entry, without)}")
         self._fail(entry, IntegrityError(text))
+
+    def _go_on(self, entry: EndedTransaction, without: str) -> str:
+        return self._shared.go_on(self.partition, entry, without)
 
     # ---- sidecars -------------------------------------------------------------------------------
 
@@ -289,7 +292,7 @@ class SettlingQueue(DeliveryQueue):
         if entry.taken:
             # No copy, and nothing to skip: who passed over the rest would deliver it in part.
             text += f", and {entry.taken} of its records are delivered"
-            go_on = _go_on(entry, "the rest")
+            go_on = self._go_on(entry, "the rest")
             self._fail(entry, TornTransactionError(self._text(entry, f"{text}; {go_on}. {mend}")))
             return
         if entry.unsure:
@@ -332,10 +335,3 @@ class SettlingQueue(DeliveryQueue):
             self._fail_lost(entry, text, "the rest" if entry.taken else _ALL)
         elif counts and is_read:
             entry.counted()
-
-
-def _go_on(entry: EndedTransaction, without: str) -> str:
-    return (
-        f"to go on without {without}, commit offset {entry.marker_offset + 1} for the group and"
-        " start again"
-    )

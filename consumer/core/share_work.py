@@ -6,7 +6,8 @@ Each part of a lease is said of in one way:
   before goes with it.
 - What lies behind the last message, up to where reading is final, no message has: the consumer
   accepts it by itself.
-- The rest is released. No application got it, so that is no delivery of it.
+- The rest is released. No application got it, so that is no delivery of it. That may be most of
+  what a pointer names.
 
 A message that is rejected, or comes once more than it may, becomes a letter: the caller writes it
 to the dead-letter topic, or rejects it.
@@ -33,8 +34,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from ...coordinator.protocol.queues import AcknowledgeType, Lease
+from ...coordinator.protocol.queues import AcknowledgeType, Lease, most_at_once
 from ...journal.acks import Acks, joined
+from ...journal.sidecar import is_delivered_from_sidecar
 from ...journal.spans import MessageId, Span
 from .holdings import Given, Holdings, RecordKey, by_partition
 from .letters import Letter, over_limit, rejected
@@ -93,6 +95,8 @@ class ShareWork:
         """What the last poll returned, where the next one accepts it."""
         self._has_lost = False
         """Whether the lease that is read is not this consumer's any more."""
+        self._given_of_lease = 0
+        """Number of messages that were given out of the lease that is read."""
         self._gone: set[tuple[str, str]] = set()
         """(name, id) of topics that are no more."""
         self.era: int | None = None
@@ -172,7 +176,7 @@ class ShareWork:
 
     def begin(self, now_s: float = 0.0) -> Lease | None:
         """Returns the next lease to read; None if there is none. The one before must be ended."""
-        self._has_lost = False
+        self._has_lost, self._given_of_lease = False, 0
         lease = self.holdings.begin(now_s)
         while lease is not None and _topic(lease) in self._gone:
             # Its owner has not heard of it yet.
@@ -193,6 +197,7 @@ class ShareWork:
             How it is given; None if the lease is another's by now: then `give_up` it.
         """
         self._has_lost = self._has_lost or now_s >= self.holdings.until_s
+        self._given_of_lease += 1
         return None if self._has_lost else self.holdings.give(key, message, record)
 
     def exhaust(self, key: RecordKey) -> bool:
@@ -204,6 +209,26 @@ class ShareWork:
         self.holdings.take(key)
         self._letters.append(over_limit(key, given, self._delivery_limit))
         return True
+
+    def has_enough(self, key: RecordKey, most: int) -> bool:
+        """Returns whether the consumer has its share of the lease with the message that was just
+        given out: then `give_up` the rest.
+
+        What a pointer names is leased with its one offset, and may be a million messages. So they
+        are given out in shares as large as leases of other messages are, also of what comes again.
+        Others work on the rest. And a consumer that dies has had no more of them: else the rest
+        would come to the limit of deliveries with what nobody works off (trap 161).
+
+        Args:
+            key: the message.
+            most: most messages of the poll that it is for, and most offsets of a lease.
+        """
+        lease = self.holdings.lease
+        if lease is None or not is_delivered_from_sidecar(key[2]):
+            return False
+        deliveries = lease.delivery_count - 1
+        share = most_at_once(most, deliveries, self._delivery_limit)
+        return self._given_of_lease >= share
 
     def finish(self, bound: MessageId) -> None:
         """Ends the lease behind its last message.

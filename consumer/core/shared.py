@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
+from ...journal.control import TopicPartition
+from .entries import EndedTransaction
 from .pointers import Relocate, relocated
 from .ranges import ControlCache
 
@@ -15,6 +18,19 @@ ENDED_MAX_OF_ONE: Final = 100_000
 """The same for one partition: about 12 MB."""
 
 
+GoOn: TypeAlias = Callable[[TopicPartition, EndedTransaction, str], str]
+"""Says how to go on without a transaction of a partition that can't be delivered, or without a part
+of it: it is told what that is."""
+
+
+def by_commit(_partition: TopicPartition, entry: EndedTransaction, without: str) -> str:
+    """Says how the application of a consumer group goes on."""
+    return (
+        f"to go on without {without}, commit offset {entry.marker_offset + 1} for the group and"
+        " start again"
+    )
+
+
 class Shared:
     """Shared by the buffers of one consumer's partitions."""
 
@@ -22,6 +38,8 @@ class Shared:
         self.controls = ControlCache()
         self.relocate: Relocate = relocated
         """Makes what is delivered of a record in a sidecar."""
+        self.go_on: GoOn = by_commit
+        """Ends the texts of errors."""
         self.ended_max = ENDED_MAX_OF_ONE
         """How many ended TxIds each partition may remember."""
 

@@ -4,7 +4,8 @@ A range [start, end) delivers its plain records, and all of each transaction who
 A side read fetches such a transaction's records below `start`. So ranges need no state from each
 other, and can be read again, anywhere, with one result. There is no look-up: a transaction without
 a marker in the range belongs to a later one. A pointer is such a marker: what it names in the
-sidecar is read when its turn comes, by the task of the range, and none of it is buffered.
+sidecar is read when its turn comes, by the task of the range, and none of it is buffered. A range
+may begin within a pointer, or within any transaction: at o3.
 
 Where a home places transactions, the range carries what is placed in it. A range that carries
 nothing may come to a mode record: its topic was switched when it was planned, and that was not
@@ -18,15 +19,18 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from shlex import quote
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...journal.collector import collector_paused
+from ...journal.control import TopicPartition
 from ...journal.errors import (
     BrokerError,
     ConsumerError,
@@ -39,7 +43,7 @@ from ..core.buffer import PartitionBuffer
 from ..core.entries import EndedTransaction, ModeMet, PlainRun
 from ..core.pending import PendingTransactionMap, RawTxId, Record
 from ..core.placed_buffer import PlacedBuffer, PlacedTransaction
-from ..core.pointers import StreamRequest
+from ..core.pointers import StreamRequest, side_at
 from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
 from ..malformed import malformed_event
@@ -48,7 +52,7 @@ from ..sidecar_read import SidecarReader, delivered
 from ..spill.store import RocksSpillStore
 from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
-from .errors import DataLossError, SwitchedError, UnreadSidecarError
+from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
@@ -103,10 +107,8 @@ class ReadConfig:
     """Where it goes; None: Spark's local directory on the executor."""
     torn_skip: bool = False
     """Whether to skip torn transactions instead of failing."""
-    reads_sidecars: bool = True
-    """Whether to read what lies in sidecars; else it is an error."""
-    reader: str = "Spark"
-    """Who reads, for messages of errors."""
+    subscription: str = ""
+    """The subscription whose messages are read; "" for none. Errors say how it goes on."""
     fail_on_data_loss: bool = True
     """Whether to fail if retention deleted records that are to be read."""
     sequences: tuple[int, int, int] | None = None
@@ -143,6 +145,8 @@ class Share:
     first: MessageId | None = None
     """Name of the first record, from which those of the others follow; None for plain records,
     whose offsets name them."""
+    side: int | None = None
+    """`Position.side` of a reader whose next record is the first one; None: see there."""
 
 
 def _local_dir() -> str | None:
@@ -155,7 +159,14 @@ class RangeReader:
     """Reads one range. Call `shares` once, then `close`."""
 
     def __init__(
-        self, config: ReadConfig, part: Range, log: Log, consumer: LogConsumer | None = None
+        self,
+        config: ReadConfig,
+        part: Range,
+        log: Log,
+        consumer: LogConsumer | None = None,
+        *,
+        sidecars: SidecarReader | None = None,
+        on_step: Callable[[], object] = lambda: None,
     ) -> None:
         """Opens a consumer and a store for spilled records.
 
@@ -165,6 +176,8 @@ class RangeReader:
             log: the log to read; the caller closes it.
             consumer: reads the records, with `CONSUMER`'s settings; the caller closes it. None
                 opens one.
+            sidecars: reads what pointers name; the caller closes it. None: one of its own.
+            on_step: called again and again while `shares` reads, for what must not wait that long.
         """
         self._config = config
         self._part = part
@@ -174,8 +187,12 @@ class RangeReader:
         self._settings = {**CONSUMER, **config.kafka}
         self._shared = Shared()
         self._shared.relocate = delivered
+        if config.subscription:
+            self._shared.go_on = partial(_by_skipping, config.subscription)
+        self._on_step = on_step
         self._side_reader = SideReader(self._log, self._settings, self._pending, self._shared)
-        self._sidecar_reader = SidecarReader(self._log, self._settings)
+        self._own_sidecars = SidecarReader(log, self._settings) if sidecars is None else None
+        self._sidecars = cast(SidecarReader, sidecars or self._own_sidecars)
         self._placed: PlacedRangeInput | None = None
         """Ends what the home places; None without a home, and when all of it is ended."""
         self._buffer = self._make_buffer(part.start, part.places)
@@ -221,17 +238,18 @@ class RangeReader:
             MalformedHeaderError: a record's TxId or TxCtl header does not decode.
             SwitchedError: the topic was switched when the range was planned.
             NotAuthorizedError: a sidecar may not be read.
-            UnreadSidecarError: a transaction has its records in a sidecar, and `reads_sidecars` is
-                false.
             BrokerError: no progress in `STALL_S`.
         """
         part, buffer = self._part, self._buffer
         self._assign(buffer.next_offset)
         progress_s = time.monotonic()
         while True:
-            yield from self._taken() if self._large is None else self._taken_of(self._large)
+            for share in self._taken() if self._large is None else self._taken_of(self._large):
+                yield share
+                progress_s = time.monotonic()  # Who takes them may do so slowly.
             if buffer.failure is not None:
                 raise buffer.failure
+            self._on_step()
             wanted = buffer.stream_wanted()
             if wanted is not None:
                 if self._stream(buffer, wanted):
@@ -273,16 +291,10 @@ class RangeReader:
 
     def _stream(self, buffer: PartitionBuffer, wanted: StreamRequest) -> bool:
         """Reads a slice of what a pointer names. Returns whether anything came of it."""
-        if not self._config.reads_sidecars:
-            raise UnreadSidecarError(
-                f"a transaction in {self._part.topic}[{self._part.partition}] has its records in a"
-                f" sidecar, which {self._config.reader} can't read yet: read the topic with"
-                " logtx.Consumer",
-                txid=wanted.txid,
-                pointer_offset=wanted.pointer_offset,
-            )
         try:
-            is_busy = self._sidecar_reader.step([buffer], _POLL_S)
+            # What others read, too, is read on by leases that begin within a pointer.
+            is_own = self._own_sidecars is not None
+            is_busy = self._sidecars.step([buffer], _POLL_S, ahead=is_own)
         except ConsumerError:
             raise
         except KafkaException as error:
@@ -411,7 +423,8 @@ class RangeReader:
                     yield from self._plain(cast(Sequence[Message], records))
                 elif self._wanted(entry.txid, entry.marker.commit_sequence):
                     sequence, first = entry.marker.commit_sequence, _named(entry, start)
-                    yield Share(entry.txid, sequence, cast(Sequence[Message], records), first)
+                    side = side_at(entry, records[0].offset())
+                    yield Share(entry.txid, sequence, cast(Sequence[Message], records), first, side)
 
     def _taken_of(self, part: LargePart) -> Iterator[Share]:
         if self._reached:
@@ -443,9 +456,24 @@ class RangeReader:
         if self._own is not None:
             self._own.close()
         self._side_reader.close()
-        self._sidecar_reader.close()
+        if self._own_sidecars is not None:
+            self._own_sidecars.close()
         self._buffer.close()
         self._store.close()
+
+
+def _by_skipping(
+    group: str, partition: TopicPartition, entry: EndedTransaction, without: str
+) -> str:
+    """Says how a queue goes on behind what can't be read."""
+    topic, number = partition
+    offsets = f"{entry.marker_offset}"
+    if isinstance(entry, PlacedTransaction):
+        # The offset of its place would name the record there alone, and leave the transaction.
+        offsets = f"--before {entry.marker_offset + 1}"
+        without += " and all that comes before it"
+    skip = f"logtx subscription skip {quote(group)} '{topic}[{number}]' {offsets} --execute"
+    return f"to go on without {without}: {skip}"
 
 
 def _named(entry: EndedTransaction, nth: int) -> MessageId:

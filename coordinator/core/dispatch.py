@@ -34,7 +34,7 @@ from ...journal.acks import Acks, SubscriptionKind
 from ...journal.errors import NotAttachedError
 from ...journal.places import PartitionId
 from ...journal.spans import AT_OFFSET, ORIGIN, MessageId, Span, SpanMap
-from ..protocol.queues import Acquire, Attach, AttachedConsumer, Lease, Leases
+from ..protocol.queues import Acquire, Attach, AttachedConsumer, Lease, Leases, most_at_once
 from .decision import Instant, Ref
 from .subscriptions import SubscribedPartition, Subscription, Subscriptions
 
@@ -55,9 +55,6 @@ delays what a dead consumer had, a shorter one takes work from one that reconnec
 HELD_MS: Final = 500
 """How long a new owner gives out nothing, so that consumers say first what they hold. A longer one
 delays every failover, a shorter one gives out again what living consumers work on."""
-SHRINKING: Final = 2
-"""Bits by which a lease is shorter with each delivery of its messages. More part a message that
-kills its consumers from its neighbours sooner, fewer make fewer requests after a failure."""
 TIMEOUT_MIN_MS: Final = 100
 """Shortest time of a lease: below, messages come again before their consumer has read them."""
 TIMEOUT_MAX_MS: Final = 24 * 3_600_000
@@ -787,12 +784,8 @@ class Dispatch:
 
 def _most_offsets(command: Acquire, deliveries: int) -> int:
     """Returns the most offsets of a lease of messages that were given out so often before."""
-    most, limit = min(command.max_offsets, LEASE_OFFSETS_MAX), command.delivery_limit
-    if 0 < limit <= deliveries:
-        return max(1, most)  # Nobody works on them: their consumer gives them up.
-    if 0 < deliveries == limit - 1:
-        return 1
-    return max(1, most >> SHRINKING * deliveries)
+    most = min(command.max_offsets, LEASE_OFFSETS_MAX)
+    return most_at_once(most, deliveries, command.delivery_limit)
 
 
 def _uncount(here: _Partition, span: Span) -> None:

@@ -21,6 +21,24 @@ from ...journal.value import value
 
 OPERATOR: Final = 0
 """Stands for a consumer in what an operator rejects."""
+SHRINKING: Final = 2
+"""Bits by which less is given out at once with each delivery. More part a message that kills its
+consumers from its neighbours sooner, fewer make fewer requests after a failure."""
+
+
+def most_at_once(most: int, deliveries: int, limit: int) -> int:
+    """Returns how much is given out at once of what was given out so often before.
+
+    Args:
+        most: how much of what is new: offsets, or messages of one offset.
+        deliveries: how often it was given out before.
+        limit: how often a consumer lets messages be given out; 0: without end.
+    """
+    if 0 < limit <= deliveries:
+        return max(1, most)  # Nobody works on them: their consumer gives them up.
+    if 0 < deliveries == limit - 1:
+        return 1
+    return max(1, most >> SHRINKING * deliveries)
 
 
 class AcknowledgeType(StrEnum):

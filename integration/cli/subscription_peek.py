@@ -58,7 +58,7 @@ def peek_messages(
         parts = [each for each in row.partitions if not each.info.former]
         if wanted is not None:
             parts = [find_part(row, *wanted)]
-        with closing(QueuePeeker(log, kafka, timeout_s=timeout)) as peeker:
+        with closing(QueuePeeker(log, kafka, name, timeout_s=timeout)) as peeker:
             found = [message for part in parts for message in peeker.peek(part, limit)]
     if as_json:
         print_json([_json(each) for each in found])

@@ -18,7 +18,6 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from ...consumer.core.headers import txid_of
 from ...consumer.core.pending import RawTxId, Record
 from ...consumer.leased import LeaseReader
-from ...consumer.range_reader.errors import UnreadSidecarError
 from ...consumer.range_reader.reading import ReadConfig
 from ...coordinator.protocol.queues import Lease
 from ...journal.control import TXCTL_HEADER, TXID_HEADER
@@ -63,17 +62,16 @@ class PeekedMessage:
 class QueuePeeker:
     """Reads the next messages of partitions. Call `close` when done."""
 
-    def __init__(self, log: Log, kafka: Mapping[str, Any], *, timeout_s: float) -> None:
+    def __init__(self, log: Log, kafka: Mapping[str, Any], group: str, *, timeout_s: float) -> None:
         """Opens what reads.
 
         Args:
             log: the log to read; the caller closes it.
             kafka: librdkafka's settings.
+            group: the subscription.
             timeout_s: bound of each question to coordinators, in seconds.
         """
-        config = ReadConfig(
-            kafka=kafka, fail_on_data_loss=False, reads_sidecars=False, reader="a queue's consumer"
-        )
+        config = ReadConfig(kafka=kafka, fail_on_data_loss=False, subscription=group)
         self._reader = LeaseReader(log, kafka, config, timeout_s=timeout_s)
 
     def close(self) -> None:
@@ -83,8 +81,7 @@ class QueuePeeker:
     def peek(self, part: PartitionRow, limit: int) -> Iterator[PeekedMessage]:
         """Yields the next messages of a partition, at most `limit`, in the order of delivery.
 
-        What can't be read is among them. Nothing is told of what lies behind it, unless it is of a
-        sidecar.
+        What can't be read is among them. Nothing is told of what lies behind it.
 
         Raises:
             BrokerError, RequestTimedOutError, CoordinatorNotAvailableError: nobody answers.
@@ -93,11 +90,9 @@ class QueuePeeker:
             yield from islice(messages, limit)
 
     def _messages(self, part: PartitionRow) -> Generator[PeekedMessage, None, None]:
-        for lo, hi in self._slices(part):
-            at: MessageId | None = lo
-            while at is not None and at < hi:
-                at = yield from self._read(part.info.partition, Span(at, hi))
-            if at is None:
+        for span in self._slices(part):
+            is_read = yield from self._read(part.info.partition, span)
+            if not is_read:
                 return
 
     def _slices(self, part: PartitionRow) -> Iterator[Span]:
@@ -119,11 +114,8 @@ class QueuePeeker:
                 looked += bound.offset - at.offset
                 at = bound
 
-    def _read(
-        self, partition: PartitionId, span: Span
-    ) -> Generator[PeekedMessage, None, MessageId | None]:
-        """Yields the messages of a span. Returns up to where it is read; None if nothing behind
-        what was told last can be."""
+    def _read(self, partition: PartitionId, span: Span) -> Generator[PeekedMessage, None, bool]:
+        """Yields the messages of a span. Returns whether all of it can be read."""
         lease = Lease(number=0, partition=partition, span=span, delivery_count=1, left_ms=0)
         messages = cast(Generator[tuple[Message, MessageId]], self._reader.messages(lease))
         at = span.lo
@@ -132,18 +124,10 @@ class QueuePeeker:
                 for message, name in messages:
                     yield _peeked(partition, message, name)
                     at = name.behind
-        except UnreadSidecarError as error:
-            yield PeekedMessage(
-                partition=partition,
-                place=max(at, MessageId(error.pointer_offset, AT_OFFSET)),
-                txid=_txid(error.txid),
-                failure="it lies in a sidecar, which consumers of queues can't read yet",
-            )
-            return MessageId(error.pointer_offset + 1)
         except ConsumerError as error:
             yield PeekedMessage(partition=partition, place=at, failure=str(error))
-            return None
-        return span.hi
+            return False
+        return True
 
 
 def _peeked(partition: PartitionId, message: Message, name: MessageId) -> PeekedMessage:

@@ -11,11 +11,15 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer import share_consumer
 from logtx.consumer.core import said
+from logtx.consumer.core.entries import EndedTransaction
+from logtx.consumer.core.placed_buffer import PlacedTransaction
 from logtx.consumer.core.share_work import How
 from logtx.consumer.leased import LeaseReader
+from logtx.consumer.range_reader import reading
 from logtx.consumer.range_reader.reading import ReadConfig
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.acks import Acks
+from logtx.journal.control import Marker
 from logtx.journal.errors import NotHeldError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
@@ -42,9 +46,21 @@ def test_no_more_is_read_ahead_of_a_lease_than_the_user_asks_for(
     consumer = memory_log.consumer
     monkeypatch.setattr(memory_log, "consumer", lambda c: [made.append(c), consumer(c)][1])
     for kafka, expected in (({}, 1), ({"queued.min.messages": 500}, 500)):
-        config = ReadConfig(kafka=kafka, reads_sidecars=False)
+        config = ReadConfig(kafka=kafka)
         LeaseReader(memory_log, kafka, config, timeout_s=1.0).close()
         assert made[-1]["queued.min.messages"] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "offsets"), [(EndedTransaction, "7"), (PlacedTransaction, "--before 8")]
+)
+def test_who_can_not_read_a_transaction_is_told_how_to_pass_over_it(
+    kind: type[EndedTransaction], offsets: str
+) -> None:
+    """By the offset of its place, a home's would stay: that names the record there alone."""
+    marker = Marker(committed=True, commit_sequence=3, hw=0, epoch=0)
+    text = reading._by_skipping("a b", ("orders", 1), kind(b"", marker, 7), "the transaction")
+    assert text.endswith(f": logtx subscription skip 'a b' 'orders[1]' {offsets} --execute")
 
 
 # ---- leases that are over -----------------------------------------------------------------------

@@ -32,6 +32,7 @@ from .logs import LogReader, NotYetError
 from .network import Network, query
 from .schedule import Party
 from .setting import Setting
+from .sidecars import BrokenOff, reader_of
 
 ERROR_SHARE: Final = 0.03
 """Share of the fetches in which brokers are away."""
@@ -217,12 +218,14 @@ class Leases:
             kafka=kafka,
             pending_memory_max_bytes=setting.queues.choice((1_500, 10**9)),
             fail_on_data_loss=False,
-            reader="logtx.ShareConsumer",
+            subscription="jobs",
         )
         self._reader = LeaseReader(log, kafka, config, timeout_s=0)
         self._reader._consumer = cast(Any, _Fetcher(setting))
         self._coordinators = _Coordinators(network, party)
         self._reader._coordinators = cast(Any, self._coordinators)
+        if setting.sidecars is not None:
+            self._reader._sidecars = reader_of(setting, BrokenOff)
 
     @property
     def bound(self) -> MessageId:

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from logtx.consumer.core.share_work import ShareWork
+from logtx.consumer.core.sides import Sides
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
 from logtx.coordinator.core import dispatch, snapshot, subscriptions
@@ -270,6 +271,32 @@ def what_is_given_up_is_a_gap(patch: Patch) -> None:
         self.finish(lease.span.hi)
 
     patch(ShareWork, "unreadable", mutant)
+
+
+@caught_by("worked-off", of="queue")
+def goes_on_where_it_was_last(patch: Patch) -> None:
+    """A consumer that is given the rest of a pointer reads on where it stood, though the rest
+    begins before that (trap 165)."""
+
+    def mutant(self: Sides, partition: Any, pointer: int, _nth: int) -> Any:
+        known = self._known.get((partition, pointer))
+        return known[-1] if known else None
+
+    patch(Sides, "before", mutant)
+
+
+@caught_by("worked-off", of="queue")
+def the_rest_of_a_pointer_is_a_gap(patch: Patch) -> None:
+    """What a consumer gives back of a pointer counts as read."""
+    has_enough = ShareWork.has_enough
+
+    def mutant(self: ShareWork, key: Any, most: int) -> bool:
+        lease, enough = self.holdings.lease, has_enough(self, key, most)
+        if lease is not None and enough:
+            self.finish(lease.span.hi)
+        return enough
+
+    patch(ShareWork, "has_enough", mutant)
 
 
 # ---- topics that are switched, deleted and created anew -----------------------------------------

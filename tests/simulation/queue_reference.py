@@ -210,7 +210,7 @@ class Queue:
 
 def _fates(partition: PartitionId, found: Partition) -> Iterator[Fate]:
     for (name, offset), (place, _) in zip(found.names, found.expected, strict=True):
-        value, txid = found.records[offset].value(), found.txids.get(offset)
+        value, txid = found.value_of(offset), found.txids.get(offset)
         yield Fate(Message(partition, name), offset, value, place, txid)
 
 

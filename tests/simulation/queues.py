@@ -325,6 +325,10 @@ class QueueWorker(Producer):
                 self._hands.append(hand)
                 found.append(hand)
             self._tries = 0
+            if self._work.has_enough(key, self._poll_records):
+                self.setting.history.counts["leases of which a share was enough"] += 1
+                self._end(self._work.give_up)
+                return
             if count >= self._poll_records:
                 self._renew(client, lease)
                 return

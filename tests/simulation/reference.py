@@ -46,7 +46,13 @@ from logtx.journal.records.types import (
     ProducerRecord,
     Snapshot,
 )
-from logtx.journal.sidecar import is_sidecar, sidecar_of, to_delivered
+from logtx.journal.sidecar import (
+    in_sidecar,
+    is_delivered_from_sidecar,
+    is_sidecar,
+    sidecar_of,
+    to_delivered,
+)
 from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.journal.txid import TxId
 
@@ -509,9 +515,16 @@ class Partition:
         ]
         """(name, offset) of the same records: what a queue calls them (decision 31)."""
 
+    def value_of(self, offset: int) -> bytes | None:
+        """Returns the value of a record, by the offset that it is delivered with."""
+        aside = is_delivered_from_sidecar(offset)
+        record = self._aside[in_sidecar(offset)] if aside else self.records[offset]
+        return record.value()
+
     def _read_sidecar(self, reading: Reading) -> dict[TxId, list[tuple[int, int]]]:
         found: dict[TxId, list[tuple[int, int]]] = {}
-        for record in reading.history.data.get(sidecar_key(self.key), ()):
+        self._aside = reading.history.data.get(sidecar_key(self.key), [])
+        for record in self._aside:
             headers = dict(record.headers() or ())
             raw = headers.get(TXCTL_HEADER)
             control = decode_control(raw) if raw is not None else DataControl(branch=OWN_BRANCH)

@@ -7,19 +7,20 @@ always were.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.sidecar_read import SidecarReader
 from logtx.journal.control import TopicPartition
 from logtx.journal.logs.interface import Log
 
 from .history import Record
-from .logs import LogView
+from .logs import LogView, NotYetError
 from .setting import Setting
 
 ALWAYS_SHARE: Final = 0.4
@@ -86,6 +87,10 @@ class _Message:
         """Headers in order, or None."""
         assert self._record is not None
         return self._record.headers()
+
+    def timestamp(self) -> tuple[int, int]:
+        """None."""
+        return TIMESTAMP_NOT_AVAILABLE, 0
 
     def key(self) -> bytes | None:
         """The key."""
@@ -188,6 +193,25 @@ class _SidecarLog(LogView):
         return _Fetcher(self._setting)
 
 
-def reader_of(setting: Setting) -> SidecarReader:
+class BrokenOff(SidecarReader):
+    """Reads for who can't wait: it is broken off where nothing comes, and goes on later."""
+
+    def step(
+        self, buffers: Collection[PartitionBuffer], timeout_s: float, *, ahead: bool = True
+    ) -> bool:
+        """Reads one slice.
+
+        Raises:
+            NotYetError: nothing came of it.
+        """
+        (buffer,) = buffers
+        wanted = buffer.stream_wanted()
+        super().step(buffers, timeout_s, ahead=ahead)
+        if buffer.stream_wanted() == wanted and buffer.failure is None and not buffer.ready:
+            raise NotYetError(*buffer.partition)
+        return True
+
+
+def reader_of(setting: Setting, of: type[SidecarReader] = SidecarReader) -> SidecarReader:
     """Returns what reads sidecars for one life of a consumer."""
-    return SidecarReader(cast(Log, _SidecarLog(setting)), {}, lambda: setting.readers_s)
+    return of(cast(Log, _SidecarLog(setting)), {}, lambda: setting.readers_s)

@@ -114,6 +114,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "conflicts_are_not_seen": 1,
     "ended_transactions_take_acks": 218,
     "ends_of_former_topics_are_awaited": 45,
+    "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
     "leases_may_be_stale": 74,
     "leases_pass_the_end": 0,
@@ -126,13 +127,14 @@ SEEN_WITH_QUEUES_AT: Final = {
     "snapshot_forgets_pending_acks": 1,
     "switches_are_what_was_published": 11,
     "takeover_forgets_pending_acks": 1,
+    "the_rest_of_a_pointer_is_a_gap": 7,
     "the_very_end_is_final": 3,
-    "topics_that_were_left_are_not_looked_up": 14,
+    "topics_that_were_left_are_not_looked_up": 328,
     "what_is_given_up_is_a_gap": 2,
     "who_rests_keeps_its_topics": 13,
     "whoever_attaches_has_what_it_names": 0,
 }
-"""The same for mutations of queues, in histories with a queue."""
+"""The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_RESETS_AT: Final = {
     "acks_of_before_count": 55,
     "consumers_keep_what_was_reset": 64,

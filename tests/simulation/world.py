@@ -109,6 +109,8 @@ DAWDLING_SHARE: Final = 0.2
 """Share of those in which workers keep messages of it for long."""
 RESTING_SHARE: Final = 0.15
 """Share of the queues whose workers leave them alone for a while."""
+SIDECAR_QUEUES: Final = 0.5
+"""Share of the queues with markers whose topic has a sidecar."""
 FAILOVER_SHARE: Final = 0.2
 """Share of the queues that give each partition to one worker at a time."""
 BEGINS_LATE_SHARE: Final = 0.2
@@ -167,7 +169,8 @@ class World:
             sidecars: whether transactions use sidecars. Not together with `switches`: a commit with
                 a sidecar is refused in metadata mode.
             queues: whether there are workers of a queue, in place of those of a consumer group and
-                of readers. Not together with the others: a queue's consumer reads no sidecar.
+                of readers. Not together with the others: some of these histories have switches, and
+                some of the rest sidecars.
             resets: whether an operator resets and deletes the queue: then there is one.
         """
         queues = queues or resets
@@ -198,6 +201,9 @@ class World:
         if has_temporary:
             later_ms = QUEUE_FIRST_MS if queues else SWITCH_FIRST_MS if switches else 0
             topology.add_temporary(temporary, later_ms)
+        if queues and not in_places:
+            # The histories in which mutations of queues are seen have none: they stay as they were.
+            sidecars = Random(-seed - 116).random() < SIDECAR_QUEUES
         if sidecars:
             topology.add_sidecar()
         outputs = chance.randint(1, 3)
@@ -225,7 +231,9 @@ class World:
             # in the histories of before.
             together=_some(Random(-seed - 1291) if switches else None, TOGETHER_HISTORIES),
             sidecars=Random(-seed - 60) if sidecars else None,
-            retains_sidecars=sidecars and Random(-seed - 61).random() < TRIMS_CHANCE,
+            retains_sidecars=(
+                sidecars and not queues and Random(-seed - 61).random() < TRIMS_CHANCE
+            ),
             queues=queue,
             queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
             queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,

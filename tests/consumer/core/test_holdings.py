@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from logtx.consumer.core.holdings import Holdings
+from logtx.consumer.core.pending import Record
 from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.acks import Acks
 from logtx.journal.places import PartitionId
+from logtx.journal.sidecar import to_delivered
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
 P0, P1 = (PartitionId("a", number, "id-a") for number in (0, 1))
@@ -124,3 +127,19 @@ def test_the_lease_that_is_read_ends_when_its_owner_says() -> None:
     holdings.begin(now_s=100.0)
     assert holdings.attached([replace(lease(0, 10), left_ms=2_000)], now_s=101.0)
     assert holdings.until_s == 103.0
+
+
+def test_trap_164_one_name_of_two_messages_is_told_by_the_message_itself() -> None:
+    """A copy of one message is as good, also where its span begins elsewhere."""
+    holdings, key = Holdings(), ("a", 0, to_delivered(7))
+    former, copy, new = (cast("Record", object()) for _ in range(3))
+    for place, record in ((at(3), former), (at(3), copy), (at(6), new)):
+        holdings.leased([lease(place.offset - (record is copy), 10)])
+        holdings.begin()
+        holdings.give(key, place, record)
+        holdings.end()
+        assert not holdings.is_another(key, record)
+        if record is copy:
+            assert not holdings.is_another(key, former)
+    assert holdings.is_another(key, former)
+    assert holdings.is_another(key, copy)

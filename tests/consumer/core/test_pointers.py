@@ -110,6 +110,23 @@ def test_what_is_not_begun_is_skipped() -> None:
     assert buffer.position().o2 == 6
 
 
+@pytest.mark.parametrize(
+    ("side", "first"), [([3, 4, 5, 6], 5), ([3, 4, 5, 7], 3), ([3, 5, 6, 7], 3)]
+)
+def test_a_reader_that_knows_no_place_in_the_sidecar_begins_there_if_all_is_its_transactions(
+    side: list[int], first: int
+) -> None:
+    buffer = buffer_at(Position(o1=5, o2=5, o3=2))
+    buffer.feed([pointer(5, Writes(side=side), since=5)])
+    request = buffer.stream_wanted()
+    assert request is not None
+    assert request.next_offset == first
+    tell(buffer, 0, 9)
+    stream(buffer, *(offset for offset in side if offset >= first))
+    assert taken(buffer) == [to_delivered(offset) for offset in side[2:]]
+    assert buffer.position().o2 == 6
+
+
 @pytest.mark.parametrize("done", [2, 3])
 def test_trap_117_what_is_delivered_of_the_topic_is_not_needed_for_the_rest(done: int) -> None:
     side = to_delivered(done - 2) - to_delivered(0) if done > 2 else None

@@ -13,6 +13,7 @@ from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, Sh
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.journal.acks import Acks
 from logtx.journal.places import PartitionId
+from logtx.journal.sidecar import to_delivered
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
 P0 = PartitionId("a", 0, "id-a")
@@ -403,3 +404,31 @@ def test_letters_and_renewals_are_of_their_era(work: ShareWork) -> None:
     work.attached([], era=30)
     work.not_written(letter, 9)
     assert eras(work) == {}
+
+
+# ---- shares of pointers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "limit", "share"),
+    [(1, 5, 100), (2, 5, 25), (3, 5, 6), (4, 5, 1), (5, 5, 1), (6, 5, 100), (2, 0, 25), (9, 0, 1)],
+)
+def test_of_a_pointer_a_share_is_enough(deliveries: int, limit: int, share: int) -> None:
+    """As much as of other messages, and less of what comes again (trap 161)."""
+    work = ShareWork(delivery_limit=limit)
+    work.leased([replace(lease(0, 10), delivery_count=deliveries)])
+    work.begin()
+    for nth in range(150):
+        key = "a", 0, to_delivered(nth)
+        assert work.give(key, MessageId(3, AT_OFFSET, nth)) is not None
+        if work.has_enough(key, 100):
+            break
+    work.give_up()
+    rest = Span(MessageId(3, AT_OFFSET, share), MessageId(10))
+    assert said(work) == {(RELEASE, 0, "unseen"): [rest]}
+
+
+def test_of_other_messages_it_never_is(work: ShareWork) -> None:
+    assert not work.has_enough(SECOND, 1)
+    work.give(("a", 0, to_delivered(7)), MessageId(5, AT_OFFSET))
+    assert work.has_enough(("a", 0, to_delivered(7)), 3), "they count, too"

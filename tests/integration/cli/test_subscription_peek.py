@@ -17,6 +17,7 @@ from logtx.integration.inspect import queue_peek
 from logtx.journal.errors import UnknownSubscriptionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
+from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
 from logtx.journal.spans import AT_OFFSET
 
 from .test_subscription import SETTINGS, coordinator, fill, producer, queue, run, shown, take
@@ -125,24 +126,27 @@ def test_a_topic_in_metadata_mode(
     assert found["place"][1] < AT_OFFSET, "it has its place, at the very end"
 
 
-def test_what_lies_in_a_sidecar_is_shown_as_such(
-    memory_log: MemoryLog, queue: ShareConsumer
-) -> None:
+def test_what_lies_in_a_sidecar(memory_log: MemoryLog, queue: ShareConsumer) -> None:
     take(queue, 0)
     queue.close()
     settings = {"transactional.id": "aside", "transaction.sidecar.min.bytes": 0}
     with logtx.Producer(settings, log=memory_log) as aside:
         with aside.begin_transaction() as txn:
-            txn.produce("orders", b"aside", partition=0)
+            for value in (b"a", b"b"):
+                txn.produce("orders", value, partition=0)
         txn.commit(finished=True)
         aside.produce("orders", b"behind", partition=0)
         aside.flush()
-        hidden, behind = peek(memory_log)
-    assert hidden["failure"] == "it lies in a sidecar, which consumers of queues can't read yet"
-    assert (hidden["offset"], hidden["value"]) == (None, None)
-    assert hidden["transaction"] == str(txn.txid)
-    assert (behind["value"], behind["failure"]) == ("behind", None)
-    assert hidden["failure"] in run(memory_log, "peek", "invoicing").stdout
+        found = peek(memory_log)
+        assert values(found) == ["a", "b", "behind"]
+        assert [each["transaction"] for each in found] == [*[str(txn.txid)] * 2, None]
+        assert [each["place"][2] for each in found] == [0, 1, 0]
+        assert [is_delivered_from_sidecar(each["offset"]) for each in found] == [True, True, False]
+        assert values(peek(memory_log, "--limit", "1")) == ["a"]
+        memory_log.delete_records(sidecar_of("orders"), 0, 2)
+        (gone,) = peek(memory_log)
+    assert "retention deleted a part of it" in gone["failure"]
+    assert gone["failure"] in run(memory_log, "peek", "invoicing").stdout
 
 
 def test_long_queues_are_read_in_slices(
