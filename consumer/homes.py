@@ -346,6 +346,11 @@ class Homes:
             if not self._lanes[home]:
                 del self._lanes[home]
 
+    def drop_all(self) -> None:
+        """Follows nothing more, and keeps nothing: an interruption left anything half taken in."""
+        self._waiting, self._parked = [], []
+        self._lanes, self._journals = {}, {}
+
     def park(self, followed: Followed) -> None:
         """Stops following a partition that the application paused, and for which so much waits that
         it would hold up all others."""

@@ -240,6 +240,7 @@ class Reading:
         # All begin empty. One whose removal was interrupted would be delivered from for ever.
         self._active.clear()
         self._drop_former()
+        self.following.homes.drop_all()
         for former in list(self.assigned.values()):
             again = Assigned(former.key, former.origin, former.stored, former.started_at)
             again.start = former.buffer.position()

@@ -97,8 +97,7 @@ class HomeJournal:
         """Goes back, or elsewhere: drops what is kept."""
         self._began = self.first = self.next_offset = read_from
         self._epochs = epochs
-        self._offsets: list[int] = []
-        self._said: list[Said] = []
+        self._recent: list[tuple[int, Said]] = []
         self._is_lost = False
 
     def lose(self) -> None:
@@ -112,7 +111,7 @@ class HomeJournal:
             entries: (offset, entry).
             upto: everything below this offset was read: the last offsets may hold no entry.
         """
-        fresh = bisect_left(entries, self.next_offset, key=lambda item: item[0])
+        fresh = bisect_left(entries, self.next_offset, key=_offset_of)
         for offset, entry in entries[fresh:]:
             if self._epochs.accept(offset, entry):
                 self._keep(offset, entry.record)
@@ -129,25 +128,24 @@ class HomeJournal:
             said = record
         else:
             return
-        self._offsets.append(offset)
-        self._said.append(said)
+        self._recent.append((offset, said))
 
     def since(self, offset: int) -> Iterator[tuple[int, Said]]:
         """Yields (offset, record) of what counts from a journal offset on, which is kept."""
         assert offset >= self.first, "what lies below was dropped"
-        at = bisect_left(self._offsets, offset)
-        yield from zip(self._offsets[at:], self._said[at:], strict=True)
+        at = bisect_left(self._recent, offset, key=_offset_of)
+        yield from self._recent[at:]
 
     def trim(self, most: int, needed: int) -> None:
         """Drops the oldest records of more than `most`, but none from `needed` on."""
-        count = len(self._offsets)
+        count = len(self._recent)
         if count <= most:
             return
         drop = count - most + most // _DROPPED_AT_ONCE
-        drop = min(drop, bisect_left(self._offsets, needed))
+        drop = min(drop, bisect_left(self._recent, needed, key=_offset_of))
         if drop:
-            self.first = self._offsets[drop - 1] + 1
-            del self._offsets[:drop], self._said[:drop]
+            self.first = self._recent[drop - 1][0] + 1
+            del self._recent[:drop]
 
     def kept(self, *, is_idle: bool) -> Kept | None:
         """Returns where a partition may begin without a request; None: nowhere.
@@ -159,6 +157,10 @@ class HomeJournal:
             return None
         most = self.next_offset + GAP_MAX if is_idle else None
         return Kept(self.first, most, self.first > self._began)
+
+
+def _offset_of(item: tuple[int, object]) -> int:
+    return item[0]
 
 
 def _decided(record: PrepareCommit) -> Decided:

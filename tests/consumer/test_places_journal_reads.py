@@ -9,13 +9,22 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer import homes, reading
+from logtx.consumer.core import home_journal
 from logtx.consumer.home_starts import HomeStarts
 from logtx.journal import follower, reader
 from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.records.types import AddWrites, DataPartition, PartitionWrites, PrepareCommit
+from logtx.journal.records.fate import EpochFilter
+from logtx.journal.records.types import (
+    AddWrites,
+    DataPartition,
+    Entry,
+    Owner,
+    PartitionWrites,
+    PrepareCommit,
+)
 
 from .conftest import MakeConsumer
 from .logs import Transactions, read
@@ -233,3 +242,34 @@ def test_a_record_that_cannot_be_taken_in_is_tried_again_and_not_read_again(
     assert len(failed) == 3
     # What it wrote, from its BEGIN to the decision, and nothing else: the rest was read before.
     assert decoded == [txid.offset, txid.offset + 1, txid.offset + 2]
+
+
+def test_what_an_interruption_left_half_read_is_read_again(
+    written: Transactions,
+    placed: Places,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An OWNER record that was taken in twice would be a surprise, which voids all behind it."""
+    placed.transaction([b"before"])
+    assert written.epoch is not None
+    owner = Owner(replaces=written.epoch, address="nowhere:1", process_nonce=2)
+    written.epoch = written.journal(owner)
+    placed.transaction([b"behind"])
+    accept, asked = EpochFilter.accept, 0
+
+    def interrupted(self: EpochFilter, offset: int, entry: Entry) -> bool:
+        nonlocal asked
+        counts = accept(self, offset, entry)
+        asked += offset == written.epoch
+        if offset == written.epoch and asked == 1:
+            raise KeyboardInterrupt
+        return counts
+
+    monkeypatch.setattr(home_journal.EpochFilter, "accept", interrupted)
+    consumer = make_consumer()
+    consumer.assign(partitions_of(placed))
+    with pytest.raises(KeyboardInterrupt):
+        read(consumer, 2)
+    assert read(consumer, 2) == [b"before", b"behind"]
+    assert asked == 2
