@@ -628,7 +628,8 @@ class ShareConsumer(Acknowledger):
         reply = answer.result()
         if isinstance(reply, AckResults):
             with self._lock:
-                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
+                is_lost = reply.of(lease.partition, lease.span) is AckResult.LOST
+                self._work.renewed(lease, until_s, is_lost=is_lost)
 
     # ---- acknowledgements -----------------------------------------------------------------------
 

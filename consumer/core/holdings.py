@@ -45,6 +45,12 @@ class Given:
         """The message as a request names it."""
         return Acks(self.partition, (self.span,))
 
+    @property
+    def own_span(self) -> Span:
+        """The message alone, without what lies before it."""
+        hi = self.span.hi
+        return Span(hi._replace(nth=hi.nth - 1), hi)
+
 
 def by_partition(given: Iterable[Given]) -> list[Acks]:
     """Returns the spans of messages, by partition."""

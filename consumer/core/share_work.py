@@ -66,7 +66,7 @@ class Said:
     """What is said in one way."""
 
     acks: list[Acks] = field(default_factory=list)
-    keys: list[RecordKey] = field(default_factory=list)
+    given: dict[RecordKey, Given] = field(default_factory=dict)
     """The messages that the application said it of. Gaps have none."""
 
 
@@ -367,7 +367,7 @@ class ShareWork:
         self.put_back()
 
     def _say_of(self, how: How, given: Mapping[RecordKey, Given]) -> None:
-        self._say(how, by_partition(given.values())).keys += given
+        self._say(how, by_partition(given.values())).given.update(given)
 
     def _say(self, how: How, acks: Iterable[Acks]) -> Said:
         said = self._outgoing.setdefault(how._replace(era=self.holdings.era), Said())

@@ -12,7 +12,7 @@ consumer and makes another one. It dies, is paused and wakes up, and is fenced, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -28,7 +28,7 @@ from logtx.consumer.share_consumer import _LASTING, RENEW_SHARE
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
-from logtx.journal.acks import Acks, SubscriptionKind
+from logtx.journal.acks import Acks, SubscriptionKind, joined
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     LogtxError,
@@ -263,7 +263,7 @@ class QueueWorker(Producer):
         outgoing, letters = self._work.outgoing(), self._work.letters()
         for how, said in outgoing.items():
             if said.acks:
-                client.submit(self._command(how, said.acks), self._ignore)
+                client.submit(self._command(how, joined(said.acks)), self._ignore)
         for letter in letters:
             self.setting.history.counts["messages that are given up"] += 1
             if self._writes_letters:
@@ -274,7 +274,7 @@ class QueueWorker(Producer):
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
                 client.submit(self._command(how, [letter.given.acks]), self._ignore)
 
-    def _command(self, how: How, acks: list[Acks]) -> commands.Acknowledge:
+    def _command(self, how: How, acks: Iterable[Acks]) -> commands.Acknowledge:
         return commands.Acknowledge(
             group=QUEUE,
             consumer=self._number,
@@ -359,7 +359,8 @@ class QueueWorker(Producer):
 
         def renewed(reply: commands.Reply) -> None:
             if isinstance(reply, commands.AckResults):
-                work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
+                is_lost = reply.of(lease.partition, lease.span) is AckResult.LOST
+                work.renewed(lease, until_s, is_lost=is_lost)
 
         acks = [Acks(lease.partition, (lease.span,))]
         how = How(AcknowledgeType.RENEW, era=work.holdings.era)

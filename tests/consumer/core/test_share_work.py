@@ -218,7 +218,7 @@ def test_what_is_told_names_the_messages_that_the_application_spoke_of(work: Sha
     work.finish(MessageId(10))
     work.accept_up_to(SECOND)
     (accepted,) = work.outgoing().values()
-    assert accepted.keys == [FIRST, SECOND], "the gap behind them has none"
+    assert list(accepted.given) == [FIRST, SECOND], "the gap behind them has none"
 
 
 def test_a_rejected_message_becomes_a_letter(work: ShareWork) -> None:

@@ -154,7 +154,9 @@ class Queue:
                 era=era,
             )
         )
-        return answer.results if isinstance(answer, commands.AckResults) else answer
+        if isinstance(answer, commands.AckResults):
+            return tuple(answer.of(each.partition, s) for each in acks(*spans) for s in each.spans)
+        return answer
 
     def begin(self, producer: str, timeout_ms: int = 60_000) -> Any:
         """Returns the TxId of a new transaction."""

@@ -12,7 +12,7 @@ from logtx.coordinator.core import dispatch, snapshot
 from logtx.coordinator.core.snapshot import SnapshotReader, SnapshotTaker
 from logtx.coordinator.core.subscriptions import VALID_PREVIOUS, MessageState
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Refused
 from logtx.journal.acks import SubscriptionKind
 from logtx.journal.errors import (
     AckConflictError,
@@ -135,6 +135,30 @@ def test_what_a_cumulative_acknowledgement_names_conflicts_as_each_does(queue: Q
     queue.end("one", one, commit=True)
     assert isinstance(queue.add_acks("two", two, message(0)), AckConflictError)
     assert queue.add_acks("two", two, message(2)) == DONE
+
+
+def test_of_neighbours_that_are_named_as_one_the_answer_names_what_did_not_count(
+    queue: Queue,
+) -> None:
+    txid = queue.begin("t")
+    queue.attach(1)
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, message(1))
+    assert queue.add_acks("t", txid, message(3)) == commands.Done()
+    told = queue.ask(
+        commands.Acknowledge(
+            group=GROUP, consumer=1, type=AcknowledgeType.ACCEPT, acks=acks(offsets(0, 5))
+        )
+    )
+    assert told == commands.AckResults(
+        (
+            Refused(AckResult.PENDING, *acks(message(3))),
+            Refused(AckResult.DELETED, *acks(message(1))),
+        )
+    )
+    assert queue.state(2) is DELETED
+    named = [told.of(P0, message(n)) for n in range(5)]
+    done = AckResult.DONE
+    assert named == [done, AckResult.DELETED, done, AckResult.PENDING, done]
 
 
 def test_one_row_per_state_may_precede_another() -> None:
