@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.protocol.commands import Acknowledge, AckResults, Reply
 from ..coordinator.protocol.queues import AcknowledgeType
-from ..journal.acks import Acks, joined
+from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError, RequestTimedOutError
 from .core.letters import Letter
@@ -93,11 +93,9 @@ class Outbox:
             for letter in letters if self._dead_letters is None else ():
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
                 rejected = outgoing.setdefault(how, Said())
-                rejected.acks.append(letter.given.acks)
                 rejected.given[letter.key] = letter.given
             for how, said in outgoing.items():
-                if said.acks:
-                    self._submit(client, how, said)
+                self._submit(client, how, said)
         for letter in letters if self._dead_letters is None else ():
             self.log_given_up(letter)
         if self._dead_letters is not None and letters:
@@ -116,8 +114,9 @@ class Outbox:
         return client.submit(self._command(How(AcknowledgeType.RENEW, era=era), (acks,)))
 
     def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
-        parts = [client.submit(self._command(how, part)) for part in shares(joined(said.acks))]
-        self._sent.append(_Sent(said, how.type, parts))
+        parts = [client.submit(self._command(how, part)) for part in shares(said.acks)]
+        if parts:
+            self._sent.append(_Sent(said, how.type, parts))
 
     def _command(self, how: How, acks: tuple[Acks, ...]) -> Acknowledge:
         return Acknowledge(
@@ -143,7 +142,7 @@ class Outbox:
         for letter, error in zip(letters, results, strict=True):
             answer: Future[Reply] = Future()
             answer.set_result(AckResults() if error is None else error)
-            said = Said([letter.given.acks], {letter.key: letter.given})
+            said = Said({letter.key: letter.given})
             self._sent.append(_Sent(said, AcknowledgeType.REJECT, [answer]))
             if error is not None:
                 with self._lock:

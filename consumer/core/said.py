@@ -14,7 +14,7 @@ from ...journal.control import TopicPartition
 from ...journal.errors import LogtxError, NotHeldError
 from ...journal.places import PartitionId
 from ...journal.spans import Span
-from .holdings import Given
+from .runs import Given
 
 SPANS_MAX: Final = 5_000
 """Most spans of one request. With more, the journal may refuse its record, and a coordinator the

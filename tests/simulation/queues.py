@@ -19,16 +19,16 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Message as KafkaMessage
 
-from logtx.consumer.core.holdings import Given, RecordKey, by_partition
 from logtx.consumer.core.letters import Letter
 from logtx.consumer.core.pending import Record
+from logtx.consumer.core.runs import Given, RecordKey, by_partition
 from logtx.consumer.core.share_work import How, ShareWork
 from logtx.consumer.range_reader.errors import SwitchedError
 from logtx.consumer.share_consumer import _LASTING, RENEW_SHARE
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
-from logtx.journal.acks import Acks, SubscriptionKind, joined
+from logtx.journal.acks import Acks, SubscriptionKind
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     LogtxError,
@@ -263,7 +263,7 @@ class QueueWorker(Producer):
         outgoing, letters = self._work.outgoing(), self._work.letters()
         for how, said in outgoing.items():
             if said.acks:
-                client.submit(self._command(how, joined(said.acks)), self._ignore)
+                client.submit(self._command(how, said.acks), self._ignore)
         for letter in letters:
             self.setting.history.counts["messages that are given up"] += 1
             if self._writes_letters:

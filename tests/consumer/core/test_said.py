@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logtx.consumer.core import said
-from logtx.consumer.core.holdings import Given
+from logtx.consumer.core.runs import Given, GivenRun, Run
 from logtx.consumer.core.said import errors, shares
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, AckResults, Refused
 from logtx.journal.acks import Acks
@@ -19,6 +19,13 @@ P0, P1 = (PartitionId("a", number, "id-a") for number in (0, 1))
 
 def span(offset: int) -> Span:
     return Span(MessageId(offset), MessageId(offset, 0, 1))
+
+
+def given_out(partition: PartitionId, offset: int, since: int | None = None) -> Given:
+    """Returns a message, with what lies before it from an offset on."""
+    run = Run(partition.topic, partition.partition, (None,), (offset,), MessageId(offset))
+    lo = MessageId(offset if since is None else since)
+    return Given(GivenRun(partition, 1, 0, lo, run), 0)
 
 
 def test_a_request_has_no_more_spans_than_a_record_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +43,7 @@ def test_a_request_has_no_more_spans_than_a_record_takes(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("type_", list(AcknowledgeType))
 def test_what_did_not_count_is_told_to_who_said_it(type_: AcknowledgeType) -> None:
-    given = [Given(P0, span(0), 1), Given(P0, span(1), 1), Given(P1, span(5), 1)]
+    given = [given_out(P0, 0), given_out(P0, 1), given_out(P1, 5)]
 
     def told(*refused: tuple[AckResult, int]) -> dict[TopicPartition, LogtxError]:
         of = {0: P0, 1: P0, 5: P1}
@@ -60,7 +67,7 @@ def test_what_did_not_count_is_told_to_who_said_it(type_: AcknowledgeType) -> No
 @pytest.mark.parametrize("refused", [AckResult.DELETED, AckResult.PENDING])
 def test_what_lies_before_a_message_is_nothing_to_tell(refused: AckResult) -> None:
     """Another consumer has acknowledged a gap, of which a part was named with the message."""
-    message = Given(P0, Span(MessageId(3), MessageId(9, 0, 1)), 1)
+    message = given_out(P0, 9, 3)
     gap = Refused(refused, Acks(P0, (Span(MessageId(3), MessageId(9)),)))
     assert not errors(AcknowledgeType.ACCEPT, [message], AckResults((gap,)))
     whole = Refused(refused, Acks(P0, (Span(MessageId(5), MessageId(10)),)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.core import holdings
-from logtx.consumer.core.holdings import Given, RecordKey
+from logtx.consumer.core.runs import Given, RecordKey
 from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.journal.acks import Acks
@@ -201,7 +201,7 @@ def test_one_that_lets_go_holds_nothing_and_says_what_nobody_got(work: ShareWork
     work.leased([lease(10, 20)])
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(20)),)),)
     work.let_go()
-    unread = [REST, Span(MessageId(10), MessageId(20))]
+    unread = [Span(REST.lo, MessageId(20))]
     assert said(work) == {(RELEASE, 0, "unseen"): unread}
     assert work.held() == ()
     assert work.begin() is None
