@@ -332,6 +332,18 @@ def test_a_consumer_that_is_killed_in_the_middle_leaves_the_rest(
     assert last.value() == b"10"
 
 
+def test_the_rest_is_given_back_before_the_application_gets_its_share(
+    queues: Queues, producer: Producer
+) -> None:
+    """What it gets may kill it at once."""
+    commit(producer, *numbered(30))
+    queue = queues(**{"max.poll.records": 10})
+    assert values(take(queue, 10)) == numbered(10)
+    answers = [answer.done() for answer in queue._outbox.futures()]
+    assert answers
+    assert all(answers)
+
+
 def test_trap_161_what_nobody_got_does_not_come_to_the_limit(
     queues: Queues, producer: Producer, memory_log: MemoryLog
 ) -> None:
