@@ -49,6 +49,7 @@ from ..journal.logs.open import open_log
 from ..journal.settings import merged
 from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
+from .core.pace import Pace
 from .core.runs import Run
 from .dead_letters import Beginning
 from .leased import LeaseReader
@@ -179,6 +180,7 @@ class ShareConsumer(Acknowledger):
         """Whether it takes nothing up to the next poll."""
         self._anew_s = 0.0
         """Monotonic time up to which it attaches often, as a topic was created anew."""
+        self._pace = Pace(self._config.prefetch_records)
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -413,6 +415,10 @@ class ShareConsumer(Acknowledger):
             raise SessionClosedError("the consumer is not subscribed: call subscribe")
         with self._alone():
             deadline_s = _deadline_s(timeout)
+            lease, share = self._work.holdings.lease, min(most, self._config.poll_records)
+            is_slow = self._pace.is_slow(time.monotonic())
+            if is_slow and lease is not None and lease.span.offset_count > share:
+                self._end(self._work.put_back)
             self._accept_last()
             self._outbox.send(client)
             self._outbox.look_at_answers()
@@ -440,6 +446,7 @@ class ShareConsumer(Acknowledger):
                 with self._lock:
                     self._work.return_all(map(key_of, found))
             self._counters.delivered_records += len(found)
+            self._pace.returned(time.monotonic())
             return found
 
     def rest(self, unseen: Iterable[Message] = ()) -> None:
@@ -509,10 +516,12 @@ class ShareConsumer(Acknowledger):
                 else:
                     client.submit(self._attach())
             assert self._reader is not None, "it is subscribed"
+            share = min(most, self._config.poll_records)
             command = Acquire(
                 group=self.group_id,
                 consumer=self._number,
-                max_offsets=min(most, self._config.poll_records),
+                max_offsets=share,
+                max_new_offsets=self._pace.ask(share, now_s),
                 at_ends=self._reader.may_be_placed(self._topics),
                 delivery_limit=self._config.delivery_limit,
             )
@@ -569,6 +578,7 @@ class ShareConsumer(Acknowledger):
             return False
         assert self._reader is not None, "it is subscribed"
         self._reading, self._renew_s = self._reader.runs(lease), 0.0
+        self._pace.begin(lease.span.offset_count)
         return True
 
     def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:

@@ -782,7 +782,11 @@ class Dispatch:
 
 def _most_offsets(command: Acquire, deliveries: int) -> int:
     """Returns the most offsets of a lease of messages that were given out so often before."""
-    most = min(command.max_offsets, LEASE_OFFSETS_MAX)
+    most = command.max_offsets
+    # The only delivery of a message is not to be one that its consumer may never come to.
+    if not deliveries and command.delivery_limit != 1:
+        most = max(most, command.max_new_offsets)
+    most = min(most, LEASE_OFFSETS_MAX)
     return most_at_once(most, deliveries, command.delivery_limit)
 
 

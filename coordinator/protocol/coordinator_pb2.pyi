@@ -776,18 +776,20 @@ class Attached(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., era: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit")
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit", "max_new_offsets")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     AT_ENDS_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     max_offsets: int
     at_ends: bool
     delivery_limit: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ...) -> None: ...
+    max_new_offsets: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ..., max_new_offsets: _Optional[int] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)

@@ -153,6 +153,7 @@ def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
     wire.max_offsets = command.max_offsets
     wire.at_ends = command.at_ends
     wire.delivery_limit = command.delivery_limit
+    wire.max_new_offsets = command.max_new_offsets
 
 
 def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
@@ -169,6 +170,7 @@ def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
         max_offsets=wire.max_offsets,
         at_ends=wire.at_ends,
         delivery_limit=wire.delivery_limit,
+        max_new_offsets=wire.max_new_offsets,
     )
 
 

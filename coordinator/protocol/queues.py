@@ -119,7 +119,9 @@ class Acquire:
     group: str
     consumer: int
     max_offsets: int
-    """Most offsets of the lease."""
+    """Most offsets of the lease. What comes again comes in parts of that."""
+    max_new_offsets: int = 0
+    """The same of what was not given out before, if that is more."""
     at_ends: bool = False
     """Whether it may have what homes place at the very end of a partition, before any record
     stands there. Only of topics in metadata mode: elsewhere there is nothing, and one that reads it

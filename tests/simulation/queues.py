@@ -74,6 +74,8 @@ EXPLICIT_SHARE: Final = 0.85
 """Share of the consumers whose application says what becomes of each message."""
 LETTERS_SHARE: Final = 0.5
 """Share of the consumers that write what they give up to a dead-letter topic."""
+POLLS_MAX: Final = 3
+"""Consumers ask for less than so many times of what a poll returns."""
 LETTER_MS: Final = 600
 """Timeout of the transaction of a dead letter."""
 CHANGE_SHARE: Final = 0.3
@@ -238,6 +240,7 @@ class QueueWorker(Producer):
             group=QUEUE,
             consumer=self._number,
             max_offsets=self._poll_records,
+            max_new_offsets=self._poll_records * (self._number % POLLS_MAX),
             at_ends=self._leases.may_be_placed(self._topics),
             delivery_limit=self._delivery_limit,
         )

@@ -122,11 +122,17 @@ class Queue:
         found = subscriptions.get(GROUP)
         return subscriptions.last_era if found is None else found.era
 
-    def acquire(self, consumer: int, count: int = 100, *, limit: int = 0) -> Lease | None:
+    def acquire(
+        self, consumer: int, count: int = 100, *, limit: int = 0, new: int = 0
+    ) -> Lease | None:
         """Returns the first lease of the answer; None without an answer, or without leases."""
         answer = self.ask(
             commands.Acquire(
-                group=GROUP, consumer=consumer, max_offsets=count, delivery_limit=limit
+                group=GROUP,
+                consumer=consumer,
+                max_offsets=count,
+                delivery_limit=limit,
+                max_new_offsets=new,
             )
         )
         if answer is None:

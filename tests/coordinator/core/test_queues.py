@@ -396,6 +396,26 @@ def test_each_delivery_makes_leases_shorter_and_the_last_one_is_alone(queue: Que
     assert rest == [(6, offsets(0, 1)), *alone, (4, offsets(7, 14))]
 
 
+def test_more_of_what_is_new_may_be_asked_for_than_of_what_comes_again(queue: Queue) -> None:
+    """A message that kills its consumer takes no more along the second time (trap 167)."""
+    queue.tell_ends(20_000)
+    asked = {"limit": 5, "new": 3_000}
+    first = queue.acquire(1, 500, **asked)
+    assert first is not None
+    assert first.span == offsets(0, 3_000)
+    queue.acknowledge(1, AcknowledgeType.RELEASE, first.span)
+    again = queue.acquire(1, 500, **asked)
+    assert again is not None
+    assert again.span == offsets(0, 125)
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, 3_000))
+    most = queue.acquire(1, 500, limit=5, new=2**31)
+    assert most is not None
+    assert most.span == offsets(3_000, 3_000 + dispatch.LEASE_OFFSETS_MAX)
+    once = queue.acquire(1, 500, limit=1, new=3_000)
+    assert once is not None
+    assert once.span.offset_count == 500, "it would be the only delivery"
+
+
 def test_what_is_beyond_the_limit_comes_in_whole_leases(queue: Queue) -> None:
     """Nobody works on it any more."""
     for limit, end in ((1, 6), (0, 1)):

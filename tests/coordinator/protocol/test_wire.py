@@ -263,6 +263,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         group=NAME,
         consumer=LONG,
         max_offsets=st.integers(1, 2**32 - 1),
+        max_new_offsets=st.integers(0, 2**32 - 1),
         at_ends=st.booleans(),
     ),
     commands.Acknowledge: st.builds(
