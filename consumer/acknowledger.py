@@ -22,9 +22,9 @@ from ..journal.errors import (
     SubscriptionResetError,
 )
 from .core.counters import ShareCounters
-from .core.holdings import Given, RecordKey, by_partition
 from .core.letters import pause_ms, rejected
 from .core.pending import Record
+from .core.runs import Given, RecordKey, by_partition
 from .core.share_work import ShareWork
 from .dead_letters import Acknowledging, Beginning, DeadLetters
 from .lifetime import weakly
@@ -36,6 +36,7 @@ REDELIVERY_MAX_MS: Final = 60_000
 waits for somebody's repair, a shorter one tries more often in vain."""
 _NUMBERS: Final = {1: "ACCEPT", 2: "RELEASE", 3: "REJECT", 4: "RENEW"}
 """Kafka's numbers of acknowledgement types."""
+_ACCEPT: Final = AcknowledgeType.ACCEPT
 
 
 class Acknowledger:
@@ -146,6 +147,13 @@ class Acknowledger:
             TypeError: `ack_type` is no type of acknowledgements.
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
+        if ack_type is _ACCEPT and txn is None and delay is None and reason is None:
+            with self._lock:
+                key = self._key_of(message)
+                is_held = self._work.accept(key)
+            if not is_held:
+                raise self._not_held(key)
+            return
         type_ = self._check_type(ack_type, txn, delay, reason)
         with self._lock:
             key = self._key_of(message)

@@ -34,10 +34,10 @@ for one lease is mostly there for the next.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import Message
 
@@ -53,6 +53,8 @@ from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
 from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
+from .core.pending import Record
+from .core.runs import Run
 from .core.sides import Side, Sides
 from .range_reader.due import RangePlaces
 from .range_reader.places import PLACE_S, PlacesAhead, require_complete
@@ -102,8 +104,9 @@ class LeaseReader:
         self._consumer: LogConsumer = log.consumer({**CONSUMER, **READ_AHEAD, **kafka})
         self._sidecars = SidecarReader(log, settings)
         self._sides = Sides()
-        self._has_given = False
-        """Whether a message of what is read was given out."""
+        self._has_given = self._is_pointed = False
+        """Whether a message of what is read was given out, and whether what was read last lies in a
+        sidecar."""
         self._published_s = 0.0
         """Monotonic time at which it is asked again what is published of topics."""
         self._may_be_placed = False
@@ -121,8 +124,15 @@ class LeaseReader:
             self._may_be_placed = any(each is not None for each in found)
         return self._may_be_placed
 
-    def messages(self, lease: Lease) -> Iterator[tuple[Message, MessageId]]:
-        """Yields the messages of a lease with their names, in the order of delivery.
+    def messages(self, lease: Lease) -> Generator[tuple[Message, MessageId], None, None]:
+        """Yields the messages of a lease with their names, one by one. See `runs`."""
+        for run in self.runs(lease):
+            for number, message in enumerate(run.records):
+                self.given(lease, run, number)
+                yield cast(Message, message), run.name(number)
+
+    def runs(self, lease: Lease) -> Generator[Run, None, None]:
+        """Yields the messages of a lease, in the order of delivery.
 
         Raises:
             TopicRecreatedError: the topic was deleted and created anew: its messages are others.
@@ -182,7 +192,7 @@ class LeaseReader:
             return replace(position, o3=nth)
         return replace(position, o3=side.nth, side=side.offset)
 
-    def _read(self, lease: Lease, part: Range) -> Generator[tuple[Message, MessageId], None, bool]:
+    def _read(self, lease: Lease, part: Range) -> Generator[Run, None, bool]:
         """Yields the messages of a lease. Returns whether a mode record was met among them."""
         topic, _, topic_id = lease.partition
         self._has_given = False
@@ -200,26 +210,35 @@ class LeaseReader:
                     self._check_is_it(topic, topic_id)
                 if share.first is not None and share.first >= lease.span.hi:
                     break  # A pointer may name a million messages more.
-                yield from self._of(lease, share)
+                run = self._of(lease, share)
+                if run:
+                    self._has_given = True
+                    yield run
             if reader.fetches > checked:
                 self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
             return reader.has_followed
 
-    def _of(self, lease: Lease, share: Share) -> Iterator[tuple[Message, MessageId]]:
-        """Yields those messages of a share that are leased. Notes where in a sidecar they lie."""
-        (lo, hi), first, message, name = lease.span, share.first, None, None
-        is_pointed = share.side is not None and first is not None and first.sequence == AT_OFFSET
-        if is_pointed and first is not None and share.side is not None:
+    def _of(self, lease: Lease, share: Share) -> Run:
+        """Returns those messages of a share that are leased. Notes where in a sidecar they lie."""
+        first = share.first
+        offsets = cast("list[int]", [message.offset() for message in share.records])
+        topic, number, _ = lease.partition
+        records = cast("Sequence[Record]", share.records)
+        run = Run(topic, number, records, offsets, first)
+        self._is_pointed = (
+            share.side is not None and first is not None and first.sequence == AT_OFFSET
+        )
+        if self._is_pointed and first is not None and share.side is not None:
             self._sides.note(lease.partition, first.offset, Side(first.nth, share.side))
-        try:
-            for message, name in _named(share):
-                if lo <= name < hi:
-                    self._has_given = True
-                    yield message, name
-        finally:
-            if is_pointed and message is not None and name is not None:
-                behind = Side(name.nth + 1, in_sidecar(message.offset() or 0) + 1)
-                self._sides.note(lease.partition, name.offset, behind)
+            self.given(lease, run, len(run) - 1)
+        return run.within(lease.span)
+
+    def given(self, lease: Lease, run: Run, number: int) -> None:
+        """Notes that a run was given out up to a message: who gives back the rest goes on there."""
+        if self._is_pointed:
+            name, offset = run.name(number), run.offsets[number]
+            behind = Side(name.nth + 1, in_sidecar(offset) + 1)
+            self._sides.note(lease.partition, name.offset, behind)
 
     def _check_is_it(self, topic: str, topic_id: str) -> None:
         """Checks that a topic is the one that messages were leased of.
@@ -264,14 +283,3 @@ def _known_at(end: int, places: RangePlaces | None) -> MessageId:
     dues = () if places is None else places.dues
     known = [each.due.sequence for each in dues if each.place == end]
     return MessageId(end, max(known) + 1) if known else MessageId(end)
-
-
-def _named(share: Share) -> Iterator[tuple[Message, MessageId]]:
-    if share.first is None:
-        for message in share.records:
-            yield message, MessageId(message.offset() or 0, AT_OFFSET)
-        return
-    offset, sequence, nth = share.first
-    for message in share.records:
-        yield message, MessageId(offset, sequence, nth)
-        nth += 1

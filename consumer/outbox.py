@@ -37,22 +37,22 @@ AckCallback: TypeAlias = Callable[[dict[KafkaPartition, set[int]], LogtxError | 
 class _Sent(NamedTuple):
     said: Said
     type: AcknowledgeType
-    shares: Sequence[tuple[Sequence[Acks], Future[Reply]]]
-    """(what one request says, its answer)."""
+    answers: Sequence[Future[Reply]]
+    """One for each request."""
 
     @property
     def is_answered(self) -> bool:
         """Whether all answers are there."""
-        return all(answer.done() for _, answer in self.shares)
+        return all(answer.done() for answer in self.answers)
 
     def errors(self) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
         """Returns why a request failed, and partition → what of its messages did not count."""
         failure: LogtxError | None = None
         refused: dict[TopicPartition, LogtxError] = {}
-        for acks, answer in self.shares:
+        for answer in self.answers:
             reply = answer.result()
             if isinstance(reply, AckResults):
-                refused = errors(self.type, acks, reply.results) | refused
+                refused = errors(self.type, self.said.given.values(), reply) | refused
             elif failure is None:
                 failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
         return failure, refused
@@ -93,11 +93,9 @@ class Outbox:
             for letter in letters if self._dead_letters is None else ():
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
                 rejected = outgoing.setdefault(how, Said())
-                rejected.acks.append(letter.given.acks)
-                rejected.keys.append(letter.key)
+                rejected.given[letter.key] = letter.given
             for how, said in outgoing.items():
-                if said.acks:
-                    self._submit(client, how, said)
+                self._submit(client, how, said)
         for letter in letters if self._dead_letters is None else ():
             self.log_given_up(letter)
         if self._dead_letters is not None and letters:
@@ -116,8 +114,9 @@ class Outbox:
         return client.submit(self._command(How(AcknowledgeType.RENEW, era=era), (acks,)))
 
     def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
-        parts = [(part, client.submit(self._command(how, part))) for part in shares(said.acks)]
-        self._sent.append(_Sent(said, how.type, parts))
+        parts = [client.submit(self._command(how, part)) for part in shares(said.acks)]
+        if parts:
+            self._sent.append(_Sent(said, how.type, parts))
 
     def _command(self, how: How, acks: tuple[Acks, ...]) -> Acknowledge:
         return Acknowledge(
@@ -142,9 +141,9 @@ class Outbox:
             raise
         for letter, error in zip(letters, results, strict=True):
             answer: Future[Reply] = Future()
-            answer.set_result(AckResults(()) if error is None else error)
-            said = Said([letter.given.acks], [letter.key])
-            self._sent.append(_Sent(said, AcknowledgeType.REJECT, [(said.acks, answer)]))
+            answer.set_result(AckResults() if error is None else error)
+            said = Said({letter.key: letter.given})
+            self._sent.append(_Sent(said, AcknowledgeType.REJECT, [answer]))
             if error is not None:
                 with self._lock:
                     self._work.not_written(letter, PAUSE_MS)
@@ -185,7 +184,7 @@ class Outbox:
         while self._sent:
             sent = self._sent[0]
             left_s = max(0.0, deadline_s - time.monotonic())
-            _, late = wait([answer for _, answer in sent.shares], min(left_s, WAIT_S))
+            _, late = wait(sent.answers, min(left_s, WAIT_S))
             if late:
                 if left_s > WAIT_S:
                     continue
@@ -209,14 +208,14 @@ class Outbox:
     ) -> bool:
         """Calls the callback, if there is one and it is about messages. Returns whether."""
         error = failure or next(iter(refused.values()), None)
-        if self.callback is None or not said.keys:
+        if self.callback is None or not said.given:
             return False
         offsets: dict[KafkaPartition, set[int]] = {}
-        for topic, partition, offset in said.keys:
+        for topic, partition, offset in said.given:
             offsets.setdefault(KafkaPartition(topic, partition), set()).add(offset)
         self.callback(offsets, error)
         return True
 
     def futures(self) -> list[Future[Reply]]:
         """Returns the answers that were not looked at."""
-        return [answer for sent in self._sent for _, answer in sent.shares]
+        return [answer for sent in self._sent for answer in sent.answers]

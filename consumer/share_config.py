@@ -17,6 +17,7 @@ OWN: Final = (
     "coordinator.timeout.ms",
     "errors.deadletterqueue.topic.name",
     "max.poll.records",
+    "max.prefetch.records",
     "pending.dir",
     "pending.memory.max.bytes",
     "redelivery.delay.ms",
@@ -52,6 +53,9 @@ class ShareConfig:
     poll_records: int = 500
     """``max.poll.records``: most messages of a poll, and most offsets of a lease. More cost fewer
     requests; fewer spread the work among more consumers."""
+    prefetch_records: int = 5_000
+    """``max.prefetch.records``: most offsets of a lease, of a consumer that is fast; it has them
+    before it works on them. 0: no more than a poll returns."""
     delivery_limit: int = 5
     """``share.delivery.count.limit``: how often a message is given to applications before it is
     given up; 0: without end."""
@@ -97,6 +101,7 @@ class ShareConfig:
             )
             == "explicit",
             "poll_records": take_integer(rest, "max.poll.records", 500, 1),
+            "prefetch_records": take_integer(rest, "max.prefetch.records", 5_000, 0, 5_000),
             "delivery_limit": take_integer(rest, "share.delivery.count.limit", 5, 0, 1_000_000),
             "redelivery_delay_ms": take_integer(rest, "redelivery.delay.ms", 1_000, 0, 86_400_000),
             "dead_letter_topic": take_text(rest, "errors.deadletterqueue.topic.name", None),

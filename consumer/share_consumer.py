@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,10 +47,10 @@ from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
 from ..journal.settings import merged
-from ..journal.spans import MessageId
 from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
-from .core.pending import Record
+from .core.pace import Pace
+from .core.runs import Run
 from .dead_letters import Beginning
 from .leased import LeaseReader
 from .lifetime import weakly
@@ -171,13 +171,16 @@ class ShareConsumer(Acknowledger):
         self._client: AttachedClient | None = None
         self._acquiring: Future[Reply] | None = None
         self._reader: LeaseReader | None = None
-        self._reading: Iterator[tuple[Message, MessageId]] | None = None
+        self._reading: Generator[Run, None, None] | None = None
+        self._unseen: Run | None = None
+        """What was read of the lease, and is not given out."""
         self._renew_s = self._attach_s = 0.0
         """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
         self._rests = False
         """Whether it takes nothing up to the next poll."""
         self._anew_s = 0.0
         """Monotonic time up to which it attaches often, as a topic was created anew."""
+        self._pace = Pace(self._config.prefetch_records)
         self._polling = threading.Lock()
         self._closed = False
         keep_from_children(self)
@@ -412,6 +415,10 @@ class ShareConsumer(Acknowledger):
             raise SessionClosedError("the consumer is not subscribed: call subscribe")
         with self._alone():
             deadline_s = _deadline_s(timeout)
+            lease, share = self._work.holdings.lease, min(most, self._config.poll_records)
+            is_slow = self._pace.is_slow(time.monotonic())
+            if is_slow and lease is not None and lease.span.offset_count > share:
+                self._end(self._work.put_back)
             self._accept_last()
             self._outbox.send(client)
             self._outbox.look_at_answers()
@@ -439,6 +446,7 @@ class ShareConsumer(Acknowledger):
                 with self._lock:
                     self._work.return_all(map(key_of, found))
             self._counters.delivered_records += len(found)
+            self._pace.returned(time.monotonic())
             return found
 
     def rest(self, unseen: Iterable[Message] = ()) -> None:
@@ -508,10 +516,12 @@ class ShareConsumer(Acknowledger):
                 else:
                     client.submit(self._attach())
             assert self._reader is not None, "it is subscribed"
+            share = min(most, self._config.poll_records)
             command = Acquire(
                 group=self.group_id,
                 consumer=self._number,
-                max_offsets=min(most, self._config.poll_records),
+                max_offsets=share,
+                max_new_offsets=self._pace.ask(share, now_s),
                 at_ends=self._reader.may_be_placed(self._topics),
                 delivery_limit=self._config.delivery_limit,
             )
@@ -567,26 +577,33 @@ class ShareConsumer(Acknowledger):
         if lease is None:
             return False
         assert self._reader is not None, "it is subscribed"
-        self._reading, self._renew_s = self._reader.messages(lease), 0.0
+        self._reading, self._renew_s = self._reader.runs(lease), 0.0
+        self._pace.begin(lease.span.offset_count)
         return True
 
     def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:
         assert self._reading is not None, "a lease is read"
-        for count, (message, name) in enumerate(self._reading, 1):
-            key = key_of(message)
+        assert self._reader is not None, "it is subscribed"
+        share, count = min(most, self._config.poll_records), 0
+        while (run := self._unseen or next(self._reading, None)) is not None:
+            number = min(most - count, self._work.count_of(run, share))
+            self._unseen, run = run.part(number, len(run)), run.part(0, number)
+            count += len(run)
+            last = self._work.holdings.lease
             with self._lock:
-                now_s = time.monotonic()
-                given = self._work.give(key, name, cast("Record", message), now_s)
-                exhausted = self._work.exhaust(key)
-                enough = self._work.has_enough(key, min(most, self._config.poll_records))
-            if given is None:
+                is_own = self._work.give_run(run, time.monotonic())
+                exhausted = self._work.exhaust_run(run)
+                enough = self._work.has_enough((run.topic, run.partition, run.offsets[-1]), share)
+            if not is_own or last is None:
                 self._end(self._work.give_up)
                 return
+            if self._unseen:
+                self._reader.given(last, run, len(run) - 1)
             if exhausted:
-                self._counters.exhausted_records += 1
+                self._counters.exhausted_records += len(run)
             else:
-                self._counters.redelivered_records += given.delivery_count > 1
-                found.append(message)
+                self._counters.redelivered_records += len(run) * (last.delivery_count > 1)
+                found += cast("Sequence[Message]", run.records)
             if enough:
                 self._end(self._work.give_up)
                 self._outbox.send(client)
@@ -596,14 +613,13 @@ class ShareConsumer(Acknowledger):
             if count >= most:
                 self._renew(client)
                 return
-        assert self._reader is not None, "it is subscribed"
         self._end(partial(self._work.finish, self._reader.bound))
 
     def _end(self, end: Callable[[], None]) -> None:
         """Ends reading a lease; `end` says what becomes of the rest of it."""
         if self._reading is not None:
-            self._reading.close()  # type: ignore[attr-defined]  # it is a generator
-        self._reading = None
+            self._reading.close()
+        self._reading = self._unseen = None
         with self._lock:
             end()
 
@@ -628,7 +644,8 @@ class ShareConsumer(Acknowledger):
         reply = answer.result()
         if isinstance(reply, AckResults):
             with self._lock:
-                self._work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
+                is_lost = reply.of(lease.partition, lease.span) is AckResult.LOST
+                self._work.renewed(lease, until_s, is_lost=is_lost)
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
@@ -711,7 +728,7 @@ class ShareConsumer(Acknowledger):
                 self._closed = True
                 self._dropped.detach()
                 if self._reading is not None:
-                    self._reading.close()  # type: ignore[attr-defined]  # it is a generator
+                    self._reading.close()
                 self._parts.close()
 
     def after_fork(self) -> None:

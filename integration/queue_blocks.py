@@ -60,7 +60,7 @@ from .block import (
 )
 
 if TYPE_CHECKING:
-    from ..consumer.core.holdings import Given, RecordKey
+    from ..consumer.core.runs import Given, RecordKey
     from ..consumer.share_consumer import ShareConsumer
     from ..producer.producer import Producer
 

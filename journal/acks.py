@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 
 from .places import PartitionId
 from .record_type import RecordType
-from .spans import Span, SpanMap
+from .spans import Span, merged
 from .value import value
 
 
@@ -50,11 +50,10 @@ class Acks:
 
 def joined(acks: Iterable[Acks]) -> tuple[Acks, ...]:
     """Returns the same messages, each partition once and in as few spans as possible."""
-    spans: dict[PartitionId, SpanMap[bool]] = {}
+    spans: dict[PartitionId, list[Span]] = {}
     for each in acks:
-        for span in each.spans:
-            spans.setdefault(each.partition, SpanMap()).put(span, True)
-    return tuple(Acks(p, tuple(span for span, _ in found.rows())) for p, found in spans.items())
+        spans.setdefault(each.partition, []).extend(each.spans)
+    return tuple(Acks(p, merged(found)) for p, found in spans.items() if found)
 
 
 @value(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ one span, whatever lies between them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 AT_OFFSET: Final = 2**62
@@ -69,6 +69,20 @@ class Span(NamedTuple):
         the lag of a consumer group. What is placed at an offset counts with that.
         """
         return _offsets_before(self.hi) - _offsets_before(self.lo)
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Returns the same messages in as few spans as possible, in order."""
+    found: list[Span] = []
+    ordered = iter(sorted(spans))
+    lo, hi = next(ordered, (ORIGIN, ORIGIN))
+    for each in ordered:
+        if each.lo <= hi:
+            hi = max(hi, each.hi)
+        else:
+            found.append(Span(lo, hi))
+            lo, hi = each
+    return (*found, Span(lo, hi)) if lo < hi else ()
 
 
 def _offsets_before(bound: MessageId) -> int:

@@ -11,44 +11,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import replace
+from typing import Final
 
 from ...coordinator.protocol.queues import Lease
 from ...journal.acks import Acks, joined
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
 from .pending import Record
+from .runs import Given, GivenRun, RecordKey, Run, by_partition
 
-RecordKey: TypeAlias = tuple[str, int, int]
-"""(topic, partition, offset)."""
 LOST_MAX: Final = 10_000
 """Most messages that are not leased any more, and that may be acknowledged all the same. More take
 more memory where an application leaves messages to their time; of fewer, one that takes long is
 told sooner that it does not hold its message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A message that was given to the application, and is not acknowledged."""
-
-    partition: PartitionId
-    span: Span
-    delivery_count: int
-    record: Record | None = None
-    """The message itself, as the application has it."""
-    era: int = 0
-    """The era of the subscription in which it was given out."""
-
-    @property
-    def acks(self) -> Acks:
-        """The message as a request names it."""
-        return Acks(self.partition, (self.span,))
-
-
-def by_partition(given: Iterable[Given]) -> list[Acks]:
-    """Returns the spans of messages, by partition."""
-    return list(joined(each.acks for each in given))
 
 
 class Holdings:
@@ -67,6 +43,8 @@ class Holdings:
         """Those of them that are not leased to it any more, as far as it was told."""
         self._ids: dict[str, set[str]] = {}
         """Topic → the ids of the topics of this name of which messages were given out."""
+        self._has_namesakes = False
+        """Whether one of these topics has several."""
         self.era = 0
         """The era in which all that is held was given out."""
         self._dropped: set[RecordKey] = set()
@@ -97,17 +75,25 @@ class Holdings:
 
     def give(self, key: RecordKey, message: MessageId, record: Record | None = None) -> Given:
         """Notes that a message of the lease is given out."""
+        topic, partition, offset = key
+        self.give_run(Run(topic, partition, (record,), (offset,), message))
+        return self._given[key]
+
+    def give_run(self, run: Run) -> None:
+        """Notes that messages of the lease are given out, one at least."""
         lease = self._lease
-        assert lease is not None, "it is of a lease"
-        span = Span(self._at, message.behind)
-        given = Given(lease.partition, span, lease.delivery_count, record, self.era)
-        before = self._given.get(key)
-        if before is not None and before.span.hi != span.hi:
-            self._twice.add(key)
-        self._given[key], self._at = given, message.behind
-        self._lost.discard(key)
-        self._ids.setdefault(lease.partition.topic, set()).add(lease.partition.topic_id)
-        return given
+        assert lease is not None, "they are of a lease"
+        of = GivenRun(lease.partition, lease.delivery_count, self.era, self._at, run)
+        given = of.each()
+        if not self._given.keys().isdisjoint(given):
+            both = self._given.keys() & given.keys()
+            self._twice |= {key for key in both if self._given[key].own_span != given[key].own_span}
+        self._given.update(given)
+        self._at = run.name(len(run) - 1).behind
+        self._lost.difference_update(given)
+        ids = self._ids.setdefault(lease.partition.topic, set())
+        ids.add(lease.partition.topic_id)
+        self._has_namesakes = self._has_namesakes or len(ids) > 1
 
     def end(self) -> Acks | None:
         """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
@@ -140,6 +126,8 @@ class Holdings:
 
         While nothing of this happens, a copy of a message is as good.
         """
+        if not (self._has_namesakes or self._dropped or self._twice):
+            return False
         given = self._given.get(key)
         is_twice = key in self._dropped or key in self._twice
         is_ambiguous = len(self._ids.get(key[0], ())) > 1 or is_twice
@@ -204,7 +192,7 @@ class Holdings:
         not work on it. A new owner would take it for this consumer's again, and the partition with
         it, though another one works there.
         """
-        named = [each.acks for key, each in self._given.items() if key not in self._lost]
+        named = by_partition(each for key, each in self._given.items() if key not in self._lost)
         named += [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         rest = self._rest()
         return joined(named if rest is None else [*named, rest])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER
-from .holdings import Given, RecordKey
+from .runs import Given, RecordKey
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 TOPIC: Final = "__dlq.errors.topic"

@@ -5,15 +5,16 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ...coordinator.protocol.queues import AcknowledgeType, AckResult
+from ...coordinator.protocol.queues import AcknowledgeType, AckResult, AckResults
 from ...journal.acks import Acks
 from ...journal.control import TopicPartition
 from ...journal.errors import LogtxError, NotHeldError
 from ...journal.places import PartitionId
 from ...journal.spans import Span
+from .runs import Given
 
 SPANS_MAX: Final = 5_000
 """Most spans of one request. With more, the journal may refuse its record, and a coordinator the
@@ -36,24 +37,24 @@ def shares(acks: Iterable[Acks]) -> Iterator[tuple[Acks, ...]]:
 
 
 def errors(
-    type_: AcknowledgeType, acks: Iterable[Acks], results: Sequence[AckResult]
+    type_: AcknowledgeType, given: Iterable[Given], results: AckResults
 ) -> dict[TopicPartition, LogtxError]:
     """Returns partition → the first error that the application is to be told.
 
-    It is told of messages. A gap has none: another consumer may have acknowledged it, and that is
-    nothing to tell. A span that holds a message ends behind it, and a gap at a bound.
+    It is told of messages. What lies between them may have been acknowledged by another consumer,
+    and that is nothing to tell.
 
     Args:
         type_: what the request said.
-        acks: of which messages it said that.
-        results: one for each of their spans, in their order.
+        given: the messages of which the application said it.
+        results: the answer.
     """
     found: dict[TopicPartition, LogtxError] = {}
-    named = [(each.partition, span) for each in acks for span in each.spans]
-    for (partition, span), result in zip(named, results, strict=False):
-        error = _error(type_, partition, span, result) if span.hi.nth else None
+    for each in given if results.refused else ():
+        result = results.of(each.partition, each.own_span)
+        error = _error(type_, each.partition, each.span, result)
         if error is not None:
-            found.setdefault(partition.key, error)
+            found.setdefault(each.partition.key, error)
     return found
 
 

@@ -30,6 +30,7 @@ Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -38,9 +39,10 @@ from ...coordinator.protocol.queues import AcknowledgeType, Lease, most_at_once
 from ...journal.acks import Acks, joined
 from ...journal.sidecar import is_delivered_from_sidecar
 from ...journal.spans import MessageId, Span
-from .holdings import Given, Holdings, RecordKey, by_partition
+from .holdings import Holdings
 from .letters import Letter, over_limit, rejected
 from .pending import Record
+from .runs import Given, RecordKey, Run, by_partition
 
 UNREADABLE_PAUSE_MS: Final = 1_000
 """Pause before messages that could not be read are given out again. A longer one delays them after
@@ -61,13 +63,29 @@ class How(NamedTuple):
     """In which they were given out."""
 
 
+_ACCEPTED: Final = How(AcknowledgeType.ACCEPT)
+
+
 @dataclass(slots=True)
 class Said:
     """What is said in one way."""
 
-    acks: list[Acks] = field(default_factory=list)
-    keys: list[RecordKey] = field(default_factory=list)
-    """The messages that the application said it of. Gaps have none."""
+    given: dict[RecordKey, Given] = field(default_factory=dict)
+    """The messages that the application said it of."""
+    others: list[Acks] = field(default_factory=list)
+    """What the consumer says it of by itself: gaps, and what was not given out."""
+
+    def add(self, key: RecordKey, given: Given) -> None:
+        """Says it of a message. Another one may have had its key: a topic was created anew."""
+        before = self.given.setdefault(key, given)
+        if before is not given:
+            self.others.append(before.acks)
+            self.given[key] = given
+
+    @property
+    def acks(self) -> tuple[Acks, ...]:
+        """All of it, neighbours as one span."""
+        return joined([*by_partition(self.given.values()), *self.others])
 
 
 Outgoing: TypeAlias = dict[How, Said]
@@ -196,9 +214,31 @@ class ShareWork:
         Returns:
             How it is given; None if the lease is another's by now: then `give_up` it.
         """
+        topic, partition, offset = key
+        is_own = self.give_run(Run(topic, partition, (record,), (offset,), message), now_s)
+        return self.holdings.look(key) if is_own else None
+
+    def give_run(self, run: Run, now_s: float = 0.0) -> bool:
+        """Notes that the next messages of the lease are given out, one at least.
+
+        Returns:
+            Whether they are; if not, the lease is another's by now: then `give_up` it.
+        """
         self._has_lost = self._has_lost or now_s >= self.holdings.until_s
-        self._given_of_lease += 1
-        return None if self._has_lost else self.holdings.give(key, message, record)
+        self._given_of_lease += len(run)
+        if not self._has_lost:
+            self.holdings.give_run(run)
+        return not self._has_lost
+
+    def exhaust_run(self, run: Run) -> bool:
+        """Does the same as `exhaust` with messages that were just given out: all of a lease were
+        given out as often."""
+        lease = self.holdings.lease
+        if lease is None or not 0 < self._delivery_limit < lease.delivery_count:
+            return False
+        for key in run.known_by():
+            self.exhaust(key)
+        return True
 
     def exhaust(self, key: RecordKey) -> bool:
         """Takes back a message that was just given out, if that was once more than it may be: it
@@ -209,6 +249,18 @@ class ShareWork:
         self.holdings.take(key)
         self._letters.append(over_limit(key, given, self._delivery_limit))
         return True
+
+    def count_of(self, run: Run, most: int) -> int:
+        """Returns how many of the next messages are given out, before `has_enough` must be asked.
+
+        Args:
+            run: the messages.
+            most: as of `has_enough`.
+        """
+        if not is_delivered_from_sidecar(run.offsets[-1]):
+            return len(run)
+        pointed = bisect_left(run.offsets, True, key=is_delivered_from_sidecar)
+        return max(pointed, self._share(most) - self._given_of_lease - 1) + 1
 
     def has_enough(self, key: RecordKey, most: int) -> bool:
         """Returns whether the consumer has its share of the lease with the message that was just
@@ -223,12 +275,14 @@ class ShareWork:
             key: the message.
             most: most messages of the poll that it is for, and most offsets of a lease.
         """
-        lease = self.holdings.lease
-        if lease is None or not is_delivered_from_sidecar(key[2]):
+        if self.holdings.lease is None or not is_delivered_from_sidecar(key[2]):
             return False
-        deliveries = lease.delivery_count - 1
-        share = most_at_once(most, deliveries, self._delivery_limit)
-        return self._given_of_lease >= share
+        return self._given_of_lease >= self._share(most)
+
+    def _share(self, most: int) -> int:
+        lease = self.holdings.lease
+        deliveries = 0 if lease is None else lease.delivery_count - 1
+        return most_at_once(most, deliveries, self._delivery_limit)
 
     def finish(self, bound: MessageId) -> None:
         """Ends the lease behind its last message.
@@ -316,6 +370,14 @@ class ShareWork:
         else:
             self._say_of(How(type_, delay_ms), {key: given})
 
+    def accept(self, key: RecordKey) -> bool:
+        """Accepts a message. Returns whether it is held."""
+        given = self.holdings.take(key)
+        if given is None:
+            return False
+        self._said(_ACCEPTED).add(key, given)
+        return True
+
     def accept_up_to(self, key: RecordKey) -> None:
         """Accepts a message, and all of its partition that was given out before it; nothing if it
         is not held."""
@@ -367,12 +429,20 @@ class ShareWork:
         self.put_back()
 
     def _say_of(self, how: How, given: Mapping[RecordKey, Given]) -> None:
-        self._say(how, by_partition(given.values())).keys += given
+        said = self._said(how)
+        for key, each in given.items():
+            said.add(key, each)
 
-    def _say(self, how: How, acks: Iterable[Acks]) -> Said:
-        said = self._outgoing.setdefault(how._replace(era=self.holdings.era), Said())
-        said.acks += acks
-        return said
+    def _say(self, how: How, acks: Iterable[Acks]) -> None:
+        self._said(how).others += acks
+
+    def _said(self, how: How) -> Said:
+        if self.holdings.era:
+            how = how._replace(era=self.holdings.era)
+        found = self._outgoing.get(how)
+        if found is None:
+            found = self._outgoing[how] = Said()
+        return found
 
 
 def _topic(lease: Lease) -> tuple[str, str]:

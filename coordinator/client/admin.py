@@ -288,7 +288,8 @@ class AdminQueries(CoordinatorQueries):
             acks=tuple(acks),
             era=info.era,
         )
-        return self._ask(bound, command, AckResults).results
+        told = self._ask(bound, command, AckResults)
+        return tuple(told.of(each.partition, s) for each in command.acks for s in each.spans)
 
     def reset_subscription(
         self, bound: str, info: SubscriptionInfo, starts: Mapping[PartitionId, int]

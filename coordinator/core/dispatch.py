@@ -562,8 +562,8 @@ class Dispatch:
         *,
         delay_ms: int = 0,
         unseen: bool = False,
-    ) -> list[bool]:
-        """Ends a consumer's own leases. Returns for each span whether some of it was leased to it.
+    ) -> tuple[Span, ...]:
+        """Ends a consumer's own leases. Returns what of the messages was not leased to it.
 
         What is another's, deleted, or pending in a transaction stays as it is.
 
@@ -575,10 +575,11 @@ class Dispatch:
             delay_ms: how long nobody gets them.
             unseen: whether no application got them, so that this delivery does not count.
         """
-        results = []
+        lost: list[Span] = []
         for span in acks.spans:
             own = self._own(group, consumer, acks.partition, span)
             here = self._queues[group].partitions.get(acks.partition)
+            lost += _without(span, own)
             for part in own:
                 assert here is not None, "something is leased there"
                 self._take_back(here, part)
@@ -588,22 +589,21 @@ class Dispatch:
                 self._stirred = True
                 if delay_ms > 0:
                     here.delayed.put(part, now.monotonic_ms + min(delay_ms, TIMEOUT_MAX_MS))
-            results.append(bool(own))
-        return results
+        return tuple(lost)
 
-    def renew(self, group: str, consumer: int, acks: Acks, now: Instant) -> list[bool]:
+    def renew(self, group: str, consumer: int, acks: Acks, now: Instant) -> tuple[Span, ...]:
         """Begins the time of a consumer's own leases anew. Returns the same as `release`."""
-        results = []
+        lost: list[Span] = []
         for span in acks.spans:
             own = self._own(group, consumer, acks.partition, span)
             here = self._queues[group].partitions.get(acks.partition)
+            lost += _without(span, own)
             for part in own:
                 assert here is not None, "something is leased there"
                 for _, number in here.leased.within(part):
                     timeout_ms = self._queues[group].consumers[consumer].timeout_ms
                     self._end_at(now.monotonic_ms + timeout_ms, number)
-            results.append(bool(own))
-        return results
+        return tuple(lost)
 
     def begin_anew(self, group: str, partitions: Iterable[PartitionId]) -> None:
         """Forgets leases, counts and delays of partitions whose messages are others from now on."""
@@ -784,8 +784,20 @@ class Dispatch:
 
 def _most_offsets(command: Acquire, deliveries: int) -> int:
     """Returns the most offsets of a lease of messages that were given out so often before."""
-    most = min(command.max_offsets, LEASE_OFFSETS_MAX)
+    most = command.max_offsets
+    # The only delivery of a message is not to be one that its consumer may never come to.
+    if not deliveries and command.delivery_limit != 1:
+        most = max(most, command.max_new_offsets)
+    most = min(most, LEASE_OFFSETS_MAX)
     return most_at_once(most, deliveries, command.delivery_limit)
+
+
+def _without(span: Span, parts: Iterable[Span]) -> list[Span]:
+    """Returns what of a span lies in none of its parts, in order."""
+    found: SpanMap[bool] = SpanMap()
+    for part in parts:
+        found.put(part, True)
+    return found.free(span)
 
 
 def _uncount(here: _Partition, span: Span) -> None:

@@ -34,7 +34,7 @@ from ...journal.places import PartitionId
 from ...journal.sidecar import is_sidecar, main_of
 from ...journal.spans import AT_OFFSET, MessageId
 from ..protocol import commands
-from ..protocol.queues import OPERATOR, AcknowledgeType, AckResult
+from ..protocol.queues import OPERATOR, AcknowledgeType, AckResult, Refused
 from .data_partitions import Topics
 from .decision import Decision, Instant, Ref
 from .dispatch import Dispatch
@@ -159,12 +159,12 @@ class Queues:
             return self._handle_own(command, ref, now)
         self.subscriptions.require_era(group, command.era)
         self._check_range(group, command.acks, by_operator=command.consumer == OPERATOR)
-        deleted, results = self.subscriptions.effective(group, command.acks)
+        deleted, refused = self.subscriptions.effective(group, command.acks)
         rejected = command.type is AcknowledgeType.REJECT
         record = Ack(group=group, acks=deleted, rejected=rejected)
         return Decision(
             records=(record,) if deleted else (),
-            replies=((ref, commands.AckResults(results)),),
+            replies=((ref, commands.AckResults(refused)),),
             fresh=not deleted,
         )
 
@@ -173,18 +173,19 @@ class Queues:
         group, consumer = command.group, command.consumer
         subscription = self.subscriptions.require(group)
         self.dispatch.require(group, consumer)
-        own: list[bool] = []
+        refused: list[Refused] = []
         for each in command.acks:
             if command.era != subscription.era:
-                own += [False] * len(each.spans)  # They ended when the subscription was reset.
+                lost = each.spans  # They ended when the subscription was reset.
             elif command.type is AcknowledgeType.RENEW:
-                own += self.dispatch.renew(group, consumer, each, now)
+                lost = self.dispatch.renew(group, consumer, each, now)
             else:
-                own += self.dispatch.release(
+                lost = self.dispatch.release(
                     group, consumer, each, now, delay_ms=command.delay_ms, unseen=command.unseen
                 )
-        results = tuple(AckResult.DONE if found else AckResult.LOST for found in own)
-        return Decision(replies=((ref, commands.AckResults(results)),))
+            if lost:
+                refused.append(Refused(AckResult.LOST, Acks(each.partition, lost)))
+        return Decision(replies=((ref, commands.AckResults(tuple(refused))),))
 
     def add_acks(
         self, transaction: TransactionMetadata, command: commands.AddAcks, ref: Ref

@@ -65,7 +65,7 @@ from ...journal.errors import (
 )
 from ...journal.places import PartitionId
 from ...journal.spans import ORIGIN, MessageId, Span, SpanMap
-from ..protocol.queues import AckResult
+from ..protocol.queues import AckResult, Refused
 
 
 class MessageState(StrEnum):
@@ -236,31 +236,33 @@ class Subscriptions:
 
     def effective(
         self, group: str, acks: Iterable[Acks]
-    ) -> tuple[tuple[Acks, ...], tuple[AckResult, ...]]:
-        """Returns what a plain acknowledgement deletes, and the result of each span, in order.
+    ) -> tuple[tuple[Acks, ...], tuple[Refused, ...]]:
+        """Returns what a plain acknowledgement deletes, and what of it does not count.
 
-        What a transaction has pending stays as it is, and the result says so.
+        What a transaction has pending stays as it is, and is told.
 
         Raises:
             UnknownSubscriptionError: of the group, or of a partition.
         """
         deleted: list[Acks] = []
-        results: list[AckResult] = []
+        refused: list[Refused] = []
         for each in acks:
             known = self.partition(group, each.partition)
             wanted: SpanMap[bool] = SpanMap()
             for span in each.spans:
-                left = known.deleted.free(span)
-                free = [part for piece in left for part in known.pending.free(piece)]
-                for part in free:
-                    wanted.put(part, True)
-                if known.pending.touches(span):
-                    results.append(AckResult.PENDING)
-                else:
-                    results.append(AckResult.DONE if free else AckResult.DELETED)
+                for piece in known.deleted.free(span):
+                    for part in known.pending.free(piece):
+                        wanted.put(part, True)
             if wanted:
                 deleted.append(Acks(each.partition, tuple(span for span, _ in wanted.rows())))
-        return tuple(deleted), tuple(results)
+            for result, rows in (
+                (AckResult.PENDING, [known.pending.within(span) for span in each.spans]),
+                (AckResult.DELETED, [known.deleted.within(span) for span in each.spans]),
+            ):
+                parts = tuple(part for found in rows for part, _ in found)
+                if parts:
+                    refused.append(Refused(result, Acks(each.partition, parts)))
+        return tuple(deleted), tuple(refused)
 
     # ---- what the journal says ------------------------------------------------------------------
 

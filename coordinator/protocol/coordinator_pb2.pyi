@@ -776,18 +776,20 @@ class Attached(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., era: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit")
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit", "max_new_offsets")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     AT_ENDS_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     max_offsets: int
     at_ends: bool
     delivery_limit: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ...) -> None: ...
+    max_new_offsets: int
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ..., max_new_offsets: _Optional[int] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)
@@ -824,7 +826,7 @@ class Acknowledge(_message.Message):
     def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., type: _Optional[_Union[Acknowledge.Type, str]] = ..., acks: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., era: _Optional[int] = ...) -> None: ...
 
 class AckResults(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("refused",)
     class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DONE: _ClassVar[AckResults.Result]
@@ -835,9 +837,17 @@ class AckResults(_message.Message):
     PENDING: AckResults.Result
     DELETED: AckResults.Result
     LOST: AckResults.Result
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
-    results: _containers.RepeatedScalarFieldContainer[AckResults.Result]
-    def __init__(self, results: _Optional[_Iterable[_Union[AckResults.Result, str]]] = ...) -> None: ...
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: _containers.RepeatedCompositeFieldContainer[Refused]
+    def __init__(self, refused: _Optional[_Iterable[_Union[Refused, _Mapping]]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("result", "acks")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    result: AckResults.Result
+    acks: Acks
+    def __init__(self, result: _Optional[_Union[AckResults.Result, str]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ...) -> None: ...
 
 class AddAcks(_message.Message):
     __slots__ = ("txid", "group", "acks", "delay_ms", "era")

@@ -20,7 +20,10 @@ from ...journal.state import State
 from . import coordinator_pb2 as pb
 
 PROTOCOL_VERSION: Final = 2
-"""Version that `Connect` and `Attach` carry; a coordinator refuses any other."""
+"""Version that `Connect` carries; a coordinator refuses any other."""
+ATTACH_VERSION: Final = 3
+"""The same of `Attach`. A consumer of version 2 awaits a result of each span, and would take what
+did not count for done."""
 TOPIC_MAX_BYTES: Final = 249
 """Longest topic name, which is Kafka's own limit."""
 NAME_MAX_BYTES: Final = 1_024

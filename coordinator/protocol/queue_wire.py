@@ -13,7 +13,7 @@ from ...journal.txid import TxId
 from . import commands
 from . import coordinator_pb2 as pb
 from .fields import (
-    PROTOCOL_VERSION,
+    ATTACH_VERSION,
     check_group,
     check_new_name,
     check_new_topics,
@@ -26,6 +26,7 @@ from .queues import (
     AckResult,
     AttachedConsumer,
     Lease,
+    Refused,
     SubscribedPartitionInfo,
     SubscriptionInfo,
 )
@@ -111,7 +112,7 @@ def _lease_from_wire(wire: pb.Lease) -> Lease:
 
 def encode_attach(wire: pb.Attach, command: commands.Attach) -> None:
     """Encodes a consumer's joining. Leaves the journal partition to the caller."""
-    wire.version = PROTOCOL_VERSION
+    wire.version = ATTACH_VERSION
     wire.group, wire.consumer = command.group, command.consumer
     wire.kind = _KINDS[command.kind]
     wire.topics.extend(command.topics)
@@ -152,6 +153,7 @@ def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
     wire.max_offsets = command.max_offsets
     wire.at_ends = command.at_ends
     wire.delivery_limit = command.delivery_limit
+    wire.max_new_offsets = command.max_new_offsets
 
 
 def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
@@ -168,6 +170,7 @@ def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
         max_offsets=wire.max_offsets,
         at_ends=wire.at_ends,
         delivery_limit=wire.delivery_limit,
+        max_new_offsets=wire.max_new_offsets,
     )
 
 
@@ -326,15 +329,22 @@ def decode_leases(wire: pb.Leases) -> commands.Leases:
 def encode_ack_results(wire: pb.AckResults, reply: commands.AckResults) -> None:
     """Encodes the results of an acknowledgement."""
     wire.SetInParent()
-    wire.results.extend(_RESULTS[result] for result in reply.results)
+    for each in reply.refused:
+        [acks] = _acks_to_wire([each.acks])
+        wire.refused.add(result=_RESULTS[each.result], acks=acks)
 
 
 def decode_ack_results(wire: pb.AckResults) -> commands.AckResults | NotSupportedError:
     """Decodes the results of an acknowledgement. An unknown one must not be taken for success."""
-    unknown = [result for result in wire.results if result not in _RESULTS_FROM_WIRE]
+    unknown = [each.result for each in wire.refused if each.result not in _RESULTS_FROM_WIRE]
     if unknown:
         return NotSupportedError(f"ack result {unknown[0]} of a newer coordinator: upgrade")
-    return commands.AckResults(tuple(_RESULTS_FROM_WIRE[result] for result in wire.results))
+    refused = (
+        Refused(_RESULTS_FROM_WIRE[each.result], acks)
+        for each in wire.refused
+        for acks in _acks_from_wire([each.acks])
+    )
+    return commands.AckResults(tuple(refused))
 
 
 def encode_subscriptions(wire: pb.Subscriptions, reply: commands.SubscriptionsPage) -> None:

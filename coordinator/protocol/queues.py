@@ -15,7 +15,7 @@ from typing import Final
 from ...journal.acks import Acks, SubscriptionKind
 from ...journal.control import TopicPartition
 from ...journal.places import PartitionId
-from ...journal.spans import MessageId, Span
+from ...journal.spans import MessageId, Span, SpanMap
 from ...journal.txid import TxId
 from ...journal.value import value
 
@@ -55,15 +55,15 @@ class AcknowledgeType(StrEnum):
 
 
 class AckResult(StrEnum):
-    """What became of a span that was acknowledged."""
+    """What became of messages that were acknowledged."""
 
     DONE = "done"
     PENDING = "pending"
-    """A transaction acknowledges some of it: that was left as it is."""
+    """A transaction acknowledges them: they were left as they are."""
     DELETED = "deleted"
-    """It was acknowledged before."""
+    """They were acknowledged before."""
     LOST = "lost"
-    """None of it is leased to this consumer any more. Only of RELEASE and RENEW."""
+    """They are not leased to this consumer any more. Only of RELEASE and RENEW."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,9 @@ class Acquire:
     group: str
     consumer: int
     max_offsets: int
-    """Most offsets of the lease."""
+    """Most offsets of the lease. What comes again comes in parts of that."""
+    max_new_offsets: int = 0
+    """The same of what was not given out before, if that is more."""
     at_ends: bool = False
     """Whether it may have what homes place at the very end of a partition, before any record
     stands there. Only of topics in metadata mode: elsewhere there is nothing, and one that reads it
@@ -200,11 +202,37 @@ class Leases:
 
 
 @value(frozen=True, slots=True)
+class Refused:
+    """Messages of a request that did not count, and why."""
+
+    result: AckResult
+    acks: Acks
+
+
+@value(frozen=True, slots=True)
 class AckResults:
     """Answer to `Acknowledge`."""
 
-    results: tuple[AckResult, ...]
-    """One for each span, in the order of the request."""
+    refused: tuple[Refused, ...] = ()
+    """What did not count. All else of the request is DONE."""
+
+    def of(self, partition: PartitionId, span: Span) -> AckResult:
+        """Returns what became of a span of the request.
+
+        A part that a transaction has pending decides: it may come again. DONE, if any other part
+        counted.
+        """
+        left: SpanMap[bool] = SpanMap()
+        left.put(span, True)
+        found: list[AckResult] = []
+        for each in self.refused:
+            if each.acks.partition != partition:
+                continue
+            for part in each.acks.spans:
+                found += [each.result for _ in left.remove(part)]
+        if AckResult.PENDING in found or not left:
+            return AckResult.PENDING if AckResult.PENDING in found else found[0]
+        return AckResult.DONE
 
 
 @value(frozen=True, slots=True, kw_only=True)

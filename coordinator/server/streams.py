@@ -40,7 +40,7 @@ from ..core.sidecars import main_partition
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
-from ..protocol.fields import PROTOCOL_VERSION
+from ..protocol.fields import ATTACH_VERSION, PROTOCOL_VERSION
 from ..protocol.queues import OPERATOR, AcknowledgeType
 from ..protocol.replies import encode_reply
 from ..protocol.requests import decode_request
@@ -257,7 +257,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         try:
             command = decode_request(request, None)
             assert isinstance(command, commands.Attach), "its kind is that"
-            _check_version(request.attach.version)
+            _check_version(request.attach.version, ATTACH_VERSION)
             self._check_count(request.attach.partition_count)
             runtime = self._runtime(request.attach.partition)
         except (LogtxError, ValueError) as error:
@@ -271,7 +271,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             command = decode_request(request, None)
             if not isinstance(command, commands.Connect):
                 raise SessionClosedError("a stream begins with Connect")
-            _check_version(request.connect.version)
+            _check_version(request.connect.version, PROTOCOL_VERSION)
             self._check_count(request.connect.partition_count)
             runtime = self._runtime(request.connect.partition)
             if is_key_name(command.producer_id):
@@ -565,11 +565,9 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._consumers.close(partition, error)
 
 
-def _check_version(version: int) -> None:
-    if version != PROTOCOL_VERSION:
-        raise NotSupportedError(
-            f"protocol version {version}; this coordinator speaks {PROTOCOL_VERSION}"
-        )
+def _check_version(version: int, spoken: int) -> None:
+    if version != spoken:
+        raise NotSupportedError(f"protocol version {version}; this coordinator speaks {spoken}")
 
 
 def _is_of_attached(command: commands.Command) -> bool:

@@ -117,7 +117,7 @@ class QueuePeeker:
     def _read(self, partition: PartitionId, span: Span) -> Generator[PeekedMessage, None, bool]:
         """Yields the messages of a span. Returns whether all of it can be read."""
         lease = Lease(number=0, partition=partition, span=span, delivery_count=1, left_ms=0)
-        messages = cast(Generator[tuple[Message, MessageId]], self._reader.messages(lease))
+        messages = self._reader.messages(lease)
         at = span.lo
         try:
             with closing(messages):

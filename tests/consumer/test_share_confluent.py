@@ -9,6 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer.core.runs import Given, GivenRun, Run
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.queues import AcknowledgeType
@@ -21,7 +22,7 @@ from logtx.journal.errors import (
     UnknownTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.spans import MessageId, Span
+from logtx.journal.spans import MessageId
 from logtx.producer.producer import Producer
 
 from ..waiting import eventually
@@ -257,7 +258,9 @@ def test_a_callback_is_told_errors_in_place_of_poll(
     queue.set_acknowledgement_commit_callback(lambda _, error: told.append(error))
     given = queue._work.holdings.look(("orders", 0, 0))
     assert given is not None
-    object.__setattr__(given, "span", Span(given.span.lo, MessageId(1_000)))
+    run = Run("orders", 0, (given.record,), (0,), MessageId(999))
+    beyond = Given(GivenRun(given.partition, 1, 0, given.span.lo, run), 0)
+    queue._work.holdings._given["orders", 0, 0] = beyond
     queue.acknowledge(message)
     eventually(lambda: queue.poll(0.1) == [] and bool(told))
     assert isinstance(told[0], AckOutOfRangeError)

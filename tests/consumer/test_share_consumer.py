@@ -16,6 +16,7 @@ import pytest
 
 import logtx
 from logtx.consumer import share_consumer
+from logtx.consumer.core.runs import Run
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
@@ -422,17 +423,18 @@ def test_what_a_transaction_refuses_is_held_as_before(queues: Queues, producer: 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
     """Lets the first reading of a lease fail before its message number `at`."""
-    read, failed = LeaseReader.messages, False
+    read, failed = LeaseReader.runs, False
 
-    def messages(self: LeaseReader, lease: Lease) -> Iterator[Any]:
+    def runs(self: LeaseReader, lease: Lease) -> Iterator[Run]:
         nonlocal failed
-        for number, each in enumerate(read(self, lease)):
+        single = (run.part(n, n + 1) for run in read(self, lease) for n in range(len(run)))
+        for number, each in enumerate(single):
             if number == at and not failed:
                 failed = True
                 raise error
             yield each
 
-    monkeypatch.setattr(LeaseReader, "messages", messages)
+    monkeypatch.setattr(LeaseReader, "runs", runs)
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])

@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer import share_consumer
-from logtx.consumer.core import said
+from logtx.consumer.core import pace, said
 from logtx.consumer.core.entries import EndedTransaction
+from logtx.consumer.core.pace import Pace
 from logtx.consumer.core.placed_buffer import PlacedTransaction
 from logtx.consumer.core.share_work import How
 from logtx.consumer.leased import LeaseReader
@@ -161,9 +162,37 @@ def test_what_is_too_much_for_one_request_is_said_by_several(
     monkeypatch.setattr(said, "SPANS_MAX", 4)
     fill(producer, 10)
     queue = queues()
-    for message in take(queue, 10):
+    messages = sorted(take(queue, 10), key=lambda each: (each.partition(), each.offset()))
+    for message in messages[::2]:
         queue.acknowledge(message)
     queue.commit_async()
-    assert len(queue._outbox.futures()) >= 3
+    assert len(queue._outbox.futures()) >= 2
+    for message in messages[1::2]:
+        queue.acknowledge(message)
+    queue.commit_async()
+    assert len(queue._outbox.futures()) >= 4
     assert queue.commit_sync() == {P0: None}
     assert take(queues(), 1, 1.0) == []
+
+
+def test_who_becomes_slow_gives_back_what_it_has_not_begun(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have nothing to do (trap 166)."""
+    monkeypatch.setattr(pace, "SLOW_S", 0.2)
+    monkeypatch.setattr(Pace, "ask", lambda _, least, __: 10 * least)
+    fill(producer, 40)
+    queue = queues(**{"max.poll.records": 2})
+    assert len(take(queue, 2)) == 2
+    lease = queue._work.holdings.lease
+    assert lease is not None
+    assert lease.span.offset_count == 20, "as much as there is"
+    time.sleep(0.3)
+    again = queue.poll(10.0)
+    assert len(again) == 2, "the next ones in turn"
+    assert [queue.delivery_count(each) for each in again] == [1, 1], "nobody had got them"
+    assert queue._work.holdings.lease is not lease
+    monkeypatch.setattr(pace, "SLOW_S", 60.0)
+    lease = queue._work.holdings.lease
+    queue.poll(10.0)
+    assert queue._work.holdings.lease in (lease, None), "one that is fast goes on"

@@ -387,8 +387,9 @@ class QueueWorld:
                     draft.given = tuple(sorted({*draft.given, m}))
             case ("attach", c), _:
                 self._answer_attached(draft, c, reply)
-            case ("plain", messages), commands.AckResults(results):
-                for m, result in zip(messages, results, strict=True):
+            case ("plain", messages), commands.AckResults():
+                for m in messages:
+                    result = reply.of(P0, Span(MessageId(m), MessageId(m + 1)))
                     if result is AckResult.DONE and not facts.consumed[m]:
                         draft.violation = f"told that message {m} is deleted, and it is not"
             case ("add" | "end", *_), _:

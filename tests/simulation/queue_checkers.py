@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
-from logtx.journal.acks import Acks
-from logtx.journal.spans import AT_OFFSET, MessageId
+from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.txid import TxId
 
 from .history import History, Message, Said, Told
@@ -245,12 +244,12 @@ def _results(
 ) -> Iterator[str]:
     if command.type in (AcknowledgeType.RELEASE, AcknowledgeType.RENEW):
         return
-    spans = [Acks(each.partition, (span,)) for each in command.acks for span in each.spans]
-    for each, result in zip(spans, reply.results, strict=True):
-        for fate in queue.named([each]):
-            deleted = fate.state_at(told.at) is State.DELETED
-            if result in (AckResult.DONE, AckResult.DELETED) and not deleted:
-                yield f"{told.coordinator} told {result} of {fate.message}: {fate.turns}"
+    for fate in queue.named(command.acks):
+        name = fate.message.name
+        result = reply.of(fate.message.partition, Span(name, name.behind))
+        deleted = fate.state_at(told.at) is State.DELETED
+        if result in (AckResult.DONE, AckResult.DELETED) and not deleted:
+            yield f"{told.coordinator} told {result} of {fate.message}: {fate.turns}"
 
 
 def results(history: History, reading: Reading) -> Iterator[str]:

@@ -132,9 +132,8 @@ def pending_is_told_as_done(patch: Patch) -> None:
     effective = Subscriptions.effective
 
     def mutant(self: Subscriptions, group: str, acks: Iterable[Acks]) -> Any:
-        deleted, results = effective(self, group, acks)
-        told = tuple(AckResult.DONE if r is AckResult.PENDING else r for r in results)
-        return deleted, told
+        deleted, refused = effective(self, group, acks)
+        return deleted, tuple(each for each in refused if each.result is not AckResult.PENDING)
 
     patch(Subscriptions, "effective", mutant)
 

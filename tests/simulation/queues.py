@@ -12,16 +12,16 @@ consumer and makes another one. It dies, is paused and wakes up, and is fenced, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
 from confluent_kafka import Message as KafkaMessage
 
-from logtx.consumer.core.holdings import Given, RecordKey, by_partition
 from logtx.consumer.core.letters import Letter
 from logtx.consumer.core.pending import Record
+from logtx.consumer.core.runs import Given, RecordKey, by_partition
 from logtx.consumer.core.share_work import How, ShareWork
 from logtx.consumer.range_reader.errors import SwitchedError
 from logtx.consumer.share_consumer import _LASTING, RENEW_SHARE
@@ -74,6 +74,8 @@ EXPLICIT_SHARE: Final = 0.85
 """Share of the consumers whose application says what becomes of each message."""
 LETTERS_SHARE: Final = 0.5
 """Share of the consumers that write what they give up to a dead-letter topic."""
+POLLS_MAX: Final = 3
+"""Consumers ask for less than so many times of what a poll returns."""
 LETTER_MS: Final = 600
 """Timeout of the transaction of a dead letter."""
 CHANGE_SHARE: Final = 0.3
@@ -238,6 +240,7 @@ class QueueWorker(Producer):
             group=QUEUE,
             consumer=self._number,
             max_offsets=self._poll_records,
+            max_new_offsets=self._poll_records * (self._number % POLLS_MAX),
             at_ends=self._leases.may_be_placed(self._topics),
             delivery_limit=self._delivery_limit,
         )
@@ -274,7 +277,7 @@ class QueueWorker(Producer):
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
                 client.submit(self._command(how, [letter.given.acks]), self._ignore)
 
-    def _command(self, how: How, acks: list[Acks]) -> commands.Acknowledge:
+    def _command(self, how: How, acks: Iterable[Acks]) -> commands.Acknowledge:
         return commands.Acknowledge(
             group=QUEUE,
             consumer=self._number,
@@ -359,7 +362,8 @@ class QueueWorker(Producer):
 
         def renewed(reply: commands.Reply) -> None:
             if isinstance(reply, commands.AckResults):
-                work.renewed(lease, until_s, is_lost=AckResult.LOST in reply.results)
+                is_lost = reply.of(lease.partition, lease.span) is AckResult.LOST
+                work.renewed(lease, until_s, is_lost=is_lost)
 
         acks = [Acks(lease.partition, (lease.span,))]
         how = How(AcknowledgeType.RENEW, era=work.holdings.era)

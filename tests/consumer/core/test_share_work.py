@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.core import holdings
-from logtx.consumer.core.holdings import Given, RecordKey
+from logtx.consumer.core.runs import Given, RecordKey
 from logtx.consumer.core.share_work import END_PAUSE_MS, UNREADABLE_PAUSE_MS, ShareWork
 from logtx.coordinator.protocol.queues import AcknowledgeType, Lease
 from logtx.journal.acks import Acks
@@ -201,7 +201,7 @@ def test_one_that_lets_go_holds_nothing_and_says_what_nobody_got(work: ShareWork
     work.leased([lease(10, 20)])
     assert work.held() == (Acks(P0, (Span(MessageId(0), MessageId(20)),)),)
     work.let_go()
-    unread = [REST, Span(MessageId(10), MessageId(20))]
+    unread = [Span(REST.lo, MessageId(20))]
     assert said(work) == {(RELEASE, 0, "unseen"): unread}
     assert work.held() == ()
     assert work.begin() is None
@@ -218,7 +218,7 @@ def test_what_is_told_names_the_messages_that_the_application_spoke_of(work: Sha
     work.finish(MessageId(10))
     work.accept_up_to(SECOND)
     (accepted,) = work.outgoing().values()
-    assert accepted.keys == [FIRST, SECOND], "the gap behind them has none"
+    assert list(accepted.given) == [FIRST, SECOND], "the gap behind them has none"
 
 
 def test_a_rejected_message_becomes_a_letter(work: ShareWork) -> None:

@@ -122,11 +122,17 @@ class Queue:
         found = subscriptions.get(GROUP)
         return subscriptions.last_era if found is None else found.era
 
-    def acquire(self, consumer: int, count: int = 100, *, limit: int = 0) -> Lease | None:
+    def acquire(
+        self, consumer: int, count: int = 100, *, limit: int = 0, new: int = 0
+    ) -> Lease | None:
         """Returns the first lease of the answer; None without an answer, or without leases."""
         answer = self.ask(
             commands.Acquire(
-                group=GROUP, consumer=consumer, max_offsets=count, delivery_limit=limit
+                group=GROUP,
+                consumer=consumer,
+                max_offsets=count,
+                delivery_limit=limit,
+                max_new_offsets=new,
             )
         )
         if answer is None:
@@ -154,7 +160,9 @@ class Queue:
                 era=era,
             )
         )
-        return answer.results if isinstance(answer, commands.AckResults) else answer
+        if isinstance(answer, commands.AckResults):
+            return tuple(answer.of(each.partition, s) for each in acks(*spans) for s in each.spans)
+        return answer
 
     def begin(self, producer: str, timeout_ms: int = 60_000) -> Any:
         """Returns the TxId of a new transaction."""

@@ -12,7 +12,7 @@ from logtx.coordinator.core import dispatch, snapshot
 from logtx.coordinator.core.snapshot import SnapshotReader, SnapshotTaker
 from logtx.coordinator.core.subscriptions import VALID_PREVIOUS, MessageState
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Refused
 from logtx.journal.acks import SubscriptionKind
 from logtx.journal.errors import (
     AckConflictError,
@@ -135,6 +135,30 @@ def test_what_a_cumulative_acknowledgement_names_conflicts_as_each_does(queue: Q
     queue.end("one", one, commit=True)
     assert isinstance(queue.add_acks("two", two, message(0)), AckConflictError)
     assert queue.add_acks("two", two, message(2)) == DONE
+
+
+def test_of_neighbours_that_are_named_as_one_the_answer_names_what_did_not_count(
+    queue: Queue,
+) -> None:
+    txid = queue.begin("t")
+    queue.attach(1)
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, message(1))
+    assert queue.add_acks("t", txid, message(3)) == commands.Done()
+    told = queue.ask(
+        commands.Acknowledge(
+            group=GROUP, consumer=1, type=AcknowledgeType.ACCEPT, acks=acks(offsets(0, 5))
+        )
+    )
+    assert told == commands.AckResults(
+        (
+            Refused(AckResult.PENDING, *acks(message(3))),
+            Refused(AckResult.DELETED, *acks(message(1))),
+        )
+    )
+    assert queue.state(2) is DELETED
+    named = [told.of(P0, message(n)) for n in range(5)]
+    done = AckResult.DONE
+    assert named == [done, AckResult.DELETED, done, AckResult.PENDING, done]
 
 
 def test_one_row_per_state_may_precede_another() -> None:
@@ -370,6 +394,26 @@ def test_each_delivery_makes_leases_shorter_and_the_last_one_is_alone(queue: Que
         rest.append((lease.delivery_count, lease.span))
     alone = [(5, offsets(n, n + 1)) for n in range(1, 7)]
     assert rest == [(6, offsets(0, 1)), *alone, (4, offsets(7, 14))]
+
+
+def test_more_of_what_is_new_may_be_asked_for_than_of_what_comes_again(queue: Queue) -> None:
+    """A message that kills its consumer takes no more along the second time (trap 167)."""
+    queue.tell_ends(20_000)
+    asked = {"limit": 5, "new": 3_000}
+    first = queue.acquire(1, 500, **asked)
+    assert first is not None
+    assert first.span == offsets(0, 3_000)
+    queue.acknowledge(1, AcknowledgeType.RELEASE, first.span)
+    again = queue.acquire(1, 500, **asked)
+    assert again is not None
+    assert again.span == offsets(0, 125)
+    queue.acknowledge(1, AcknowledgeType.ACCEPT, offsets(0, 3_000))
+    most = queue.acquire(1, 500, limit=5, new=2**31)
+    assert most is not None
+    assert most.span == offsets(3_000, 3_000 + dispatch.LEASE_OFFSETS_MAX)
+    once = queue.acquire(1, 500, limit=1, new=3_000)
+    assert once is not None
+    assert once.span.offset_count == 500, "it would be the only delivery"
 
 
 def test_what_is_beyond_the_limit_comes_in_whole_leases(queue: Queue) -> None:

@@ -18,6 +18,7 @@ from logtx.coordinator.protocol.queues import (
     AckResult,
     AttachedConsumer,
     Lease,
+    Refused,
     SubscribedPartitionInfo,
     SubscriptionInfo,
 )
@@ -84,9 +85,9 @@ SPAN: Final = (
     st.tuples(MESSAGE, MESSAGE).filter(lambda t: t[0] != t[1]).map(lambda t: Span(min(t), max(t)))
 )
 PARTITION_ID: Final = st.builds(PartitionId, NAME, st.integers(0, 2**31 - 1), NAME)
-ACKS: Final = st.lists(
-    st.builds(Acks, PARTITION_ID, st.lists(SPAN, max_size=3).map(tuple)), max_size=3
-).map(tuple)
+ACKS_OF_ONE: Final = st.builds(Acks, PARTITION_ID, st.lists(SPAN, max_size=3).map(tuple))
+ACKS: Final = st.lists(ACKS_OF_ONE, max_size=3).map(tuple)
+REFUSED: Final = st.builds(Refused, st.sampled_from(AckResult), ACKS_OF_ONE)
 LEASES: Final = st.lists(
     st.builds(
         Lease,
@@ -262,6 +263,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         group=NAME,
         consumer=LONG,
         max_offsets=st.integers(1, 2**32 - 1),
+        max_new_offsets=st.integers(0, 2**32 - 1),
         at_ends=st.booleans(),
     ),
     commands.Acknowledge: st.builds(
@@ -364,9 +366,7 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     commands.SubscriptionsPage: st.builds(
         commands.SubscriptionsPage, st.lists(SUBSCRIPTION, max_size=2).map(tuple), st.booleans()
     ),
-    commands.AckResults: st.builds(
-        commands.AckResults, st.lists(st.sampled_from(AckResult), max_size=3).map(tuple)
-    ),
+    commands.AckResults: st.builds(commands.AckResults, st.lists(REFUSED, max_size=3).map(tuple)),
 }
 
 
@@ -431,7 +431,7 @@ def test_an_unknown_kind_of_acknowledgement_is_none() -> None:
     for request in (attach, ack):
         with pytest.raises(NotSupportedError, match="newer client"):
             decode_request(request, SESSION)
-    told = decode_reply(pb.Reply(ack_results=pb.AckResults(results=[0, 9])))  # type: ignore[list-item]
+    told = decode_reply(pb.Reply(ack_results=pb.AckResults(refused=[pb.Refused(result=9)])))  # type: ignore[arg-type]
     assert isinstance(told, NotSupportedError), "an unknown result is no success"
 
 

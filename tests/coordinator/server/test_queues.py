@@ -139,7 +139,9 @@ class Worker:
         )
         while isinstance(reply := self.stream.ask(command), CoordinatorBusyError):
             time.sleep(0.01)
-        return reply.results if isinstance(reply, commands.AckResults) else reply
+        if isinstance(reply, commands.AckResults):
+            return tuple(reply.of(orders(self.log), span) for span in spans)
+        return reply
 
     def close(self) -> None:
         """Breaks the connection, as a process does that is killed."""
