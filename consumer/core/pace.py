@@ -3,7 +3,7 @@
 A lease costs questions, whatever its size. So one that is fast asks for more than a poll returns,
 and gives it out poll by poll. What it has and does not work on, others wait for. So it asks for no
 more than it works off in `AHEAD_S`, as fast as it was. When it is slower than that, it gives back
-what it has not begun (trap 166).
+what it has not begun (trap 186).
 """
 
 from __future__ import annotations

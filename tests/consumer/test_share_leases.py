@@ -178,7 +178,7 @@ def test_what_is_too_much_for_one_request_is_said_by_several(
 def test_who_becomes_slow_gives_back_what_it_has_not_begun(
     queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others have nothing to do (trap 166)."""
+    """Others have nothing to do (trap 186)."""
     monkeypatch.setattr(pace, "SLOW_S", 0.2)
     monkeypatch.setattr(Pace, "ask", lambda _, least, __: 10 * least)
     fill(producer, 40)

@@ -25,7 +25,7 @@ def test_it_asks_for_no_more_than_it_may() -> None:
 
 
 def test_who_takes_long_for_a_poll_is_slow() -> None:
-    """Once, up to the next poll (trap 166)."""
+    """Once, up to the next poll (trap 186)."""
     pace = Pace(5_000)
     assert not pace.is_slow(100.0), "there was no poll"
     pace.returned(100.0)

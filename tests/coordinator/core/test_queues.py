@@ -397,7 +397,7 @@ def test_each_delivery_makes_leases_shorter_and_the_last_one_is_alone(queue: Que
 
 
 def test_more_of_what_is_new_may_be_asked_for_than_of_what_comes_again(queue: Queue) -> None:
-    """A message that kills its consumer takes no more along the second time (trap 167)."""
+    """A message that kills its consumer takes no more along the second time (trap 187)."""
     queue.tell_ends(20_000)
     asked = {"limit": 5, "new": 3_000}
     first = queue.acquire(1, 500, **asked)
