@@ -69,7 +69,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "end_asked_before_the_decision": 5,
     "fence_lists_nothing": 10,
     "fence_must_be_named": 5,
-    "gate_asked_before_the_fetch": 34,
+    "gate_asked_before_the_fetch": 27,
     "home_without_the_topics_id": 11,
     "journal_is_trimmed_below_what_it_handed_over": 59,
     "last_records_count_as_markers": 19,

@@ -35,7 +35,7 @@ from logtx.journal.position import Position
 from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
 
-from ...simulation.consumers import MemoryStore
+from ...simulation.followers import MemoryStore
 from ..records import INCARNATION, FakeRecord, data, malformed, plain
 from .test_serial_order import KEYS, Life, World, a_floor
 
