@@ -56,15 +56,26 @@ class ConsumerStream(Stream):
         Stream.__init__(self, network, client, coordinator, partition)
         self.key: Final = (partition, *consumer)
         self._has_joined = False
+        self._sent: list[commands.Command] = []
+        """In the order in which the consumer sent them."""
+        self._latest = 0
+        """Place in that order of the latest Attach that arrived."""
         self._inbox: deque[tuple[int, commands.Command]] = deque()
         self._serves: int | None = None
         """Number of the request, among all of this stream, that is not handed over yet: topics are
         looked up for it. Those behind it wait."""
         self._served = 0
 
+    def send(self, request_id: int, command: commands.Command) -> None:
+        """Sends a command from the consumer to the coordinator."""
+        self._sent.append(command)
+        super().send(request_id, command)
+
     def _arrived(self, request_id: int, command: commands.Command) -> None:
         if not self.open_there:
             return
+        if isinstance(command, Attach):
+            self._attach_came(command)
         if not self._has_joined:
             self._has_joined = True
             links = self.coordinator.links
@@ -73,6 +84,20 @@ class ConsumerStream(Stream):
                 former.end(SessionClosedError("the consumer attached by another connection"))
         self._inbox.append((request_id, command))
         self._serve()
+
+    def _attach_came(self, command: Attach) -> None:
+        """Ends a rest that the owner hears no more of.
+
+        The network brings an Attach of before the rest behind the one that begins it: late, or
+        twice. To the owner, the consumer wants messages again. gRPC never does that, so whoever
+        sends such a request anew, as it was, is not excused by it (trap 154).
+        """
+        place = next(i for i, sent in enumerate(self._sent) if sent is command)
+        latest = self._sent[self._latest]
+        assert isinstance(latest, Attach), "the first one is"
+        if place < self._latest and command.topics and not latest.topics:
+            self.network.setting.history.owner_forgets_rest(command.consumer)
+        self._latest = max(self._latest, place)
 
     def _serve(self) -> None:
         """Serves what arrived, one after the other, as a server reads a stream."""

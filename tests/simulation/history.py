@@ -234,6 +234,10 @@ class Resting:
     since: int
     until: int = 2**63
 
+    def end(self, at: int) -> None:
+        """Ends it, unless it has ended before."""
+        self.until = min(self.until, at)
+
 
 @dataclass(slots=True)
 class Said:
@@ -358,6 +362,13 @@ class History:
         """Returns the next number, for something that is seen now."""
         self.at += 1
         return self.at
+
+    def owner_forgets_rest(self, consumer: int) -> None:
+        """Notes that a queue's consumer wants messages again, as its owner was told just now."""
+        at = self.tick()
+        for rest in self.resting:
+            if rest.consumer == consumer:
+                rest.end(at)
 
     def note(self, time_ms: int, who: str, what: str, *about: object) -> None:
         """Adds a line to the trace."""

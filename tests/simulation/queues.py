@@ -429,7 +429,8 @@ class QueueWorker(Producer):
             self._rests = False
             client.submit(self._attach(), self._ignore)
         if self._rest is not None:
-            self._rest.until, self._rest = self.setting.history.tick(), None
+            self._rest.end(self.setting.history.tick())
+            self._rest = None
 
     def _close_consumer(self) -> None:
         """Closes the consumer as an application does; another one follows."""
