@@ -112,7 +112,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "anybody_releases": 3,
     "commit_before_the_acks": 1,
     "conflicts_are_not_seen": 1,
-    "ended_transactions_take_acks": 218,
+    "ended_transactions_take_acks": 50,
     "ends_of_former_topics_are_awaited": 45,
     "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
@@ -136,10 +136,10 @@ SEEN_WITH_QUEUES_AT: Final = {
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_RESETS_AT: Final = {
-    "acks_of_before_count": 55,
+    "acks_of_before_count": 7,
     "consumers_keep_what_was_reset": 64,
     "each_subscription_counts_its_eras": 0,
-    "eras_end_while_messages_are_pending": 8,
+    "eras_end_while_messages_are_pending": 20,
     "plain_acks_of_before_count": 5,
     "resets_may_be_repeated": 9,
     "snapshot_forgets_eras": 0,
