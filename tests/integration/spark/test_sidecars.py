@@ -171,7 +171,7 @@ def test_a_sidecar_that_gives_nothing_is_not_awaited_for_ever(
     committed(logtx_memory_cluster, topic, 5)
     calls: list[int] = []
 
-    def fails(*_: Any) -> bool:
+    def fails(*_: Any, **__: Any) -> bool:
         calls.append(len(calls))
         if len(calls) == 1:
             raise BrokerError("no leader")
