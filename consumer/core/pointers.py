@@ -132,7 +132,6 @@ class PointedTransaction(EndedTransaction):
         "accepted",
         "fetched",
         "is_open",
-        "is_resumed",
         "next_side",
         "numbers",
         "shown",
@@ -166,8 +165,6 @@ class PointedTransaction(EndedTransaction):
         """How many records of the sidecar were read, or are known to be delivered."""
         self.skip = 0
         """How many of them, from the first on, an earlier life of the reader delivered."""
-        self.is_resumed = False
-        """Whether reading began in the middle: what lies before was not looked at."""
         self.side: int | None = None
         """See `Position.side`, as of `taken`."""
         self.numbers: dict[int, Numbers] = {}
@@ -198,7 +195,7 @@ class PointedTransaction(EndedTransaction):
             side = self.next_side + done
         if done and side is not None:
             self.next_side = max(self.next_side, side)
-            self.accepted, self.side, self.is_resumed = done, side, True
+            self.accepted, self.side = done, side
         else:
             self.skip = done
         self.available = self.stated + self.accepted
