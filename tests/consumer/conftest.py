@@ -31,6 +31,14 @@ def transactions(log: Log) -> Transactions:
 
 
 @pytest.fixture
+def written(log: Log) -> Transactions:
+    """Transactions of a log with a journal, which a test then has to itself: see its `log`."""
+    transactions = Transactions(log)
+    transactions.with_journal()
+    return transactions
+
+
+@pytest.fixture
 def make_consumer(log: Log, unique: Callable[[str], str]) -> Iterator[MakeConsumer]:
     """Makes consumers: `make_consumer(**settings)`, with `_` for `.` in the names of settings.
 

@@ -30,13 +30,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
-@pytest.fixture
 def few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets 20 decisions wait."""
     monkeypatch.setattr(journal_tail, "DECISIONS_MAX", 20)

@@ -28,13 +28,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
-@pytest.fixture
 def consumer(make_consumer: MakeConsumer) -> Consumer:
     made = make_consumer(pending_lookup_age_ms=20)
     made.assign([PLACE])

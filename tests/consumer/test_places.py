@@ -35,13 +35,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
-@pytest.fixture
 def places(written: Transactions) -> Places:
     return Places(written, "t")
 

@@ -61,13 +61,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
-@pytest.fixture
 def placed(written: Transactions) -> Places:
     """The home of a topic in metadata mode that nobody switches back."""
     home = Places(written, "u")

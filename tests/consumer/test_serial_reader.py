@@ -47,13 +47,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
     return memory_log
 
 
-@pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
 def everything(consumer: Consumer, timeout: float = 0.3) -> list[list[bytes | None]]:
     return [[r.value() for r in t.records] for t in consumer.transactions(timeout)]
 

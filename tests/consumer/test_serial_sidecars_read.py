@@ -34,14 +34,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
     return memory_log
 
 
-@pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    """Writes to it."""
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
 def assigned(consumer: Consumer, *partitions: int) -> Consumer:
     consumer.assign([TopicPartition("t", p) for p in partitions or range(PARTITIONS)])
     return consumer

@@ -44,13 +44,6 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def written(log: MemoryLog) -> Transactions:
-    transactions = Transactions(log)
-    transactions.with_journal()
-    return transactions
-
-
-@pytest.fixture
 def serial(make_consumer: MakeConsumer) -> MakeConsumer:
     """Makes consumers of all three partitions, or of the named ones."""
 
