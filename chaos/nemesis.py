@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..integration.local.cluster import LocalCluster
-from ..integration.local.errors import LocalKafkaError, NotInSyncError
+from ..integration.local.errors import NotInSyncError
 from ..integration.local.node import Broker
 from ..integration.local.processes import Child
-from ..journal.errors import BrokerError, LogtxError
+from ..journal.errors import BrokerError
 from .brokers import fill_disk, link_of
 from .checkpoints import Checkpoints
 from .errors import ChaosError
@@ -109,7 +109,7 @@ class Nemesis:
         self._active: dict[str, str] = {}
         self.counts: Counter[What] = Counter()
         """Faults done, by kind."""
-        self.failure: LogtxError | LocalKafkaError | None = None
+        self.failure: Exception | None = None
         """The error that ended a track early: something could not be started again."""
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class Nemesis:
                 return
             try:
                 self._do(name, fault)
-            except LogtxError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
                 self.failure = self.failure or error
                 self._recorder.write("note", note=f"{fault.target}: {error!r}")
                 return

@@ -31,7 +31,11 @@ from .ports import HOST, pick_ports
 COORDINATOR_START_TIMEOUT_S: Final = 60.0
 """Longest start of a coordinator until it serves; Python alone takes seconds on a busy machine."""
 STOP_TIMEOUT_S: Final = 10.0
-"""Longest wait for a process to end, after SIGTERM (then it gets SIGKILL) and after SIGKILL."""
+"""Longest wait for a process to end after SIGTERM; then it gets SIGKILL."""
+KILL_TIMEOUT_S: Final = 60.0
+"""Longest wait for a process to end after SIGKILL, which a machine with hundreds of processes ready
+to run took more than ten seconds for. A larger one delays the report of one that hangs in the
+kernel."""
 _POLL_S: Final = 0.02
 """Pause between two looks for the ready line; each look reads the whole log of this start."""
 LOG_LINES: Final = 8
@@ -196,7 +200,7 @@ class Child:
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(KILL_TIMEOUT_S)
             self._process = None
 
     def ask_to_stop(self) -> None:

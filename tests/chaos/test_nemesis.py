@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -256,6 +258,17 @@ def test_a_topic_is_sealed_and_takes_records_again() -> None:
         ("write", "fault", "unseal", "chaos-out"),
     ]
     assert did.counts[What.SEAL] == 1
+
+
+def test_whatever_ends_a_track_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_self: Told, _limit_s: float) -> Death | None:
+        raise subprocess.TimeoutExpired("worker-1.0", 60.0)
+
+    monkeypatch.setattr(Told, "interrupt", never)
+    did = done(Told())
+    did._started_s = time.monotonic()
+    did._run_track("worker", [Fault(0.0, What.INTERRUPT, Role.WORKER, 1)])
+    assert isinstance(did.failure, subprocess.TimeoutExpired)
 
 
 # ---- the operator -------------------------------------------------------------------------------
