@@ -125,8 +125,10 @@ class Topics:
     def _configure(self, topic: str, value: str | None, operation: Any) -> None:
         entry = _ADMIN.ConfigEntry(_SEAL, value, incremental_operation=operation)
         until_s = time.monotonic() + _LIMIT_S
-        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
         while True:
+            # A new one each time: one of librdkafka's that began while brokers were away has waited
+            # for a controller to the end, beside others that found one at once.
+            admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
             resource = _ADMIN.ConfigResource(
                 _ADMIN.ResourceType.TOPIC, topic, incremental_configs=[entry]
             )
