@@ -25,8 +25,9 @@ from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120
 """Longest run of Kafka's storage tool. It takes a second; a busy machine may need far longer."""
-_KILL_TIMEOUT_S: Final = 10
-"""Longest wait for a process to end after SIGKILL, before `kill` raises."""
+_KILL_TIMEOUT_S: Final = 60
+"""Longest wait for a process to end after SIGKILL, before `kill` raises. Each of its threads
+has to run once more for it, which took over ten seconds on a busy machine."""
 _POLL_S: Final = 0.05
 """Pause between two looks at starting brokers; each look costs some 10 ms per broker."""
 

@@ -33,9 +33,8 @@ COORDINATOR_START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 """Longest wait for a process to end after SIGTERM; then it gets SIGKILL."""
 KILL_TIMEOUT_S: Final = 60.0
-"""Longest wait for a process to end after SIGKILL, which a machine with hundreds of processes ready
-to run took more than ten seconds for. A larger one delays the report of one that hangs in the
-kernel."""
+"""Longest wait for a process to end after SIGKILL. Each of its threads has to run once more for it,
+which took over ten seconds on a busy machine."""
 _POLL_S: Final = 0.02
 """Pause between two looks for the ready line; each look reads the whole log of this start."""
 LOG_LINES: Final = 8
