@@ -397,8 +397,13 @@ class Coordinator:
         self._runtimes[command.txid.partition].submit(command, _nobody_waits)
 
     async def _tick(self) -> None:
+        due_s = time.monotonic() + TICK_S
         while True:
             await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            if self._services is not None:
+                self._services.members.patience.woke(now_s - due_s, now_s)
+            due_s = now_s + TICK_S
             for runtime in self._runtimes.values():
                 runtime.tick()
             if self._services is not None:

@@ -75,10 +75,17 @@ def rank(partition: int, nonce: int, candidates: Iterable[int]) -> int:
     return sum(1 for other in set(candidates) if _score(partition, other) < own)
 
 
-def bid_delay_s(partition: int, me: Member, others: Iterable[Member]) -> float:
-    """Returns the seconds to wait before bidding for a partition that no coordinator serves."""
+def bid_delay_s(partition: int, me: Member, others: Iterable[Member], more_s: float = 0.0) -> float:
+    """Returns the seconds to wait before bidding for a partition that no coordinator serves.
+
+    Args:
+        partition: number of the journal partition.
+        me: this coordinator.
+        others: those that answer.
+        more_s: what each of them is given more than usual (`Patience.more_s`).
+    """
     able = [m.nonce for m in others if partition in m.following and not m.leaving]
-    return STAGGER_S * rank(partition, me.nonce, able)
+    return (STAGGER_S + more_s) * rank(partition, me.nonce, able)
 
 
 def backoff_s(losses: int, draw: float) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from .balance import Member
+from .patience import Patience
 
 HEARD_S: Final = 1.0
 """How long news on an incoming stream counts as evidence of life: four times `HEARTBEAT_S`.
@@ -67,6 +68,8 @@ class Members:
     """What one coordinator knows about the others. Times are monotonic seconds."""
 
     def __init__(self, own_nonce: int, own_address: str) -> None:
+        self.patience: Final = Patience()
+        """How much longer than usual to wait for others."""
         self._own_nonce = own_nonce
         self._own_addresses = {own_address}
         self._processes: dict[int, _Process] = {}

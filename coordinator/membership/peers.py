@@ -25,15 +25,11 @@ from .members import Members
 
 _LOG = logging.getLogger(__name__)
 
-CHANNEL_OPTIONS: Final = (
-    # Pings are answered by the other's gRPC library, not by its event loop, so a busy process is
-    # not taken for a dead one. With longer times a stopped process is noticed later.
-    ("grpc.keepalive_time_ms", 200),
-    ("grpc.http2.ping_timeout_ms", 300),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+PING_S: Final = 0.2
+"""Silence after which a stream is pinged. Pings are answered by the other's gRPC library, not by
+its event loop, so a busy process is not taken for a dead one."""
+PONG_S: Final = 0.3
+"""How long the answer to a ping may take. With a longer time a stopped process is noticed later."""
 HEARTBEAT_S: Final = 0.25
 """Longest time between two news of a stream. More often costs CPU; it must be below `HEARD_S`."""
 SILENCE_S: Final = 4.0
@@ -45,6 +41,9 @@ keeps its partitions for longer.
 ANSWER_S: Final = 0.4
 """How long a call waits for the first news. Longer delays the take-over from a stopped process;
 shorter may presume a busy one dead."""
+SHORTER_S: Final = 0.5
+"""A stream is opened anew if its pings may take that much longer than they should by now. Smaller,
+and streams come and go on a busy machine; larger, and a stopped process is noticed later."""
 CALL_MIN_S: Final = 0.05
 """First pause before an address that did not answer is called again. It doubles each time."""
 CALL_MAX_S: Final = 1.0
@@ -61,7 +60,7 @@ if it is."""
 
 
 class Peers(pb_grpc.PeersServicer):
-    """Keeps one coordinator's streams back and forthm all others. Lives on its event loop."""
+    """Keeps one coordinator's streams to and from all others. Lives on its event loop."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class Peers(pb_grpc.PeersServicer):
 
     async def who_answers(self, address: str) -> int | None:
         """Returns the nonce of the coordinator that answers at an address; None if none does."""
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        async with _channel(address) as channel:
             stream = _stub(channel).Watch()
             try:
                 async with asyncio.timeout(ANSWER_S):
@@ -176,9 +175,10 @@ class Peers(pb_grpc.PeersServicer):
     async def _call(self, address: str) -> None:
         pause_s = CALL_MIN_S
         while True:
-            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            more_s = self._members.patience.more_s(time.monotonic())
+            channel = _channel(address, more_s)
             try:
-                answered = await self._watch(address, channel)
+                answered = await self._watch(address, channel, more_s)
             finally:
                 await channel.close()
             if answered:
@@ -190,8 +190,14 @@ class Peers(pb_grpc.PeersServicer):
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, CALL_MAX_S)
 
-    async def _watch(self, address: str, channel: Any) -> bool:
+    async def _watch(self, address: str, channel: Any, more_s: float) -> bool:
         """Follows the news of the process that answers, to the end of the stream.
+
+        Args:
+            address: its address.
+            channel: a channel to it.
+            more_s: how much longer than usual it may take to answer. The stream ends where that
+                has become far too long, and is to be opened anew.
 
         Returns:
             Whether a peer answered.
@@ -201,7 +207,7 @@ class Peers(pb_grpc.PeersServicer):
         nonce: int | None = None
         try:
             while True:
-                limit_s = ANSWER_S if nonce is None else SILENCE_S
+                limit_s = (ANSWER_S if nonce is None else SILENCE_S) + more_s
                 async with asyncio.timeout(limit_s):
                     news = await stream.read()
                 if news is grpc.aio.EOF or not self._is_peer(news):
@@ -219,6 +225,8 @@ class Peers(pb_grpc.PeersServicer):
                     self._changed()
                 else:
                     self._take(news, self._members.tell)
+                    if more_s - self._members.patience.more_s(time.monotonic()) > SHORTER_S:
+                        return True
         except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
             _raise_if_cancelled(error)
             _LOG.debug("peer_silent address=%s error=%s", address, _why(error))
@@ -334,6 +342,17 @@ def _member(news: pb.News) -> Member:
         ends={e.partition: e.end for e in news.ends},
         journal_format=news.journal_format,
     )
+
+
+def _channel(address: str, more_s: float = 0.0) -> Any:
+    options = (
+        ("grpc.keepalive_time_ms", round(PING_S * 1000)),
+        ("grpc.http2.ping_timeout_ms", round((PONG_S + more_s) * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 def _stub(channel: Any) -> Any:

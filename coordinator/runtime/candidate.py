@@ -334,8 +334,9 @@ class Candidate:
         if owner is not None and self._is_mine(owner):
             return 0.0
         me = Member(nonce=services.process_nonce, address=services.address)
-        delay_s = bid_delay_s(self._partition, me, services.members.reached(now_s))
-        return delay_s if self.is_gone(now_s) else delay_s + IDLE_S
+        more_s = services.members.patience.more_s(now_s)
+        delay_s = bid_delay_s(self._partition, me, services.members.reached(now_s), more_s)
+        return delay_s if self.is_gone(now_s) else delay_s + IDLE_S + more_s
 
     def _require(self) -> _Following:
         assert self._following is not None, "nothing is followed"
@@ -389,6 +390,7 @@ class Candidate:
     async def _win(self, request: _Request | None) -> Won | Refusal:
         started_s, following = time.monotonic(), self._require()
         replica = following.replica
+        replaced = replica.shard.epoch
         # Read before the question: records that the tail reads meanwhile may lie behind the answer.
         known = self._services.members.known_end(self._partition, self.read_end)
         if request is not None:
@@ -400,6 +402,10 @@ class Candidate:
             if end < known:
                 raise lost_tail(self._partition, known)
             await self._reach(following, end)
+            if replica.shard.epoch != replaced:
+                # Its news of serving is not here yet, so it looks idle. To bid now would take the
+                # partition from an owner that has only just won it, which would do the same.
+                return "another candidate was faster"
             if not self._is_orphaned(time.monotonic()):
                 return "somebody else owns it"
         offset = await self._append_owner(replica.shard)
