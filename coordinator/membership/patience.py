@@ -3,7 +3,7 @@
 A process that gets too little of the processor answers late, and its peers on the same machine
 judge it by clocks that run late as well. With fixed times they presume each other dead, and take
 each other's partitions. Each take-over loads a journal and ends what was in flight, which takes
-more of the processor: the partitions go round for ever, and nobody decides anything (trap 188).
+more of the processor: the partitions go round for ever, and nobody decides anything (trap 205).
 
 So a coordinator measures how late its own event loop runs, and gives others several times as much
 in addition. On a machine that keeps up this is nothing. It never makes a killed process live

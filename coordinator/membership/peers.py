@@ -205,6 +205,7 @@ class Peers(pb_grpc.PeersServicer):
         stream = _stub(channel).Watch()
         telling = asyncio.create_task(self._tell(stream))
         nonce: int | None = None
+        why = "it ended the stream"
         try:
             while True:
                 limit_s = (ANSWER_S if nonce is None else SILENCE_S) + more_s
@@ -226,16 +227,18 @@ class Peers(pb_grpc.PeersServicer):
                 else:
                     self._take(news, self._members.tell)
                     if more_s - self._members.patience.more_s(time.monotonic()) > SHORTER_S:
+                        why = "it is called with shorter times"
                         return True
         except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
             _raise_if_cancelled(error)
-            _LOG.debug("peer_silent address=%s error=%s", address, _why(error))
+            why = _why(error)
+            _LOG.debug("peer_silent address=%s error=%s", address, why)
             return nonce is not None
         finally:
             telling.cancel()
             stream.cancel()
             if nonce is not None:
-                _LOG.info("peer_unlinked address=%s nonce=%d", address, nonce)
+                _LOG.info("peer_unlinked address=%s nonce=%d why=%s", address, nonce, why)
                 self._members.unlink(nonce)
                 if self._channels.get(nonce) is channel:
                     del self._channels[nonce]

@@ -325,9 +325,17 @@ class Candidate:
                 if following.turn_s is None:
                     following.turn_s = max(now_s, self._not_before_s) + self._delay_s(now_s)
                 if now_s >= following.turn_s:
+                    self._say_why(now_s)
                     return
                 wait_s = min(wait_s, following.turn_s - now_s)
             await self._wait(wait_s)
+
+    def _say_why(self, now_s: float) -> None:
+        owner, shard = self.owner, self.shard
+        if owner is None or shard is None or self._is_mine(owner):
+            return
+        why = "its owner is presumed dead" if self.is_gone(now_s) else "its owner does not serve it"
+        _LOG.info("bidding partition=%d epoch=%d why=%s", self._partition, shard.epoch, why)
 
     def _delay_s(self, now_s: float) -> float:
         owner, services = self.owner, self._services

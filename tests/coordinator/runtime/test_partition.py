@@ -11,9 +11,12 @@ from confluent_kafka import KafkaError
 
 from logtx.coordinator.core.decision import ShardConfig, TopicFacts
 from logtx.coordinator.core.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.membership.balance import Member
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.appender import WARM_S
+from logtx.coordinator.runtime.candidate import IDLE_S
 from logtx.coordinator.runtime.partition import Role
+from logtx.coordinator.runtime.services import Services
 from logtx.coordinator.runtime.serving import STILL_S
 from logtx.coordinator.runtime.tail import Batch, Tail
 from logtx.journal.control import TXCTL_HEADER, BranchRange, Marker, decode_control
@@ -188,6 +191,40 @@ async def test_a_replaced_owner_stands_by_until_its_successor_is_presumed_dead(
         driver.services.members.missed("127.0.0.1:2")
         await driver.serving()
         assert await outcome(driver, txid) is State.OPEN
+
+
+@on_loop
+async def test_trap_205_who_has_only_just_won_is_not_outbid(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def owned(replaces: int, nonce: int) -> int:
+        owner = Owner(replaces=replaces, address=f"127.0.0.1:{nonce}", process_nonce=nonce)
+        entry = Entry(replaces, driver.runtime.shard.incarnation, owner)
+        return log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
+
+    asked = Services.journal_end
+    won: list[int] = []
+
+    async def overtaken(services: Services, partition: int, known_end: int = 0) -> int:
+        # Another candidate's OWNER lands while we ask. It is alive, and its news is under way.
+        if not won and driver.runtime.epoch == dead:
+            won.append(owned(dead, 3))
+        return await asked(services, partition, known_end)
+
+    async with running(log) as driver:
+        await driver.connect()
+        members = driver.services.members
+        members.link(Member(nonce=3, address="127.0.0.1:3"))
+        dead = owned(driver.runtime.epoch, 2)
+        driver.runtime.doubt()
+        await driver.until(lambda: driver.runtime.role is Role.STANDBY)
+        monkeypatch.setattr(Services, "journal_end", overtaken)
+        members.missed("127.0.0.1:2")
+        await driver.until(lambda: driver.runtime.epoch == (won or [None])[0])
+        members.tell(Member(nonce=3, address="127.0.0.1:3", owned={0: won[0]}))
+        await asyncio.sleep(2 * IDLE_S)
+        assert kinds(log)[-1] == "Owner"
+        assert driver.runtime.epoch == won[0], "it was outbid"
 
 
 @on_loop
