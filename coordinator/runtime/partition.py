@@ -31,7 +31,7 @@ from ...journal.errors import (
     NotCoordinatorError,
 )
 from ...journal.places import PartitionId
-from ...journal.reader import JOURNAL_TOPIC
+from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 from ...journal.records.types import Owner
 from ..core.decision import ShardConfig
 from ..core.handing import Known
@@ -449,11 +449,11 @@ class PartitionRuntime:
     async def _load(self) -> None:
         self.role = Role.LOADING
         started_s, loop = time.monotonic(), asyncio.get_running_loop()
-        # Asked on the partition's own thread: a partition without a leader must not hold one of the
-        # threads that all partitions load in.
-        log, question = self._services.log, f"end-{self.partition}"
-        start = log.start_offset
-        await self._services.questions.ask(question, start, JOURNAL_TOPIC, self.partition)
+        # Both are asked on the partition's own thread first, and again by `load`: a broker that
+        # does not answer must not hold the threads that all partitions load in.
+        log, ask, own = self._services.log, self._services.questions.ask, f"end-{self.partition}"
+        await ask(own, log.start_offset, JOURNAL_TOPIC, self.partition)
+        await ask(own, log.group_offset, COORDINATORS_GROUP, JOURNAL_TOPIC, self.partition)
         # Asked here: what is known of other coordinators belongs to the event loop.
         known_end = self._services.members.known_end(self.partition, self.known_end)
         replica = await loop.run_in_executor(self._services.loading, self._read_journal, known_end)

@@ -1,4 +1,4 @@
-"""How much longer others are waited for by a process that runs late itself."""
+"""How much longer others are waited for by a process that runs late itself (trap 205)."""
 
 from __future__ import annotations
 

@@ -94,18 +94,19 @@ async def test_finding_10_a_journal_that_cant_be_read_is_loaded_again(
     assert not left
 
 
+@pytest.mark.parametrize("method", ["start_offset", "group_offset"])
 @on_loop
-async def test_finding_18_a_journal_partition_without_a_leader_holds_no_loading_thread(
-    log: MemoryLog,
+async def test_finding_18_a_broker_that_does_not_answer_holds_no_loading_thread(
+    log: MemoryLog, method: str
 ) -> None:
-    go_on, asked, start_offset = threading.Event(), threading.Event(), log.start_offset
+    go_on, asked, answer = threading.Event(), threading.Event(), getattr(log, method)
 
-    def hangs(*args: Any, **named: Any) -> int:
+    def hangs(*args: Any, **named: Any) -> Any:
         asked.set()
         assert go_on.wait(TIMEOUT_S)
-        return start_offset(*args, **named)
+        return answer(*args, **named)
 
-    log.start_offset = hangs  # type: ignore[method-assign]
+    setattr(log, method, hangs)
     async with running(log, serve=False) as driver:
         try:
             await driver.until(asked.is_set)
