@@ -41,9 +41,6 @@ keeps its partitions for longer.
 ANSWER_S: Final = 0.4
 """How long a call waits for the first news. Longer delays the take-over from a stopped process;
 shorter may presume a busy one dead."""
-SHORTER_S: Final = 0.5
-"""A stream is opened anew if its pings may take that much longer than they should by now. Smaller,
-and streams come and go on a busy machine; larger, and a stopped process is noticed later."""
 CALL_MIN_S: Final = 0.05
 """First pause before an address that did not answer is called again. It doubles each time."""
 CALL_MAX_S: Final = 1.0
@@ -196,8 +193,8 @@ class Peers(pb_grpc.PeersServicer):
         Args:
             address: its address.
             channel: a channel to it.
-            more_s: how much longer than usual it may take to answer. The stream ends where that
-                has become far too long, and is to be opened anew.
+            more_s: how much longer than usual it may take to answer. The stream ends once that is
+                no longer needed, and is to be opened anew.
 
         Returns:
             Whether a peer answered.
@@ -226,8 +223,8 @@ class Peers(pb_grpc.PeersServicer):
                     self._changed()
                 else:
                     self._take(news, self._members.tell)
-                    if more_s - self._members.patience.more_s(time.monotonic()) > SHORTER_S:
-                        why = "it is called with shorter times"
+                    if more_s > 0.0 == self._members.patience.more_s(time.monotonic()):
+                        why = "it is called anew, with the usual times"
                         return True
         except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
             _raise_if_cancelled(error)
