@@ -51,6 +51,11 @@ _LOOK_S: Final = 0.2
 _JOIN_S: Final = 150.0
 """Bounds the wait for the tracks' ends; beyond it the run fails. Half of it bounds the wait for
 replicas, which must be over before."""
+_COMMITS: Final = 100
+"""Commits between two faults of a track. With fewer, faults pile up where to get over one takes
+longer than the plan's pauses, and the run attacks a cluster that decides nothing."""
+_COMMITS_S: Final = 30.0
+"""Bounds the wait for them: a cluster that does not get over a fault gets the next all the same."""
 _FILL_S: Final = 10.0
 """How long a broker whose disk is full has to end by itself. Its log gets a record several times a
 second."""
@@ -149,9 +154,12 @@ class Nemesis:
 
     def _run_track(self, name: str, faults: list[Fault]) -> None:
         late_s = 0.0
+        committed = self._committed - _COMMITS  # the first fault waits for none
         for fault in faults:
             at_s = fault.at_s + late_s
             if self._stopping.wait(max(0.0, self._started_s + at_s - time.monotonic())):
+                return
+            if self._await_committed(committed + _COMMITS):
                 return
             late_s = max(late_s, time.monotonic() - self._started_s - fault.at_s)
             if fault.until_s + late_s > self._seconds:
@@ -163,6 +171,19 @@ class Nemesis:
                 self._recorder.write("note", note=f"{fault.target}: {error!r}")
                 return
             late_s = max(late_s, time.monotonic() - self._started_s - fault.until_s)
+            committed = self._committed
+
+    @property
+    def _committed(self) -> int:
+        return self._progress.outcomes["committed"]
+
+    def _await_committed(self, count: int) -> bool:
+        """Waits until so many are committed, or `_COMMITS_S`. Returns whether the run stops."""
+        until_s = time.monotonic() + _COMMITS_S
+        while self._committed < count and time.monotonic() < until_s:
+            if self._stopping.wait(_LOOK_S):
+                return True
+        return False
 
     def _do(self, track: str, fault: Fault) -> None:
         with self._guard:

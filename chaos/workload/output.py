@@ -14,8 +14,9 @@ from .process import Process
 from .readers import Reader
 from .record import Value
 
-BLOCK: Final = 25
-"""Most messages in one transaction. A larger value makes fewer and longer transactions."""
+BLOCK: Final = 100
+"""Most messages in one transaction. A larger value makes fewer and longer transactions; with a
+smaller one a slow machine drains for minutes."""
 ABORT_SHARE: Final = 0.02
 """Share of blocks that are aborted on purpose, and read again. A larger share means less output."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
+from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -153,6 +155,7 @@ class Told:
         self.name, self.process_name = "worker-1", "worker-1.0"
         self.connected = {"worker-1.0"}
         self.open: list[frozenset[str] | None] = []
+        self.outcomes: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: object, **more: object) -> None:
@@ -269,6 +272,19 @@ def test_whatever_ends_a_track_early_is_told(monkeypatch: pytest.MonkeyPatch) ->
     did._started_s = time.monotonic()
     did._run_track("worker", [Fault(0.0, What.INTERRUPT, Role.WORKER, 1)])
     assert isinstance(did.failure, subprocess.TimeoutExpired)
+
+
+def test_a_track_waits_for_commits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemesis, "_LOOK_S", 0.01)
+    monkeypatch.setattr(nemesis, "_COMMITS_S", 0.2)
+    faults = [Fault(0.0, What.INTERRUPT, Role.WORKER, 1)] * 3
+    world = Told()
+    did = done(world)
+    did._started_s = time.monotonic()
+    threading.Timer(0.05, world.outcomes.update, ({"committed": nemesis._COMMITS},)).start()
+    did._run_track("worker", faults)
+    assert did.counts[What.INTERRUPT] == 3
+    assert 0.25 <= time.monotonic() - did._started_s < 10, "one wait is cut short, one is not"
 
 
 # ---- the operator -------------------------------------------------------------------------------
