@@ -169,7 +169,12 @@ def main() -> int:
     parser.add_argument(
         "--resets", action="store_true", help="only histories in which a queue is reset"
     )
-    parser.add_argument("--mutation", choices=names, help="break this rule first")
+    parser.add_argument(
+        "--mutation",
+        choices=names,
+        metavar="RULE",
+        help="break this rule first (a wrong name lists all)",
+    )
     arguments = parser.parse_args()
     kinds = [kind for kind in KINDS_OF_HISTORIES if getattr(arguments, kind)]
     if len(kinds) > 1:
