@@ -55,7 +55,9 @@ _FIXED: Final[Mapping[str, Any]] = {
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
-    "fetch.wait.max.ms": 10,  # a seek waits until the fetch under way returns
+    # How often an idle consumer asks each broker: ten of them took 0.21 of a core of it at 10 ms,
+    # and 0.05 at 100. What is new comes at once; only a seek waits for the fetch under way.
+    "fetch.wait.max.ms": 100,
     "queued.min.messages": 20_000,  # per partition; each queued message costs 0.5 KB of overhead
 }
 QUEUE_SHARE: Final = 4
@@ -159,7 +161,8 @@ class ConsumerConfig:
         """Settings for consumers that only read on the side: without the application's callbacks
         (``oauth_cb`` stays) and without ``group.instance.id``."""
         rest = {name: each for name, each in self.librdkafka.items() if name not in _MAIN_ONLY}
-        return {**without_callbacks(rest), "enable.partition.eof": False}
+        quick = {"fetch.wait.max.ms": 10}  # they go from place to place, and wait for it each time
+        return {**without_callbacks(rest), **quick, "enable.partition.eof": False}
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:

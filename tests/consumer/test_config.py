@@ -57,6 +57,12 @@ def test_side_consumers_get_no_callbacks_of_the_application() -> None:
     assert set(config.librdkafka) - set(quiet) == {"stats_cb", "group.instance.id"}
 
 
+def test_an_idle_consumer_asks_seldom_and_one_that_reads_on_the_side_waits_for_nothing() -> None:
+    for config in (parse(), parse(**{"fetch.wait.max.ms": 500})):
+        assert config.librdkafka["fetch.wait.max.ms"] >= 100
+        assert config.librdkafka_quiet["fetch.wait.max.ms"] == 10
+
+
 def test_finding_19_isolation_from_kafkas_own_transactions_is_a_setting() -> None:
     for level in ("read_uncommitted", "read_committed"):
         config = parse(**{"kafka.isolation.level": level, "isolation.level": "read_uncommitted"})
