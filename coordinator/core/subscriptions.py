@@ -272,12 +272,14 @@ class Subscriptions:
             case SubscribeEffect.JOINS:
                 self._join(record)
             case SubscribeEffect.REPLACES:
-                found = self.require(record.group)
+                # A snapshot has no row of a subscription without partitions: it may be new here.
+                made = Subscription(record.kind, offset)
+                found = self._subscriptions.setdefault(record.group, made)
                 found.era = self.last_era = offset
                 for partition, start in record.starts:
                     found.partitions[partition] = SubscribedPartition(start)
             case SubscribeEffect.ENDS:
-                del self._subscriptions[record.group]
+                self._subscriptions.pop(record.group, None)
                 self.last_era = offset
 
     def _join(self, record: Subscribe) -> None:

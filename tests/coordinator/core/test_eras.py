@@ -13,7 +13,7 @@ from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.snapshot import SnapshotReader, SnapshotTaker
-from logtx.coordinator.core.subscriptions import MessageState
+from logtx.coordinator.core.subscriptions import MessageState, Subscriptions
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import OPERATOR, AcknowledgeType, AckResult
 from logtx.journal.acks import Subscribe, SubscribeEffect, SubscriptionKind
@@ -508,3 +508,13 @@ def test_a_queue_that_was_never_given_out_has_nothing_before_what_was_reached() 
     for part in info.partitions:
         assert part.available == ()
         assert part.reached == MessageId(0)
+
+
+def test_a_reset_of_a_subscription_that_a_snapshot_has_no_row_of_is_replayed() -> None:
+    for effect in (SubscribeEffect.REPLACES, SubscribeEffect.ENDS):
+        known = Subscriptions()
+        known.replay_subscribe(
+            7, Subscribe(group="jobs", kind=SubscriptionKind.SHARED, starts=(), effect=effect)
+        )
+        assert ("jobs" in known) is (effect is SubscribeEffect.REPLACES)
+        assert known.last_era == 7
