@@ -115,7 +115,7 @@ class Nemesis:
         self.counts: Counter[What] = Counter()
         """Faults done, by kind."""
         self.failure: Exception | None = None
-        """The error that ended a track early: something could not be started again."""
+        """The error that ended a track early, such as that something could not be started again."""
 
     def start(self) -> None:
         """Starts the tracks; the plan's time begins now."""
@@ -154,12 +154,12 @@ class Nemesis:
 
     def _run_track(self, name: str, faults: list[Fault]) -> None:
         late_s = 0.0
-        committed = self._committed - _COMMITS  # the first fault waits for none
+        due = 0  # commits
         for fault in faults:
             at_s = fault.at_s + late_s
             if self._stopping.wait(max(0.0, self._started_s + at_s - time.monotonic())):
                 return
-            if self._await_committed(committed + _COMMITS):
+            if self._await_committed(due):
                 return
             late_s = max(late_s, time.monotonic() - self._started_s - fault.at_s)
             if fault.until_s + late_s > self._seconds:
@@ -171,7 +171,7 @@ class Nemesis:
                 self._recorder.write("note", note=f"{fault.target}: {error!r}")
                 return
             late_s = max(late_s, time.monotonic() - self._started_s - fault.until_s)
-            committed = self._committed
+            due = self._committed + _COMMITS
 
     @property
     def _committed(self) -> int:

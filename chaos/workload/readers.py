@@ -24,8 +24,9 @@ from .record import polled
 FETCH_WAIT_MS: Final = 100
 """Longest wait of a broker for `FETCH_MIN_BYTES`: a larger value delays delivery."""
 FETCH_MIN_BYTES: Final = 16_384
-"""Both are more than logtx's defaults: a reader asks each broker ten times a second, not for every
-transaction. Each request goes through a proxy, and two cores have better things to do."""
+"""Far more than the default of both systems, so it is the wait that ends: a reader asks each broker
+ten times a second, not for every transaction. Each request goes through a proxy, and two cores have
+better things to do."""
 TRANSIENT: Final = (RetriableError, BrokerError, UnknownTopicError)
 """Errors of logtx's consumer after which it is tried again. A topic may be away for a moment."""
 

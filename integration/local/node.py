@@ -20,14 +20,11 @@ from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
 from .ports import HOST, accepts, check_port
-from .processes import LOG_LINES, last_lines, spawn
+from .processes import KILL_TIMEOUT_S, LOG_LINES, last_lines, spawn
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120
 """Longest run of Kafka's storage tool. It takes a second; a busy machine may need far longer."""
-_KILL_TIMEOUT_S: Final = 60
-"""Longest wait for a process to end after SIGKILL, before `kill` raises. Each of its threads
-has to run once more for it, which took over ten seconds on a busy machine."""
 _POLL_S: Final = 0.05
 """Pause between two looks at starting brokers; each look costs some 10 ms per broker."""
 
@@ -144,7 +141,7 @@ class Broker:
         if process is not None:
             if process.poll() is None:
                 process.kill()
-            status = process.wait(_KILL_TIMEOUT_S)
+            status = process.wait(KILL_TIMEOUT_S)
             self._process = None
             if self._training is not None:
                 self._training.finish(status)
