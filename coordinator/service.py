@@ -401,12 +401,11 @@ class Coordinator:
         while True:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
-            if self._services is not None:
-                self._services.members.patience.woke(now_s - due_s, now_s)
-            due_s = now_s + TICK_S
+            late_s, due_s = now_s - due_s, now_s + TICK_S
             for runtime in self._runtimes.values():
                 runtime.tick()
             if self._services is not None:
+                self._services.members.patience.woke(late_s, now_s)
                 self._services.markers.tick()
                 self._services.handing.tick()
 

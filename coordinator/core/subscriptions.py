@@ -273,8 +273,7 @@ class Subscriptions:
                 self._join(record)
             case SubscribeEffect.REPLACES:
                 # A snapshot has no row of a subscription without partitions: it may be new here.
-                made = Subscription(record.kind, offset)
-                found = self._subscriptions.setdefault(record.group, made)
+                found = self._of(record)
                 found.era = self.last_era = offset
                 for partition, start in record.starts:
                     found.partitions[partition] = SubscribedPartition(start)
@@ -284,13 +283,15 @@ class Subscriptions:
 
     def _join(self, record: Subscribe) -> None:
         """Makes a subscription, or adds partitions. Those that it has keep their state."""
-        found = self._subscriptions.get(record.group)
-        if found is None:
-            found = Subscription(record.kind, self.last_era)
-            self._subscriptions[record.group] = found
+        found = self._of(record)
         for partition, start in record.starts:
             if partition not in found.partitions:
                 found.partitions[partition] = SubscribedPartition(start)
+
+    def _of(self, record: Subscribe) -> Subscription:
+        """Returns the subscription of a record, made if it is new."""
+        made = Subscription(record.kind, self.last_era)
+        return self._subscriptions.setdefault(record.group, made)
 
     def replay_add_acks(self, record: AddAcks) -> None:
         """Applies an ADD_ACKS record."""

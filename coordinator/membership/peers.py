@@ -223,7 +223,7 @@ class Peers(pb_grpc.PeersServicer):
                     self._changed()
                 else:
                     self._take(news, self._members.tell)
-                    if more_s > 0.0 == self._members.patience.more_s(time.monotonic()):
+                    if more_s and not self._members.patience.more_s(time.monotonic()):
                         why = "it is called anew, with the usual times"
                         return True
         except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
