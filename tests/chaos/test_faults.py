@@ -45,6 +45,7 @@ from logtx.chaos.settings import (
 from logtx.chaos.topics import PARTITIONS_MAX, Topics
 from logtx.chaos.workload import final
 from logtx.chaos.workload.logtx_worker import by_hand, by_process
+from logtx.chaos.workload.output import BLOCK
 from logtx.integration.local.cluster import LocalKafka
 from logtx.integration.local.processes import Child
 from logtx.integration.testing import Cluster
@@ -318,7 +319,7 @@ def test_an_interrupted_worker_closes_its_clients_and_another_goes_on(
     told = settings()
     for topic in (told.data_topic, told.out_topic):
         cluster.log.create_topic(topic, partitions=told.partitions)
-    total = 300
+    total = 12 * BLOCK  # two are hit in their third block, and one has the rest
     with cluster.producer().begin_transaction() as txn:
         for number in range(total):
             body = b'{"k":%d,"v":"p:%d","t":"o"}' % (number % 4, number)
