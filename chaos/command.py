@@ -13,6 +13,14 @@ from .options import SECONDS_MIN, Metadata, System
 def chaos(
     *,
     seconds: Annotated[float, typer.Option(min=SECONDS_MIN, help="How long the load lasts.")] = 300,
+    commits: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The load ends at so many commits; if there are fewer after --seconds, the run "
+            "fails. \\[default: it lasts for --seconds]",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="What the faults are drawn from.")] = 1,
     system: Annotated[
         System, typer.Option(help="Whose transactions: logtx's, or Kafka's own as a comparison.")
@@ -80,6 +88,7 @@ def chaos(
     ```
     logtx chaos
     logtx chaos --seconds 60 --seed 7
+    logtx chaos --seconds 1200 --commits 20000
     logtx chaos --seconds 60 --system kafka
     logtx chaos --seconds 60 --upgrade-from HEAD~10
     logtx chaos --seconds 120 --rate 50 --spark
@@ -96,6 +105,7 @@ def chaos(
         raise typer.Exit(check_again(check))
     options = ChaosOptions(
         seconds=seconds,
+        commits=commits,
         seed=seed,
         system=system,
         rate=rate,

@@ -41,6 +41,9 @@ class ChaosOptions:
 
     seconds: float = 300
     """Length of the load. Starting, draining, reading and checking come on top."""
+    commits: int | None = None
+    """The load ends once so many transactions are committed, if `seconds` are not over before, and
+    then the run says that it fell short. None: it lasts for `seconds`."""
     seed: int = 1
     """The plan of the faults is drawn from it."""
     system: System = System.LOGTX
@@ -88,6 +91,7 @@ class ChaosOptions:
             f"--seconds must be at least {SECONDS_MIN}, to have room for a fault.",
         )
         yield self.rate <= 0, "--rate must be more than 0."
+        yield self.commits is not None and self.commits < 1, "--commits must be at least 1."
         for is_set, sentence in (
             (of_two_builds, "--upgrade-from is for logtx: Kafka has no coordinators of its own."),
             (is_switched, "--metadata is for logtx: Kafka always writes markers."),

@@ -259,12 +259,26 @@ class _Run:
         try:
             while time.monotonic() < self._started_s + self._options.seconds:
                 self._tick()
+                if self._missing == 0:
+                    break
                 if self._nemesis.failure is not None:
                     raise self._nemesis.failure
                 time.sleep(_TICK_S)
         finally:
             self._nemesis.stop()
         self._nemesis.healed()
+        if self._missing:
+            seconds, wanted = self._options.seconds, self._options.commits
+            self.problems.append(
+                f"{self._missing:,} of {wanted:,} commits were missing after {seconds:,.0f} s of"
+                " load: give it more --seconds, or a machine with more cores."
+            )
+
+    @property
+    def _missing(self) -> int | None:
+        """How many of the commits that end the load are missing; None if only time ends it."""
+        wanted = self._options.commits
+        return None if wanted is None else max(0, wanted - self._progress.outcomes["committed"])
 
     @property
     def _spark_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -129,6 +130,27 @@ def test_a_queue(tmp_path: Path, console: Console) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_the_load_ends_at_a_number_of_commits(tmp_path: Path, console: Console) -> None:
+    options = SMALL(seconds=120, commits=100, seed=2, rate=40, data_dir=tmp_path / "run")
+    began_s = time.monotonic()
+    found = run(options, console, tmp_path)
+    assert found["producer committed"] + found["worker committed"] >= 100
+    assert time.monotonic() - began_s < 120
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_commits_that_are_missing_fail_a_run(tmp_path: Path, console: Console) -> None:
+    options = SMALL(seconds=9, commits=1_000_000, seed=2, rate=40, data_dir=tmp_path / "run")
+    assert run_chaos(options, console) == 1
+    console.file.flush()
+    said = (tmp_path / "console.txt").read_text()
+    assert "no anomaly" in said
+    assert "of 1,000,000 commits were missing after 9 s" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_kafkas_own_transactions(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
     options = ChaosOptions(
@@ -175,3 +197,8 @@ def test_queue_workers_change_no_faults_of_others() -> None:
 def test_there_must_be_time_for_a_fault(console: Console) -> None:
     with pytest.raises(ChaosError, match="--seconds"):
         run_chaos(ChaosOptions(seconds=1), console)
+
+
+def test_a_number_of_commits_is_at_least_one(console: Console) -> None:
+    with pytest.raises(ChaosError, match="--commits"):
+        run_chaos(ChaosOptions(commits=0), console)
