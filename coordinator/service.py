@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import ipaddress
 import logging
 import random
@@ -73,6 +74,10 @@ JOURNAL_CONFIG: Final = {"batch.size": RECORD_MAX_BYTES}
 """The journal's ``max.message.bytes`` is checked for its largest record, and no batch is larger."""
 STOP_GRACE_S: Final = 1.0
 """How long calls that are under way may go on while the server stops; then they are cancelled."""
+ENDS_S: Final = 30.0
+"""How long a process may take to end when it is told to: what Kubernetes gives it before SIGKILL.
+Then it ends anyway, and prints what each thread waited for. Nothing is lost: the others see its end
+as that of a process that was killed."""
 START_S: Final = 60.0
 """How long a coordinator that starts asks again while no broker answers. A smaller value ends
 coordinators that start together with Kafka, a larger one tells a wrong address's supervisor later;
@@ -442,18 +447,40 @@ async def serve(
     coordinator = Coordinator(config, log)
     stopping = asyncio.ensure_future(stop.wait())
     ended: set[asyncio.Future[Any]] = {stopping, failures.first}
+    started: asyncio.Future[None] | None = None
     try:
         _warn_of_loopback(config)
         if not await _prepared(coordinator, config.bootstrap_servers, stop):
             return
-        await coordinator.start()
-        ready(coordinator, await coordinator.wait_serving())
-        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        started = asyncio.ensure_future(_started(coordinator, ready))
+        # The start waits for brokers; whoever ends it meanwhile, or loses a task, is heard at once.
+        await asyncio.wait({started, *ended}, return_when=asyncio.FIRST_COMPLETED)
+        if await _has_started(started):
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
         if failures.first.done():
             failures.first.result()
     finally:
         stopping.cancel()
+        if started is not None:
+            started.cancel()
         await coordinator.stop(give=not failures.first.done())
+
+
+async def _started(
+    coordinator: Coordinator, ready: Callable[[Coordinator, Mapping[int, LogtxError]], None]
+) -> None:
+    await coordinator.start()
+    ready(coordinator, await coordinator.wait_serving())
+
+
+async def _has_started(started: asyncio.Future[None]) -> bool:
+    """Returns whether the start is done; gives it up if it is not. Raises what made it fail."""
+    started.cancel()
+    await asyncio.wait({started})
+    if started.cancelled():
+        return False
+    started.result()
+    return True
 
 
 async def _prepared(coordinator: Coordinator, servers: str, stop: asyncio.Event) -> bool:
@@ -489,7 +516,7 @@ def _announce(coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> N
 
 
 def run(config: CoordinatorConfig) -> None:
-    """Runs a coordinator until SIGTERM or SIGINT.
+    """Runs a coordinator until SIGTERM or SIGINT; the process ends within `ENDS_S` then.
 
     Raises:
         ConfigError, JournalTopicError, BrokerError: the coordinator can't start; the message says
@@ -505,8 +532,13 @@ def run(config: CoordinatorConfig) -> None:
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            faulthandler.dump_traceback_later(ENDS_S, exit=True)
+            stop.set()
+
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, stop.set)
+            loop.add_signal_handler(signum, end)
         await serve(config, stop, _announce)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,6 +95,51 @@ def test_who_stops_it_meanwhile_is_heard(start: Start) -> None:
     )
     assert not start.served
     assert len(start.asked) == 1
+
+
+def test_who_stops_it_while_it_loads_is_heard(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_serving(_coordinator: object) -> None:
+        start.loop.call_later(0.05, start.stop.set)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(service.Coordinator, "wait_serving", wait_serving)
+    start.run(0, KafkaError._TIMED_OUT)
+    assert not start.served
+
+
+ENDLESS = f"""
+import asyncio, threading
+from {service.__name__} import CoordinatorConfig
+from {service.__name__.rpartition(".")[0]} import service
+
+async def serve(config, stop, ready):
+    print("begun", flush=True)
+    await stop.wait()
+    await asyncio.to_thread(a_library_that_never_returns)
+
+def a_library_that_never_returns():
+    threading.Event().wait()
+
+service.serve, service.ENDS_S = serve, 0.5
+service.run(CoordinatorConfig(bootstrap_servers="k:9092"))
+"""
+
+
+def test_a_process_that_is_to_end_does_whatever_it_waits_for() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "a_library_that_never_returns" in said
 
 
 @pytest.mark.parametrize(
