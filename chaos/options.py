@@ -109,8 +109,6 @@ class ChaosOptions:
             yield is_set and of_two_builds, f"{why} Leave out --upgrade-from."
         why = "in metadata mode transactions can't write to sidecars yet"
         yield self.sidecar and is_switched, f"Leave out --metadata or --sidecar: {why}."
-        why = "a queue can't have messages in sidecars yet"
-        yield self.sidecar and self.queue, f"Leave out --queue or --sidecar: {why}."
         yield (
             self.spark and find_spec("pyspark") is None,
             "--spark needs PySpark: pip install 'logtx[spark]'.",

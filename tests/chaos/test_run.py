@@ -122,7 +122,7 @@ def test_topics_that_are_switched(tmp_path: Path, console: Console) -> None:
 @pytest.mark.timeout(600)
 def test_a_queue(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
-    options = SMALL(seconds=25, seed=2, rate=30, queue=True, data_dir=directory)
+    options = SMALL(seconds=25, seed=2, rate=30, queue=True, sidecar=True, data_dir=directory)
     found = run(options, console, tmp_path)
     assert found["queue committed"] > 10
     assert "queue" in killed(directory)
@@ -169,7 +169,6 @@ def test_kafkas_own_transactions(tmp_path: Path, console: Console) -> None:
     "more",
     [
         {"system": System.KAFKA},
-        {"sidecar": True},
         {"upgrade_from": "HEAD"},
     ],
 )
