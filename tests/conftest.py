@@ -99,6 +99,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+def pytest_sessionstart() -> None:
+    """Collects tests without garbage collections: they take a sixth of the time, for little."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keeps what was collected out of garbage collections: no test makes garbage of it.
 
@@ -106,6 +111,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

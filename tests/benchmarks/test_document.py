@@ -9,7 +9,6 @@ import pytest
 
 from logtx.benchmarks import document
 from logtx.benchmarks.model import Json
-from logtx.benchmarks.plot import draw_picture
 from logtx.benchmarks.report import circumstances
 
 PNG = b"\x89PNG"
@@ -132,5 +131,7 @@ def test_the_goals_of_chapters_join_the_table() -> None:
 
 
 def test_a_picture_of_curves(tmp_path: Path) -> None:
+    from logtx.benchmarks.plot import draw_picture  # here: all who collect would load matplotlib
+
     draw_picture(PICTURE, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
