@@ -286,19 +286,28 @@ def reader(log: MemoryLog, **settings: Any) -> Consumer:
     return consumer
 
 
+CALLS = [
+    (poll, "read_committed"),
+    (poll, "serializable"),
+    (consume, "read_committed"),
+    (consume, "serializable"),
+    (commit, "read_committed"),
+    (commit, "serializable"),
+    (transactions, "serializable"),
+]
+BY_TURNS = [
+    (*call, ("KeyboardInterrupt", "MemoryError")[number % 2]) for number, call in enumerate(CALLS)
+]
+"""Each call at each isolation level with one of the two, so that each call meets both."""
+OTHERS = [
+    (*call, ("MemoryError", "KeyboardInterrupt")[number % 2]) for number, call in enumerate(CALLS)
+]
+
+
 @pytest.mark.parametrize("seed", [0, *slow([1, 10])])
-@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
 @pytest.mark.parametrize(
-    ("call", "isolation"),
-    [
-        (poll, "read_committed"),
-        (poll, "serializable"),
-        (consume, "read_committed"),
-        (consume, "serializable"),
-        (commit, "read_committed"),
-        (commit, "serializable"),
-        (transactions, "serializable"),
-    ],
+    ("call", "isolation", "kind"),
+    [*BY_TURNS, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)],
 )
 def test_finding_8_an_exception_at_any_point_costs_nothing(
     call: Callable[[Consumer], list[Message]],

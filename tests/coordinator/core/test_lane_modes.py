@@ -17,6 +17,7 @@ from logtx.journal.control import ModeRecord, TopicPartition, decode_control
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.txid import TxId
 
+from ...parameters import slow
 from .test_lanes import A0, A1, B0, IDS, History, Stage, always, decided, in_state, stage
 
 __all__ = ["stage"]
@@ -546,7 +547,7 @@ class SwitchingHistory(History):
         return sum(total for total, _ in self.stage.lanes.backlogs().values())
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(100), *slow(range(100, 200))])
 def test_histories_with_switches_and_places(seed: int) -> None:
     SwitchingHistory(random.Random(seed)).run()
 

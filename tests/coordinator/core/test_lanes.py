@@ -38,6 +38,8 @@ from logtx.journal.records.types import DataPartition
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
+from ...parameters import slow
+
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 IDS: Final = {"a": "id-a", "b": "id-b"}
 
@@ -674,6 +676,6 @@ class History:
         self.stage.known._topics.pop(topic, None)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", [*range(100), *slow(range(100, 300))])
 def test_histories(seed: int) -> None:
     History(random.Random(seed)).run()

@@ -13,6 +13,7 @@ from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
 from logtx.journal.errors import AckConflictError, SubscriptionResetError
 from logtx.journal.spans import AT_OFFSET, MessageId
 
+from ...parameters import slow
 from .queue_harness import END, GROUP, Queue, message
 
 CONSUMERS: Final = (1, 2, 3)
@@ -192,6 +193,6 @@ class Naive:
         assert list(loaded.rows()) == list(kept.rows()), "a replay of the journal says the same"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(30), *slow(range(30, 60))])
 def test_queues_do_what_a_naive_model_does(seed: int) -> None:
     Naive(seed).run()

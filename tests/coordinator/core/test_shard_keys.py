@@ -17,12 +17,15 @@ from logtx.coordinator.protocol import commands
 from logtx.journal.errors import NotAllowedError, ProducerFencedError
 from logtx.journal.txid import TxId
 
+from ...parameters import slow
 from ..harness import Coordinator, Event, Journal, Replied
 from .test_shard_stateful import Client, World, pick, run_seed
 from .test_snapshot import replica, take_snapshot
 
 KEY: Final = "&default&k"
 SEEDS: Final = 100
+QUICK: Final = 40
+"""Those of which `make test` runs the histories."""
 
 
 class KeyWorld(World):
@@ -104,7 +107,7 @@ def run_seeds() -> None:
         run(seed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(QUICK), *slow(range(QUICK, SEEDS))])
 def test_history_of_seed(seed: int) -> None:
     run(seed)
 

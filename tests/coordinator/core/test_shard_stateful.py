@@ -38,6 +38,7 @@ from logtx.journal.records.types import (
 )
 from logtx.journal.txid import TxId
 
+from ...parameters import slow
 from ..harness import INCARNATION, Coordinator, Event, Journal, Replied, step, txid
 from .test_shard_checkers import Checker
 
@@ -527,11 +528,12 @@ QUICK: Final = settings(
 )
 
 
-def test_random_histories() -> None:
-    run_state_machine_as_test(ShardMachine, settings=QUICK)
+@pytest.mark.parametrize("examples", [40, *slow([100])])
+def test_random_histories(examples: int) -> None:
+    run_state_machine_as_test(ShardMachine, settings=settings(QUICK, max_examples=examples))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(40), *slow(range(40, 60))])
 def test_history_of_seed(seed: int) -> None:
     run_seed(seed)
 

@@ -27,6 +27,8 @@ from logtx.journal.errors import (
     UnsupportedTopicError,
 )
 
+from ...parameters import slow
+
 T0, T1 = ("t", 0), ("t", 1)
 
 
@@ -381,7 +383,7 @@ def test_what_nobody_uses_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "t99" in known.facts
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(50), *slow(range(50, 200))])
 def test_brokers_that_are_behind_for_less_than_the_time_confirmed_are_never_believed(
     seed: int,
 ) -> None:
