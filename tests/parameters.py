@@ -14,5 +14,7 @@ def slow(values: Iterable[Any]) -> list[Any]:
 
 
 KAFKA: Final = pytest.param("kafka", marks=pytest.mark.kafka)
+SLOW_MOCK: Final = pytest.param("mock", marks=pytest.mark.slow)
+"""The mock cluster, where each run of the tests goes the same way on a real broker."""
 SLOW_KAFKA: Final = pytest.param("kafka", marks=(pytest.mark.kafka, pytest.mark.slow))
 """The transport `kafka`, where other tests go the same ways to a real broker."""

@@ -14,8 +14,16 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.logs.interface import Log
 
+from .parameters import KAFKA, SLOW_MOCK
+
 MakeTopic = Callable[..., str]
 TIMEOUT_S = 20.0
+
+
+@pytest.fixture(params=["memory", SLOW_MOCK, KAFKA])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every run of the tests has all of them on a real broker."""
+    return str(request.param)
 
 
 @pytest.fixture

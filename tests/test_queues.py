@@ -15,9 +15,9 @@ import logtx
 from logtx.integration.cli import main as cli
 from logtx.journal.errors import UnknownSubscriptionError
 
-from .test_end_to_end import MakeTopic, cluster, producer, servers
+from .test_end_to_end import MakeTopic, cluster, producer, servers, transport
 
-__all__ = ["cluster", "producer", "servers"]
+__all__ = ["cluster", "producer", "servers", "transport"]
 TIMEOUT_S = 30.0
 MakeQueue = Callable[..., logtx.ShareConsumer]
 

@@ -20,7 +20,9 @@ from logtx.journal.control import TXCTL_HEADER
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.reader import read_records
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+"""In memory, `tests/coordinator/server/test_rules.py` shows the same; `tests/test_places_kafka.py`
+switches topics on a broker."""
 
 WAIT_S: Final = 60.0
 

@@ -13,13 +13,13 @@ from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicErr
 from logtx.journal.logs.interface import Log
 from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
 
-from .parameters import KAFKA, SLOW_KAFKA
+from .parameters import KAFKA, SLOW_KAFKA, SLOW_MOCK
 from .test_end_to_end import MakeTopic, cluster, consumer, producer, servers, values
 
 __all__ = ["cluster", "consumer", "producer", "servers"]
 MakeConsumer = Callable[..., logtx.Consumer]
 TIMEOUT_S = 20.0
-each_transport = pytest.mark.parametrize("transport", ["memory", "mock", KAFKA], indirect=True)
+each_transport = pytest.mark.parametrize("transport", ["memory", SLOW_MOCK, KAFKA], indirect=True)
 
 
 @pytest.fixture(params=["memory", "mock", SLOW_KAFKA])

@@ -16,7 +16,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.sidecar import sidecar_of
 from logtx.producer.sender import SERVE_EVERY
 
-from .parameters import KAFKA, SLOW_KAFKA
+from .parameters import KAFKA, SLOW_KAFKA, SLOW_MOCK
 from .test_end_to_end import MakeTopic, cluster, consumer, servers, values
 from .waiting import eventually
 
@@ -64,7 +64,7 @@ def write(txn: Any, topic: str, written: list[bytes], partition: int = 0) -> Non
         txn.produce(topic, value, partition=partition)
 
 
-@pytest.mark.parametrize("transport", ["memory", "mock", KAFKA], indirect=True)
+@pytest.mark.parametrize("transport", ["memory", SLOW_MOCK, KAFKA], indirect=True)
 @pytest.mark.parametrize("level", ["read_committed", "serializable"])
 def test_a_small_transaction_needs_no_sidecar_and_a_large_one_is_delivered_as_it_was_written(
     log: Log, producer: logtx.Producer, consumer: MakeConsumer, make_topic: MakeTopic, level: str

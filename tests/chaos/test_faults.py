@@ -46,7 +46,7 @@ from logtx.chaos.topics import PARTITIONS_MAX, Topics
 from logtx.chaos.workload import final
 from logtx.chaos.workload.logtx_worker import by_hand, by_process
 from logtx.chaos.workload.output import BLOCK
-from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.processes import Child
 from logtx.integration.testing import Cluster
 from logtx.journal.logs.memory.log import MemoryLog
@@ -59,7 +59,8 @@ from .test_run_parts import settings
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A broker of this file's own: it is ended by a full disk."""
-    with LocalKafka(tmp_path_factory.mktemp("kafka")) as running:
+    directory = tmp_path_factory.mktemp("kafka")
+    with LocalKafka(directory, java_options=QUICK_TO_START) as running:
         yield running
 
 

@@ -35,6 +35,7 @@ from logtx.producer.branch import Branch
 from logtx.producer.producer import Producer
 
 from ..conftest import MakeTopic
+from ..parameters import SLOW_KAFKA
 from ..waiting import eventually
 from .conftest import ReadAll, read_topic
 
@@ -253,9 +254,8 @@ def test_plain_offsets(log: Log, unique: Any) -> None:
 
 
 @pytest.mark.usefixtures("coordinator")
-def test_a_compacted_topic_is_refused(log: Log, unique: Any, transport: str) -> None:
-    if transport == "mock":
-        pytest.skip("librdkafka's mock cluster knows no compaction")
+@pytest.mark.parametrize("transport", ["memory", SLOW_KAFKA], indirect=True)
+def test_a_compacted_topic_is_refused(log: Log, unique: Any) -> None:
     topic = unique("compacted")
     log.create_topic(topic, partitions=1, settings={"cleanup.policy": "compact"})
     with producer_on(log) as producer:

@@ -25,7 +25,7 @@ from logtx.integration.demo.options import DemoOptions
 from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN
 from logtx.integration.demo.reports import read_status
 from logtx.integration.demo.run import run_demo
-from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.jars import ensure_jars
 from logtx.integration.settings.read import write_settings
 from logtx.journal.logs.memory.log import MemoryLog
@@ -63,7 +63,7 @@ class Shown:
             text=True,
             check=False,
             timeout=170,
-            env={**os.environ, "COLUMNS": "120"},
+            env={**os.environ, "COLUMNS": "120", "JDK_JAVA_OPTIONS": " ".join(QUICK_TO_START)},
         )
         self.text = done.stdout
         assert done.returncode == 0, done.stdout + done.stderr
