@@ -5,9 +5,11 @@ it holds. Where a home places transactions, one that was decided before may be p
 later; so the reader asks for the end of the home's journal, after it got the lease, and waits until
 what is decided below is placed (decision 31).
 
-What is fetched may be another topic's, which got the name while the reader waited for records. So
-it asks for the topic's id behind each fetch: if that is the one of the lease then, the records are
-of the topic, for ids do not come back (trap 120).
+What is fetched may be another topic's, which got the name before, or while the reader waited for
+records. So it asks for the topic's id behind each fetch: if that is the one of the lease then, the
+records are of the topic, for ids do not come back (trap 120). It does not ask before: that would
+cost a question for each lease, and prove nothing. While nothing comes, it asks once a second: a
+topic that is no more has no records. If reading fails, it asks, too: the reason may be that.
 
 It must know that there is a home. Its mode record may be another consumer's, and what is published
 of it is told by brokers, of which one may not have heard of it yet. A transaction that is placed in
@@ -16,6 +18,11 @@ the consumer would acknowledge its place as a gap (trap 110). So the reader asks
 it got the lease, whether the topic was ever switched: their answer is of the journal's end. What is
 placed in the lease was decided before the lease's end was told, and the switch before that. Then it
 waits until it is told of that switch.
+
+The same holds of each span below an end that was told before coordinators were asked, for what is
+decided later is placed there, or above. So of a backlog the reader asks for the partition's end
+first, and passes over the question in the leases below that end (trap 197). What may be placed at
+that end itself is not below it.
 
 What a home places at the very end of a partition is delivered before any record stands there. A
 lease may have that, too. It is never read to its end for good, as long as the partition ends there:
@@ -43,6 +50,7 @@ from confluent_kafka import Message
 
 from ..coordinator.client.admin import AdminQueries
 from ..coordinator.protocol.queues import Lease
+from ..journal.control import TopicPartition
 from ..journal.errors import (
     LogtxError,
     RequestTimedOutError,
@@ -68,6 +76,12 @@ READ_AHEAD: Final[Mapping[str, Any]] = {"queued.min.messages": 1}
 lease is in another partition, or further on if others work beside: what is read ahead of the lease
 is thrown away. With librdkafka's 100,000 messages, a backlog of messages of 100 bytes cost twice
 the CPU, and came at half the rate."""
+BACKLOG_OFFSETS: Final = 1_000
+"""Least offsets of a lease that is taken for one of a backlog. Of a smaller one the end would be
+asked for in vain: each such question is to save several others."""
+IS_IT_S: Final = 1.0
+"""Pause between questions for a topic's id while a lease is read. A longer one waits longer for
+records of a topic that is no more, a shorter one asks the brokers more."""
 PUBLISHED_S: Final = 1.0
 """How often it is asked which topics have homes, for leases of the very ends of partitions. A
 longer pause delays the first messages that are placed there, a shorter one asks the brokers
@@ -110,6 +124,9 @@ class LeaseReader:
         self._published_s = 0.0
         """Monotonic time at which it is asked again what is published of topics."""
         self._may_be_placed = False
+        self._never_switched: dict[TopicPartition, tuple[str, int]] = {}
+        """Partition → (topic id, an end that was told before coordinators said that the topic was
+        never switched)."""
         self.bound = MessageId(0)
         """Where the lease that was read last has its last message behind it, for good. Behind this
         bound, a home may still place messages of the lease."""
@@ -144,7 +161,6 @@ class LeaseReader:
             CoordinatorNotAvailableError: no coordinator tells whether the topic was switched.
         """
         topic, number, topic_id = lease.partition
-        self._check_is_it(topic, topic_id)
         lo, hi = lease.span
         # A lease that ends within an offset has what is placed there, or a part of it, and the
         # record there only if it ends behind AT_OFFSET. No record may ever come there.
@@ -155,7 +171,7 @@ class LeaseReader:
         # Before the home is asked: what is decided later than that is placed at this end, or above.
         settled = not at_end or self._log.end_offset(topic, number) > hi.offset
         start, places = Spot(lo.offset), None
-        if self._hears_of_switch(topic, topic_id):
+        if self._was_switched(lease):
             asked, ids = Spot(end), {topic: topic_id}
             reach = self._ahead.reach({key: start}, {key: asked}, ids, wait_s=PLACE_S)
             require_complete(reach)
@@ -166,6 +182,8 @@ class LeaseReader:
         except LogtxError as error:
             # It is asked anew, and a right, or a record, may be there by then.
             self._sidecars.close()
+            if not isinstance(error, TopicRecreatedError):
+                self._check_is_it(topic, topic_id)
             is_rest = part.start.o3 > 0 and not self._has_given
             skips = isinstance(error, TornTransactionError) and self._config.torn_skip
             if not (is_rest and skips):
@@ -200,10 +218,10 @@ class LeaseReader:
             RangeReader(
                 *(self._config, part, self._log, self._consumer),
                 sidecars=self._sidecars,
-                on_step=self._on_step,
+                on_step=self._stepping(topic, topic_id),
             )
         ) as reader:
-            checked = 0
+            checked = -1
             for share in reader.shares():
                 if reader.fetches > checked:
                     checked = reader.fetches
@@ -240,6 +258,19 @@ class LeaseReader:
             behind = Side(name.nth + 1, in_sidecar(offset) + 1)
             self._sides.note(lease.partition, name.offset, behind)
 
+    def _stepping(self, topic: str, topic_id: str) -> Callable[[], None]:
+        """Returns what is called while a lease is read."""
+        asks_s = time.monotonic() + IS_IT_S
+
+        def step() -> None:
+            nonlocal asks_s
+            self._on_step()
+            if time.monotonic() >= asks_s:
+                self._check_is_it(topic, topic_id)
+                asks_s = time.monotonic() + IS_IT_S
+
+        return step
+
     def _check_is_it(self, topic: str, topic_id: str) -> None:
         """Checks that a topic is the one that messages were leased of.
 
@@ -251,6 +282,20 @@ class LeaseReader:
                 f"topic {topic} was deleted and created anew while its messages were given out:"
                 " the former ones are gone; go on with the next poll"
             )
+
+    def _was_switched(self, lease: Lease) -> bool:
+        """Returns whether what a home places may be in a lease."""
+        topic, number, topic_id = lease.partition
+        known_id, end = self._never_switched.get((topic, number), ("", 0))
+        if known_id == topic_id and lease.span.hi <= MessageId(end):
+            return False
+        is_backlog = lease.span.offset_count >= BACKLOG_OFFSETS
+        # The end comes first: what is decided behind the answer may be placed below a later one.
+        end = self._log.end_offset(topic, number) if is_backlog else lease.span.hi.offset
+        if self._hears_of_switch(topic, topic_id):
+            return True
+        self._never_switched[topic, number] = topic_id, end
+        return False
 
     def _hears_of_switch(self, topic: str, topic_id: str) -> bool:
         """Returns whether a topic was ever switched. If so, its latest switch is known from now on.

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from logtx.consumer import share_consumer, topic_ids
+from logtx.consumer import leased, share_consumer, topic_ids
 from logtx.consumer.core.holdings import Holdings
 from logtx.consumer.leased import LeaseReader
+from logtx.consumer.range_reader import reading
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
@@ -126,6 +127,63 @@ def test_who_may_not_read_of_switches_is_told_so(
         with pytest.raises(BrokerError, match=r"READ.*__transaction_topics"):
             take(late, 1)
     assert sorted(values(take(told, 2))) == [b"0", b"placed"], "given out again"
+
+
+ONE_BY_ONE = {"max.poll.records": 1, "max.prefetch.records": 0}
+
+
+def write(producer: Producer, *values: bytes) -> None:
+    """Writes plain messages to partition 0."""
+    for value in values:
+        producer.produce("orders", value, partition=0)
+    producer.flush()
+
+
+def test_of_a_backlog_coordinators_are_asked_once_whether_the_topic_was_switched(
+    queues: Queues, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leased, "BACKLOG_OFFSETS", 1)
+    hears, asked = LeaseReader._hears_of_switch, 0
+
+    def counts(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return hears(self, topic, topic_id)
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", counts)
+    write(producer, b"0", b"1", b"2")
+    queue = queues(**ONE_BY_ONE)
+    assert values(take(queue, 3)) == [b"0", b"1", b"2"]
+    assert asked == 1
+    write(producer, b"3")
+    assert values(take(queue, 1)) == [b"3"]
+    assert asked == 2, "it lies above the end of before"
+
+
+def test_what_is_placed_above_an_end_that_was_told_before_is_no_gap(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is switched right behind the answer that it never was (trap 197)."""
+    monkeypatch.setattr(leased, "BACKLOG_OFFSETS", 1)
+    txn = producer.begin_transaction()
+    txn.produce("orders", b"placed", partition=0)
+    producer.flush()
+    write(producer, b"0", b"1")
+    hears, is_switched = LeaseReader._hears_of_switch, False
+
+    def answers_before(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal is_switched
+        answer = hears(self, topic, topic_id)
+        if not is_switched:
+            is_switched = True
+            switch(memory_log, Mode.METADATA)
+            txn.commit(finished=True)
+            write(producer, b"2", b"3")
+        return answer
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", answers_before)
+    found = values(take(queues(**ONE_BY_ONE), 5))
+    assert sorted(found) == [b"0", b"1", b"2", b"3", b"placed"]
 
 
 # ---- topics that are deleted --------------------------------------------------------------------
@@ -264,6 +322,29 @@ def test_trap_120_without_the_rule_new_messages_are_given_out_under_the_former_i
 
     monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
     assert values(take(queues(), 4)) == [b"7", b"8"] * 2
+
+
+@pytest.mark.usefixtures("attaches_often")
+def test_a_reader_that_waits_for_records_of_a_former_topic_learns_of_it_soon(
+    queues: Queues, producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new topic is empty, so no fetch ends (trap 198)."""
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.3)
+    fill(producer, 2)
+    hears, is_new = LeaseReader._hears_of_switch, False
+
+    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal is_new
+        if not is_new:
+            is_new = True
+            create_anew(memory_log)
+        return hears(self, topic, topic_id)
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    queue, began_s = queues(), time.monotonic()
+    with pytest.raises(TopicRecreatedError):
+        take(queue, 1)
+    assert time.monotonic() - began_s < reading.STALL_S / 2
 
 
 @pytest.mark.parametrize("anew", [True, False])
