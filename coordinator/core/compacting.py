@@ -4,14 +4,16 @@ One run works on one partition. Any number of runs may work on it at once, and e
 anywhere: none knows of the others but by relocations, which are facts (`journal.relocation`). A run
 has these steps, in this order:
 
-K1. It notes a checkpoint, as trimming does (`trimming`, T1), and waits until all that was begun
-    before is decided. Nothing that is still to come lies below the noted end.
+K1. It notes the ids of both topics, the partition's end, and where the main partition starts. What
+    is still to come lies behind that end.
 K2. It notes where the partition starts, and reads the relocations then. What another run has
     trimmed up to there has a relocation from before that.
 K3. It reads the partition from its start to its end, markers that came behind the noted end
     included. If records were trimmed meanwhile, the run ends: it may have missed some.
-K4. A transaction whose marker it has not met holds the head back, from its first record on. So
-    does a commit whose marker does not say where its pointer is.
+K4. A transaction whose marker it has not met holds the head back, from its first record on: it may
+    be open, or committed and its pointer not written yet. So nobody is asked what is decided, and
+    nothing is waited for: the sidecar's marker comes behind the pointer. A commit whose marker does
+    not say where its pointer is holds it back, too.
 K5. A committed range is needed while its pointer lies at or above the start of the main partition
     that was noted. The marker names the pointer that was acknowledged last, so this is late, and
     never too early (`staircases`). A range has moved where the last copy of it lies that is there.
@@ -104,7 +106,7 @@ class Scan:
 
         Args:
             key: the sidecar partition.
-            noted: the checkpoint's word of it (K1).
+            noted: what was noted of it (K1).
             start: where it starts, asked for behind that.
             relocations: all that are known, read behind that (K2).
         """
@@ -144,7 +146,7 @@ class Scan:
         return Plan(self._start, bound, tuple(copies), held_by)
 
     def _limit(self) -> tuple[int, bytes | None]:
-        # K1 and K4.
+        # K1, K4.
         limit, held_by = self._noted.end, None
         for txid, seen in self._seen.items():
             marker = seen.marker

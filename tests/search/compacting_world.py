@@ -63,8 +63,6 @@ class Copier(NamedTuple):
     side: int = 0
     end: int = 0
     main_start: int = 0
-    undecided: tuple[int, ...] = ()
-    """Transactions that were begun and not decided at the checkpoint."""
     start: int = -1
     facts: int = -1
     """How many relocations it has read."""
@@ -262,8 +260,7 @@ class CompactingWorld:
 
         if copier.step == "idle":
             if left.runs:
-                open_ = tuple(n for n, row in enumerate(txns) if Txn(*row).phase == "begun")
-                noted = Copier("noted", incarnation, len(log), main[1], open_)
+                noted = Copier("noted", incarnation, len(log), main[1])
                 noted = noted._replace(copy=self._scenario.left.runs - left.runs + 1)
                 less = left._replace(runs=left.runs - 1)
                 yield (
@@ -273,9 +270,7 @@ class CompactingWorld:
             return
         if left.kills:
             yield told("dies"), after(Copier(), left=left._replace(kills=left.kills - 1))
-        phases = [Txn(*row).phase for row in txns]
-        is_decided = all(phases[n] != "begun" for n in copier.undecided)
-        if copier.step == "noted" and (is_decided or dropped == "waiting"):
+        if copier.step == "noted":
             is_late = dropped == "facts first"
             if copier.start < 0 and not (is_late and copier.facts < 0):
                 yield told(f"sees that it starts at {start}"), after(copier._replace(start=start))

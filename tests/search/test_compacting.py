@@ -181,7 +181,6 @@ def _without(rule: str, scenario: Scenario) -> Scenario:
 
 
 MUTATIONS = (
-    Mutation("K1: what is open is not waited for", nothing, _without("waiting", BESIDE)),
     Mutation("K1: beyond the noted end", the_noted_end_does_not_bound, BESIDE),
     Mutation(
         "K2, trap 189: relocations before the start", nothing, _without("facts first", TWO_COPIERS)
