@@ -182,6 +182,10 @@ class Relocations:
         """Adds one."""
         self._known.setdefault(_Place(relocation.sidecar, relocation.txid), []).append(relocation)
 
+    def remove(self, relocation: Relocation) -> None:
+        """Removes one that was added."""
+        self._known[_Place(relocation.sidecar, relocation.txid)].remove(relocation)
+
     def find(
         self, sidecar: TopicPartition, topic_id: str, txid: bytes, start: int
     ) -> Relocation | None:

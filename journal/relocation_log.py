@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Final
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError
 
@@ -13,6 +13,7 @@ from .reader import read_records
 from .relocation import (
     RELOCATIONS_SETTINGS,
     RELOCATIONS_TOPIC,
+    Relocation,
     Relocations,
     decode_relocation,
 )
@@ -27,6 +28,7 @@ class RelocationLog:
     def __init__(self, log: Log) -> None:
         """Reads nothing yet."""
         self._log, self.known, self._read_to = log, Relocations(), 0
+        self._by_key: dict[bytes | None, Relocation] = {}
 
     def read(self, *, timeout_s: float) -> Relocations:
         """Reads on to the end. Returns all relocations; none if the topic does not exist.
@@ -44,12 +46,11 @@ class RelocationLog:
             end = log.end_offset(*place, timeout_s=timeout_s)
             if end < self._read_to:
                 self.known, self._read_to = Relocations(), 0  # It was created anew.
+                self._by_key.clear()
             begin = max(start, self._read_to)
             with closing(read_records(log, *place, begin, end, timeout_s=timeout_s)) as records:
                 for record in records:
-                    relocation = decode_relocation(record.key(), record.value())
-                    if relocation is not None:
-                        self.known.add(relocation)
+                    self._take(cast(Any, record.key()), cast(Any, record.value()))
             self._read_to = max(end, self._read_to)
         except UnknownTopicError:
             pass  # Nobody has compacted a sidecar yet.
@@ -62,6 +63,14 @@ class RelocationLog:
                 f" sidecars lie: give it the right with: {command}"
             ) from error
         return self.known
+
+    def _take(self, key: bytes | None, raw: bytes | None) -> None:
+        before, relocation = self._by_key.pop(key, None), decode_relocation(key, raw)
+        if before is not None:
+            self.known.remove(before)
+        if relocation is not None:
+            self._by_key[key] = relocation
+            self.known.add(relocation)
 
 
 def prepare_relocations(log: Log, replication_factor: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,7 +21,7 @@ from ...journal.errors import TransactionStateError, UnknownTopicError
 from ...journal.sidecar import is_sidecar, main_of, sidecar_of
 from ...journal.txid import TxId
 from .asking import AsJson, Timeout, asking, complain, everywhere, report, unreachable_json
-from .cluster import absence_told, open_cluster
+from .cluster import open_cluster
 from .connection import Kafka, with_kafka
 from .text import print_json, print_rows, printable
 
@@ -188,11 +189,11 @@ def compact_sidecar(
     """
     from ...coordinator.server.compacting import Copier, plan_partitions
 
-    with absence_told(kafka), open_cluster(kafka) as log:
+    with open_cluster(kafka) as log:
         planned = plan_partitions(log, _look(log, topic), share=share, grace_s=grace)
         due = [each for each in planned if each.plan.bound > each.plan.start]
         if due and not dry_run:
-            with closing(Copier(log, complain)) as copier:
+            with closing(Copier(log, partial(typer.echo, err=True))) as copier:
                 copier.run(due)
     rows = [_compacted_json(each) for each in planned]
     if as_json:
