@@ -184,7 +184,7 @@ class _Sidecar:
         self.moved: Relocation | None = None
         """The copy in which it is read for the pointer; None: where its records always lay."""
         self._moved_at = self._moved_next = 0
-        """Where to read on in the copy, and what the buffer wanted next then."""
+        """Where to read on in the copy, and which of the originals comes next there."""
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -211,12 +211,12 @@ class _Sidecar:
             return request.next_offset, request.last_offset
         if request.next_offset < self._moved_next:
             self._moved_at = moved.first  # It was counted, and is read again to be delivered.
-        self._moved_next = request.next_offset
+            self._moved_next = request.next_offset
         return self._moved_at, moved.last
 
-    def passed(self, upto: int) -> None:
-        """Notes that a copy was read up to an offset."""
-        self._moved_at = upto
+    def passed(self, stop: int, upto: int) -> None:
+        """Notes that a copy was read up to an offset, and the originals up to another."""
+        self._moved_at, self._moved_next = stop, upto
 
     def clear(self, next_offset: int = 0) -> None:
         """Drops the window: the next record to come has this offset, or a higher one."""
@@ -509,10 +509,10 @@ class SidecarReader:
         records = each.between(at, stop)
         assert each.buffer is not None
         if each.moved is not None:
-            each.passed(stop)
             moved = _originals(records, each.moved, request.next_offset)
             upto = request.next_offset if not moved else moved[-1].offset() + 1
             upto = request.last_offset + 1 if stop > last else upto
+            each.passed(stop, upto)
             each.buffer.push_stream(request, cast(Sequence[Record], moved), upto)
             return True
         try:

@@ -23,7 +23,10 @@ _DENIED: Final = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
 
 
 class RelocationLog:
-    """All relocations, as far as they were read. Reads on from there."""
+    """All relocations, as far as they were read. Reads on from there.
+
+    What was read stays true, also if a broker that is behind tells a lower end.
+    """
 
     def __init__(self, log: Log) -> None:
         """Reads nothing yet."""
@@ -44,16 +47,13 @@ class RelocationLog:
         try:
             start = log.start_offset(*place, timeout_s=timeout_s)
             end = log.end_offset(*place, timeout_s=timeout_s)
-            if end < self._read_to:
-                self.known, self._read_to = Relocations(), 0  # It was created anew.
-                self._by_key.clear()
             begin = max(start, self._read_to)
             with closing(read_records(log, *place, begin, end, timeout_s=timeout_s)) as records:
                 for record in records:
                     self._take(cast(Any, record.key()), cast(Any, record.value()))
             self._read_to = max(end, self._read_to)
         except UnknownTopicError:
-            pass  # Nobody has compacted a sidecar yet.
+            return self.known  # Mostly none: nobody has compacted a sidecar yet.
         except BrokerError as error:
             if _DENIED not in str(error):
                 raise
