@@ -1,4 +1,4 @@
-"""Reading ranges of sidecars in their copies."""
+"""Reading ranges of sidecars in their copies (trap 191)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_where_the_original_is_there_nothing_is_looked_up(
 def test_another_sidecar_is_counted_in_its_copy_first(
     log: Brokers, main: Main, reader: SidecarReader, told: Told
 ) -> None:
-    # The coordinator knew another id: it may be the same all the same.
+    # Trap 196: the coordinator knew another id, and it may be the same all the same.
     offsets = [main.write(0) for _ in range(3)]
     main.commit(0, offsets, sidecar_id="before")
     at = [copy_record(log, main, each) for each in offsets]
@@ -196,6 +196,7 @@ def test_without_a_copy_it_is_torn_and_without_the_right_refused(
 def test_relocations_are_read_behind_the_start_and_not_for_each_pointer(
     log: Brokers, main: Main, reader: SidecarReader, told: Told
 ) -> None:
+    # Trap 189.
     one, two = main.committed(0, 2), main.committed(1, 2)
     for owner, offsets in enumerate((one, two)):
         at = [copy_record(log, main, each) for each in offsets]

@@ -225,7 +225,8 @@ class CompactingWorld:
             txn = Txn(*row)
             if txn.phase == "begun":
                 return
-            if txn.phase == "commit" and _is_needed(txn, main[1]):
+            is_gone = self._scenario.dropped == "copies" and txn.offsets[:1] < (start,)
+            if txn.phase == "commit" and _is_needed(txn, main[1]) and not is_gone:
                 bound = min(bound, txn.offsets[0])
         if bound > start:
             left = Left(*left_)

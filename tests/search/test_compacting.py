@@ -199,6 +199,7 @@ MUTATIONS = (
     Mutation("K8: trims before it is copied", nothing, _without("trims first", ONE)),
     Mutation("K8, trap 195: no grace period", nothing, _without("grace", STALE)),
     Mutation("K9: ids are not compared", nothing, _without("ids", ANEW)),
+    Mutation("trap 194: coordinators go by what lies there", nothing, _without("copies", ONE)),
     Mutation("a copy lies one further", a_copy_is_said_to_lie_one_further, ONE),
     Mutation(
         "trap 189: a reader reads relocations first",

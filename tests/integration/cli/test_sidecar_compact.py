@@ -93,6 +93,7 @@ def written(producer: logtx.Producer) -> list[tuple[int, bytes]]:
 def test_what_a_pointer_needs_moves_and_is_the_same_to_readers(
     memory_log: MemoryLog, producer: logtx.Producer, consumer: Read, level: str
 ) -> None:
+    # Trap 191: with the same offsets.
     expected = written(producer)
     before = take(consumer("before", isolation_level=level), 5)
     assert before == expected
@@ -144,6 +145,7 @@ def test_key_headers_and_time_stay(
 def test_an_open_transaction_and_a_dear_head_stay(
     memory_log: MemoryLog, producer: logtx.Producer, consumer: Read
 ) -> None:
+    # Trap 193.
     commit(producer, 9)
     assert compact(memory_log)[0]["new_start"] == 0, "nearly all of it would be copied"
     abort(producer, 20)
