@@ -21,7 +21,8 @@ K6. It copies each needed range that begins below the bound, in commit order, wh
     partition's end. Copies lie behind the noted end, so no run's own trim takes its own copies.
 K7. When all records of a copy are acknowledged, and not before, it writes the relocation.
 K8. When all relocations are acknowledged, and the grace period has passed since, it trims up to the
-    bound. A broker that leads the relocations' partition no more tells an end of the past for that
+    bound. The period counts from its reading of relocations at least: what another run has copied
+    needs no second copy, and that one may have said so a moment ago. A broker that leads the relocations' partition no more tells an end of the past for that
     long: who looks a range up there would not find it, and take it for lost.
 K9. Before that, the ids of both topics are compared (`trimming`, T5).
 
@@ -201,10 +202,10 @@ class Compaction:
     copy_id: bytes
     """Of all copies of this run; 16 bytes that no other run has."""
     grace_s: float
+    durable_s: float
+    """When relocations were read, or the last one of this run was acknowledged."""
     durable: set[bytes] = field(default_factory=set)
     """TxIds of the ranges whose relocation is acknowledged."""
-    durable_s: float = 0.0
-    """When the last one was."""
 
     def copied(self, needed: Needed, offsets: Sequence[int]) -> Relocation:
         """Returns the relocation to write, when all records of a copy are acknowledged (K7).
@@ -245,7 +246,7 @@ class Compaction:
         """Returns when the head may go; None if relocations are missing (K8)."""
         if any(each.txid not in self.durable for each in self.plan.copies):
             return None
-        return self.durable_s + self.grace_s if self.plan.copies else self.durable_s
+        return self.durable_s + self.grace_s
 
 
 def obsolete(relocations: Iterable[Relocation], start: int) -> list[Relocation]:

@@ -83,11 +83,11 @@ def plan_partitions(
         BrokerError: the log does not answer.
     """
     relocations = RelocationLog(log).read(timeout_s=ASK_TIMEOUT_S)
-    copy_id = secrets.token_bytes(16)
+    read_s, copy_id = time.monotonic(), secrets.token_bytes(16)
     found = []
     for key, each in sorted(seen.items()):
         plan = _scan(log, key, each, relocations).plan(share)
-        run = Compaction(key, each.noted.topic_id, plan, copy_id, grace_s)
+        run = Compaction(key, each.noted.topic_id, plan, copy_id, grace_s, read_s)
         found.append(Planned(key, each, plan, run))
     return found
 

@@ -72,7 +72,7 @@ class Copier(NamedTuple):
     offsets: tuple[int, ...] = ()
     """Of the copied records of the first of these."""
     last_fact: int = 0
-    """Number of relocations when it wrote its last one."""
+    """Number of relocations when it read them, or wrote its last one."""
     copy: int = 0
     """The id of its copies."""
 
@@ -276,10 +276,12 @@ class CompactingWorld:
             if copier.start < 0 and not (is_late and copier.facts < 0):
                 yield told(f"sees that it starts at {start}"), after(copier._replace(start=start))
             if copier.facts < 0 and (copier.start >= 0 or is_late):
-                yield told("reads the relocations"), after(copier._replace(facts=len(facts)))
+                waits = 0 if dropped == "grace of others" else len(facts)
+                read = copier._replace(facts=len(facts), last_fact=waits)
+                yield told("reads the relocations"), after(read)
                 if left.stale and settled < len(facts):
                     less = left._replace(stale=left.stale - 1)
-                    read = copier._replace(facts=settled)
+                    read = copier._replace(facts=settled, last_fact=waits)
                     yield told("reads relocations of the past"), after(read, left=less)
             if copier.start >= 0 and copier.facts >= 0:
                 if start != copier.start and dropped != "trimmed meanwhile":
@@ -352,7 +354,7 @@ class CompactingWorld:
 
     def _relocation(self, copier: Copier, which: int, copy: int, pointer: int) -> Relocation:
         plan = Plan(copier.start, copier.bound, (), None)
-        run = Compaction(SIDE, _ids_of(copier), plan, bytes([copy] * 16), 0.0)
+        run = Compaction(SIDE, _ids_of(copier), plan, bytes([copy] * 16), 0.0, 0.0)
         count = len(copier.offsets)
         needed = Needed(
             txid=txid_of(which), pointer=pointer, first=0, last=0, count=count, copy_id=None

@@ -198,6 +198,11 @@ MUTATIONS = (
     ),
     Mutation("K8: trims before it is copied", nothing, _without("trims first", ONE)),
     Mutation("K8, trap 195: no grace period", nothing, _without("grace", STALE)),
+    Mutation(
+        "K8, trap 195: no grace period of another's relocations",
+        nothing,
+        _without("grace of others", replace(STALE, copiers=2)),
+    ),
     Mutation("K9: ids are not compared", nothing, _without("ids", ANEW)),
     Mutation("trap 194: coordinators go by what lies there", nothing, _without("copies", ONE)),
     Mutation("a copy lies one further", a_copy_is_said_to_lie_one_further, ONE),
