@@ -22,8 +22,9 @@ K6. It copies each needed range that begins below the bound, in commit order, wh
 K7. When all records of a copy are acknowledged, and not before, it writes the relocation.
 K8. When all relocations are acknowledged, and the grace period has passed since, it trims up to the
     bound. The period counts from its reading of relocations at least: what another run has copied
-    needs no second copy, and that one may have said so a moment ago. A broker that leads the relocations' partition no more tells an end of the past for that
-    long: who looks a range up there would not find it, and take it for lost.
+    needs no second copy, and that one may have said so a moment ago. A broker that leads the
+    relocations' partition no more tells an end of the past for that long: who looks a range up
+    there would not find it, and take it for lost.
 K9. Before that, the ids of both topics are compared (`trimming`, T5).
 
 Coordinators go on trimming, and know nothing of copies. They never pass the first offset of a range
