@@ -7,6 +7,9 @@ Ranges follow one another, mostly without a gap, and those of transactions that 
 overlap. So when a range ends, its partition stays assigned for a while, and what was fetched last
 stays in its *window*: the next pointer finds its records there, or on their way.
 
+A range that was copied, and trimmed where it lay, is read in its copy: see `journal.relocation`.
+Records of a copy go to the buffer as if they lay where their originals did.
+
 Source: PIP-31, "Sidecar Approach".
 """
 
@@ -25,8 +28,10 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import LogtxError, UnknownTopicError
-from ..journal.logs.interface import Log, LogConsumer
+from ..journal.errors import LogtxError, NotAuthorizedError, UnknownTopicError
+from ..journal.logs.interface import Headers, Log, LogConsumer
+from ..journal.relocation import Origin, Relocation, origin_of, original_headers
+from ..journal.relocation_log import RelocationLog
 from ..journal.rights import grant
 from ..journal.sidecar import to_delivered
 from .core.buffer import PartitionBuffer
@@ -90,6 +95,51 @@ def delivered(main: TopicPartition, record: Record) -> Record:
     return cast(Record, made)
 
 
+class _Original:
+    """A record of a copy, with what its original had."""
+
+    __slots__ = ("_headers", "_origin", "_record")
+
+    def __init__(self, record: Message, origin: Origin, headers: Headers) -> None:
+        self._record, self._origin = record, origin
+        self._headers = original_headers(headers, origin)
+
+    def offset(self) -> int:
+        return self._origin.offset
+
+    def headers(self) -> Headers:
+        return self._headers
+
+    def key(self) -> Any:
+        return self._record.key()
+
+    def value(self) -> Any:
+        return self._record.value()
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._origin.timestamp
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
+def _originals(records: Sequence[Message], moved: Relocation, from_offset: int) -> list[_Original]:
+    """Returns those records of a copy whose originals had this offset, or a higher one."""
+    found = []
+    for record in records:
+        try:
+            headers = cast(Headers, record.headers() or [])
+        except SystemError:
+            continue  # Somebody else's: the name of a header is not UTF-8.
+        origin = origin_of(headers)
+        if origin is None or (origin.copy_id, origin.txid) != (moved.copy_id, moved.txid):
+            continue
+        if origin.offset >= from_offset:  # In the order of the originals, so each comes once.
+            found.append(_Original(record, origin, headers))
+            from_offset = origin.offset + 1
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Told:
     """What brokers tell of a partition of a sidecar."""
@@ -131,6 +181,10 @@ class _Sidecar:
         """When it was first refused to be read."""
         self.is_denied = False
         """Whether it was refused again, long enough after that."""
+        self.moved: Relocation | None = None
+        """The copy in which it is read for the pointer; None: where its records always lay."""
+        self._moved_at = self._moved_next = 0
+        """Where to read on in the copy, and which of the originals comes next there."""
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -143,7 +197,26 @@ class _Sidecar:
     def begin(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
         """Begins to serve another pointer."""
         self.buffer, self.identity = buffer, _identity(request)
-        self.ask_s, self.short_s = 0.0, None
+        self.ask_s, self.short_s, self.moved = 0.0, None, None
+
+    def move(self, moved: Relocation | None) -> None:
+        """Reads a copy from now on, from its first record."""
+        self.moved = moved
+        self._moved_next = 2**63
+
+    def place(self, request: StreamRequest) -> tuple[int, int]:
+        """Returns the next offset to read for a request, and the last."""
+        moved = self.moved
+        if moved is None:
+            return request.next_offset, request.last_offset
+        if request.next_offset < self._moved_next:
+            self._moved_at = moved.first  # It was counted, and is read again to be delivered.
+            self._moved_next = request.next_offset
+        return self._moved_at, moved.last
+
+    def passed(self, stop: int, upto: int) -> None:
+        """Notes that a copy was read up to an offset, and the originals up to another."""
+        self._moved_at, self._moved_next = stop, upto
 
     def clear(self, next_offset: int = 0) -> None:
         """Drops the window: the next record to come has this offset, or a higher one."""
@@ -203,6 +276,9 @@ class SidecarReader:
         self._consumer: LogConsumer | None = None
         self._sidecars: dict[TopicPartition, _Sidecar] = {}
         """Those that are wanted, or stand."""
+        self._relocations = RelocationLog(log)
+        self._relocated_s = -1.0
+        """When relocations were last asked for."""
         self._interrupted = False
         """Whether the consumer may read otherwise than is noted here: an exception came."""
 
@@ -378,16 +454,43 @@ class SidecarReader:
             return True
         if told is None or now_s - told.at_s > BELIEVED_S:
             return False
-        end = self._end_of(each)
-        if told.start <= request.next_offset and end <= request.last_offset:
+        start, end, last = told.start, self._end_of(each), request.last_offset
+        each.move(None)
+        if start > request.next_offset:
+            try:
+                moved = self._look_up(each, request, told)
+            except NotAuthorizedError as error:
+                buffer.refuse_stream(request, str(error.args[0]))
+                return True
+            except LogtxError as error:
+                _LOG.warning("relocations_not_read error=%s", error)
+                each.ask_s, each.told = now_s + AGAIN_S, None
+                return False
+            if moved is not None:
+                buffer.counters.relocated_pointers += 1
+                each.move(moved)
+                start, last = request.next_offset, moved.last
+        if start <= request.next_offset and end <= last:
             each.short_s = each.short_s or told.asked_s
             if told.asked_s - each.short_s < CONFIRM_S:
                 return False  # A former leader may tell an end of the past.
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", *each.key, end)
         else:
             each.short_s = None
-        buffer.open_stream(request, told.start, end, told.topic_id)
+        if each.moved is not None:  # To the buffer, all of it lies where it always lay.
+            end = request.last_offset + (end > last)
+        buffer.open_stream(request, start, end, told.topic_id)
         return True
+
+    def _look_up(self, each: _Sidecar, request: StreamRequest, told: _Told) -> Relocation | None:
+        # Relocations are read behind the start: what was trimmed up to there has one from before.
+        if self._relocated_s < told.at_s:
+            now_s = self._clock()
+            known = self._relocations.read(timeout_s=ANSWER_S)
+            self._relocated_s = now_s
+        else:
+            known = self._relocations.known
+        return known.find(each.key, told.topic_id, request.txid, told.start)
 
     def _denied(self, each: _Sidecar) -> str:
         topic, log = each.key[0], self._log
@@ -399,11 +502,19 @@ class SidecarReader:
         request = each.request()
         if request is None or not request.is_open:
             return False
-        if not each.first <= request.next_offset < each.next_offset:
+        at, last = each.place(request)
+        if not each.first <= at < each.next_offset:
             return False
-        stop = min(each.next_offset, request.last_offset + 1)
-        records = each.between(request.next_offset, stop)
+        stop = min(each.next_offset, last + 1)
+        records = each.between(at, stop)
         assert each.buffer is not None
+        if each.moved is not None:
+            moved = _originals(records, each.moved, request.next_offset)
+            upto = request.next_offset if not moved else moved[-1].offset() + 1
+            upto = request.last_offset + 1 if stop > last else upto
+            each.passed(stop, upto)
+            each.buffer.push_stream(request, cast(Sequence[Record], moved), upto)
+            return True
         try:
             each.buffer.push_stream(request, cast(Sequence[Record], records), stop)
         except SystemError:
@@ -414,7 +525,7 @@ class SidecarReader:
 
     def _place(self, each: _Sidecar, request: StreamRequest) -> None:
         # Makes the consumer read on for what the window does not have.
-        consumer, at = self._open_consumer(), request.next_offset
+        consumer, (at, _) = self._open_consumer(), each.place(request)
         place = KafkaPartition(*each.key, at)
         if not each.is_assigned:
             consumer.incremental_assign([place])

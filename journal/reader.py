@@ -22,13 +22,14 @@ from .records.codec import decode_entry
 from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
 from .records.snapshots import EarlierSnapshots, FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
+from .relocation import RELOCATIONS_TOPIC
 from .state import State
 from .txid import TxId
 
 JOURNAL_TOPIC: Final = "__transaction_control"
 OFFSETS_TOPIC: Final = "__transaction_offsets"
 RESERVED: Final = {
-    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC, MODES_TOPIC), "logtx's own"),
+    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC, MODES_TOPIC, RELOCATIONS_TOPIC), "logtx's own"),
     **dict.fromkeys(
         (
             "__consumer_offsets",

@@ -39,6 +39,9 @@ class ConsumerCounters:
     sidecar_passed: int = 0
     """Records that were read in sidecars and passed over: those of other transactions between them,
     and late ones."""
+    relocated_pointers: int = 0
+    """Times that a pointer's records were read in a copy, for they were trimmed where they lay: the
+    sidecar was compacted."""
     copied_pointers: int = 0
     """Pointers passed over because the sidecar has lost what they name, and retention the place
     where a first one may have been."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from confluent_kafka import KafkaException
 
@@ -37,9 +37,10 @@ from ...journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
-from ...journal.logs.interface import Log, TopicInfo
+from ...journal.logs.interface import Headers, Log, TopicInfo
 from ...journal.position import Journal
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of, read_batches
+from ...journal.relocation import origin_of
 from ...journal.sidecar import is_sidecar, main_of
 from ...journal.txid import TxId
 from ..core.floors import LOOKS_APART_MS
@@ -340,7 +341,9 @@ def check_journal(
     with closing(batches):
         records = next(batches, [])
     for record in records:
-        raw = dict(record.headers() or ()).get(TXID_HEADER)
+        headers = cast(Headers, record.headers() or [])
+        origin = origin_of(headers)
+        raw = dict(headers).get(TXID_HEADER) if origin is None else origin.txid
         if not isinstance(raw, bytes):
             continue
         try:

@@ -1,4 +1,4 @@
-"""`logtx sidecar`: what sidecars hold, why, and how to be rid of it at once.
+"""`logtx sidecar`: what sidecars hold, why, and how to be rid of it.
 
 The coordinators trim sidecars by themselves. These commands look at what they look at, and decide
 by the same core; the owners of the journal tell what is undecided, and what pointers need.
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,6 +21,7 @@ from ...journal.errors import TransactionStateError, UnknownTopicError
 from ...journal.sidecar import is_sidecar, main_of, sidecar_of
 from ...journal.txid import TxId
 from .asking import AsJson, Timeout, asking, complain, everywhere, report, unreachable_json
+from .cluster import open_cluster
 from .connection import Kafka, with_kafka
 from .text import print_json, print_rows, printable
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
     from ...coordinator.core.trimming import Bound, JournalView
     from ...coordinator.protocol.commands import SidecarNeeds
+    from ...coordinator.server.compacting import Planned
     from ...coordinator.server.trimming import Seen
     from ...journal.control import TopicPartition
     from ...journal.logs.interface import Log
@@ -36,7 +40,7 @@ LOOK_S: Final = 0.2
 
 sidecar = typer.Typer(
     no_args_is_help=True,
-    help="Show what the sidecars of topics hold, and trim one at once.",
+    help="Show what the sidecars of topics hold, and trim or compact one.",
 )
 
 
@@ -146,6 +150,76 @@ def trim_sidecar(
         return
     columns = ("topic", "partition", "from", "would start at" if dry_run else "starts at")
     print_rows(columns, [(main_of(k[0]), k[1], seen[k].start, b.offset) for k, b in due.items()])
+
+
+@sidecar.command("compact")
+@with_kafka
+def compact_sidecar(
+    topic: Annotated[str, typer.Argument(help="The topic, or its sidecar.")],
+    *,
+    kafka: Kafka,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be copied and trimmed.")
+    ] = False,
+    share: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Most of the head that may be copied, as a share."),
+    ] = 0.5,
+    grace: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds from the last relocation to trimming."),
+    ] = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Copy what pointers still need of a sidecar's head to its end, and trim the head.
+
+    Use it where a few ranges that are needed lie before much that is not: the records of aborted
+    transactions, or of pointers that retention has taken. Consumers go on without a pause, and find
+    the copies by `__transaction_relocations`, which they must be allowed to read. The first
+    transaction whose marker is not written yet holds the head back from its first record on. All
+    consumers must know copies before it is used first: those of older versions report the
+    transactions as torn. Run it again whenever it was interrupted.
+
+    Examples:
+
+    ```
+    logtx sidecar compact orders --dry-run --bootstrap-servers localhost:9092
+    logtx sidecar compact orders --bootstrap-servers localhost:9092
+    ```
+    """
+    from ...coordinator.server.compacting import Copier, plan_partitions
+
+    with open_cluster(kafka) as log:
+        planned = plan_partitions(log, _look(log, topic), share=share, grace_s=grace)
+        due = [each for each in planned if each.plan.bound > each.plan.start]
+        if due and not dry_run:
+            with closing(Copier(log, partial(typer.echo, err=True))) as copier:
+                copier.run(due)
+    rows = [_compacted_json(each) for each in planned]
+    if as_json:
+        print_json(rows)
+        return
+    print_rows(("topic", *_COMPACTED), [(r["topic"], *(r[n] for n in _COMPACTED)) for r in rows])
+    if not due:
+        typer.echo("nothing is worth compacting")
+
+
+_COMPACTED: Final = ("partition", "start", "new_start", "ranges", "copied", "freed", "held_by")
+
+
+def _compacted_json(each: Planned) -> dict[str, Any]:
+    plan = each.plan
+    return {
+        "topic": main_of(each.key[0]),
+        "sidecar": each.key[0],
+        "partition": each.key[1],
+        "start": plan.start,
+        "new_start": plan.bound,
+        "ranges": len(plan.copies),
+        "copied": plan.copied,
+        "freed": plan.bound - plan.start - plan.copied,
+        "held_by": None if plan.held_by is None else str(TxId.from_bytes(plan.held_by)),
+    }
 
 
 def _look(log: Log, topic: str | None) -> dict[TopicPartition, Seen]:

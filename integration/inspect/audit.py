@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache, partial
 from typing import Any, Final
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.reader import read_records
+from ...journal.relocation_log import RelocationLog
 from ...journal.sidecar import SUFFIX, is_sidecar
 from ...journal.state import State
 from .checks import Audit, Report, Suspect
@@ -79,6 +81,8 @@ def _begin(
         parts=journal.parts,
         starts=starts,
         now_ms=round(time.time() * 1000),
+        # Read behind the starts: what was trimmed up to there has a relocation from before that.
+        relocations=cache(partial(RelocationLog(log).read, timeout_s=READ_TIMEOUT_S)),
     )
     return audited, {key: (starts[key], ends[key]) for key in keys}
 

@@ -9,7 +9,7 @@ transaction that was finished *before* has all of its markers below those ends.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -29,6 +29,7 @@ from ...journal.places import GONE, PartitionId
 from ...journal.position import Place
 from ...journal.records.scan import JournalPart, SeenAdoption, SeenTransaction
 from ...journal.records.types import Forget
+from ...journal.relocation import Relocations
 from ...journal.sidecar import SUFFIX
 from ...journal.state import State
 from ...journal.txid import TxId
@@ -140,6 +141,8 @@ class Audit:
     """First offset of each data partition."""
     now_ms: int
     """Time of the audit, in milliseconds since 1970."""
+    relocations: Callable[[], Relocations] = Relocations
+    """Returns what relocations say that were read after the starts were told."""
     report: Report = field(default_factory=Report)
     _seen: dict[TxId, SeenTransaction] = field(init=False)
     _firsts: dict[int, int] = field(init=False)
@@ -333,6 +336,10 @@ class Audit:
         first = min(branch.first_offset for branch in marker.sidecar)
         if begins is not None and begins <= first:
             return
+        if begins is not None and begins:
+            sidecar = key[0] + SUFFIX, key[1]
+            if self.relocations().find(sidecar, "", key[2], begins) is not None:
+                return  # It was copied, and trimmed where it lay.
         what = "there is none" if begins is None else f"it begins at {begins}"
         detail = f"it names the sidecar from {first} on, and {what}"
         if marker.since < start:

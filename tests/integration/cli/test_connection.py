@@ -25,7 +25,8 @@ Started = Callable[..., Any]
 CONNECTED = [
     "audit", "coordinator", "demo", "export", "group delete", "group history", "group list",
     "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
-    "keys list", "metadata check", "metadata horizon", "metadata status", "sidecar list",
+    "keys list", "metadata check", "metadata horizon", "metadata status",
+    "sidecar compact", "sidecar list",
     "sidecar trim", "subscription delete", "subscription list", "subscription peek",
     "subscription reset", "subscription show", "subscription skip", "topics describe",
     "topics list", "topics remove-rule", "topics set-mode", "txn abort", "txn describe",
