@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import Any, Final
 
@@ -689,9 +689,21 @@ def run(seed: int) -> tuple[Violation | None, list[str]]:
         The promise that was not kept, if any; and what happened.
     """
     history = History(seed)
-    with limits(history._chance, history._clock, history._faults):
+    with _nothing_collected(), limits(history._chance, history._clock, history._faults):
         try:
             history.play()
         except Violation as violation:
             return violation, history.trace
     return None, history.trace
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    # Garbage of other tests and histories ends when it is collected, and would shift this one.
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
