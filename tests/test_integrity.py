@@ -140,7 +140,8 @@ def test_a_transaction_older_than_its_timeout_is_looked_up_and_holds_nothing_for
     wait_for(lambda: consumer.counters.discarded_transactions, consumer)
     wait_for(lambda: not consumer.held_back(), consumer)
     assert consumer.counters.look_ups >= 1
-    assert consumer.counters.discarded_transactions == 1, "the stray one; the other had a marker"
+    # The stray one; the other has a marker, unless the look-up was told of the abort before that.
+    assert consumer.counters.discarded_transactions in (1, 2)
     assert [each.held for each in consumer.lag()] == [0, 0]
     with pytest.raises(logtx.TransactionError):
         hanging.commit()

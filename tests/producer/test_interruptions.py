@@ -72,7 +72,9 @@ def test_finding_7_an_exception_at_any_line(
         else:
             finished = tracer.points < at
         assert time.monotonic() - began_s < BOUND_S, tracer.where
-        new = [t for txid, t in coordinators.transactions.items() if txid not in known]
+        # Copied at once: threads of the producer that was interrupted still call them.
+        now = dict(coordinators.transactions)
+        new = [t for txid, t in now.items() if txid not in known]
         for transaction in new:
             eventually(lambda t=transaction: t.state is not State.COMMITTING)
             if transaction.state is State.COMMITTED:
