@@ -9,7 +9,8 @@ K1. It notes the ids of both topics, the partition's end, and where the main par
 K2. It notes where the partition starts, and reads the relocations then. What another run has
     trimmed up to there has a relocation from before that.
 K3. It reads the partition from its start to its end, markers that came behind the noted end
-    included. If records were trimmed meanwhile, the run ends: it may have missed some.
+    included; to the noted end at least, whatever end it is told then (trap 206). If records were
+    trimmed meanwhile, the run ends: it may have missed some.
 K4. A transaction whose marker it has not met holds the head back, from its first record on: it may
     be open, or committed and its pointer not written yet. So nobody is asked what is decided, and
     nothing is waited for: the sidecar's marker comes behind the pointer. A commit whose marker does

@@ -93,7 +93,7 @@ def plan_partitions(
 
 
 def _scan(log: Log, key: TopicPartition, seen: Seen, relocations: Relocations) -> Scan:
-    end = log.end_offset(*key, timeout_s=ASK_TIMEOUT_S)
+    end = _end_to_read(log, key, seen)
     scan = Scan(key, seen.noted, seen.start, relocations.of(key, seen.noted.topic_id))
     batches = read_batches(log, *key, seen.start, end, timeout_s=ASK_TIMEOUT_S)
     with closing(batches):
@@ -114,6 +114,11 @@ def _scan(log: Log, key: TopicPartition, seen: Seen, relocations: Relocations) -
             " meanwhile. Run it again"
         )
     return scan
+
+
+def _end_to_read(log: Log, key: TopicPartition, seen: Seen) -> int:
+    # A broker that leads the partition no more may tell a lower one than was noted (trap 206).
+    return max(log.end_offset(*key, timeout_s=ASK_TIMEOUT_S), seen.noted.end)
 
 
 def _headers_of(record: Message) -> Headers:

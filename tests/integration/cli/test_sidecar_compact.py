@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 import logtx
-from logtx.coordinator.server import compacting
+from logtx.coordinator.server import compacting, trimming
 from logtx.integration.inspect.audit import run_audit
 from logtx.integration.inspect.checks import Severity
 from logtx.integration.inspect.sums import sum_up
@@ -156,6 +157,25 @@ def test_an_open_transaction_and_a_dear_head_stay(
     assert (told["new_start"], told["held_by"]) == (31, str(open_.txid))
     open_.commit(finished=True)
     assert [value for _, value in take(consumer(), 10)][-1] == b"open"
+
+
+def test_an_end_of_the_past_hides_nothing(
+    memory_log: MemoryLog,
+    producer: logtx.Producer,
+    consumer: Read,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Trap 206: the leader tells the end that is noted, and a former one the end to read up to.
+    expected = written(producer)
+    noted = trimming.look_at(memory_log, [SIDE], print)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryLog, "end_offset", lambda *_, **__: 0)
+        planned = compacting.plan_partitions(memory_log, noted, share=1.0, grace_s=0.0)
+    [plan] = [each.plan for each in planned if each.key == (SIDE, 0)]
+    assert (plan.bound, [each.count for each in plan.copies]) == (27, [2, 3])
+    with closing(compacting.Copier(memory_log)) as copier:
+        copier.run(planned)
+    assert take(consumer(), 5) == expected
 
 
 @pytest.mark.parametrize("step", ["_write", "_trim"])
