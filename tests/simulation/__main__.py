@@ -36,9 +36,11 @@ QUEUES_EVERY: Final = 10
 """The same of histories in which a topic is worked off as a queue."""
 RESETS_EVERY: Final = 20
 """The same of histories in which that queue is reset and deleted."""
+COMPACTIONS_EVERY: Final = 20
+"""The same of histories in which sidecars are compacted."""
 
 
-KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues", "resets")
+KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues", "resets", "compactions")
 
 
 class Failure(NamedTuple):
@@ -75,6 +77,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
         histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
         histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
         histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
+        histories += [(seed, "compactions") for seed in seeds if not seed % COMPACTIONS_EVERY]
     for seed, kind in histories:
         history = history_of(seed, kind)
         found = violations(history)
@@ -168,6 +171,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--resets", action="store_true", help="only histories in which a queue is reset"
+    )
+    parser.add_argument(
+        "--compactions", action="store_true", help="only histories in which sidecars are compacted"
     )
     parser.add_argument(
         "--mutation",

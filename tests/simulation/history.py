@@ -39,10 +39,12 @@ class Record:
         handed_at: int,
         at: int,
         time_ms: int,
+        key: bytes | None = None,
     ) -> None:
-        """Keeps a record that landed at `at` and was handed to the client at `handed_at`."""
+        """Keeps a record that landed at `at` and was handed to the client at `handed_at`. Its key
+        is its value if none is given."""
         self._offset, self._headers, self._value = offset, headers, value
-        self._key = value
+        self._key = value if key is None else key
         self.writer, self.handed_at, self.at, self.time_ms = writer, handed_at, at, time_ms
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
@@ -326,6 +328,8 @@ class History:
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []
         self.modes_log: list[ModesRecord] = []
+        self.relocations: list[Record] = []
+        """What copiers wrote of where copies of ranges of sidecars lie."""
         self.data_trims: list[DataTrim] = []
         self.mode_records: Counter[tuple[TopicPartition, TxId]] = Counter()
         """(data partition, what names the MODE record) → how often its mode record lies there."""

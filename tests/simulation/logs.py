@@ -20,6 +20,7 @@ from logtx.journal.errors import LogtxError, UnknownTopicError
 from logtx.journal.logs.interface import GroupOffset, TopicInfo
 from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.relocation import RELOCATIONS_TOPIC
 
 from .faults import Faults
 from .history import DataTrim, History, JournalRecord, Record, Trim
@@ -109,12 +110,31 @@ class Broker:
         log.append(record)
         return offset
 
+    def append_relocation(
+        self, key: bytes, value: bytes | None, writer: str, handed_at: int
+    ) -> int:
+        """Lets a record of `RELOCATIONS_TOPIC` land; returns its offset."""
+        log, now_ms, at = self.history.relocations, self.scheduler.now_ms, self.history.tick()
+        log.append(
+            Record(
+                len(log), None, value, writer=writer, handed_at=handed_at, at=at, time_ms=now_ms,
+                key=key,
+            )
+        )  # fmt: skip
+        self.history.note(now_ms, writer, "relocation", len(log) - 1, key, value)
+        return len(log) - 1
+
+    def log_of(self, partition: TopicPartition) -> list[Record]:
+        """Returns a data partition, or the relocations."""
+        is_of_copiers = partition[0] == RELOCATIONS_TOPIC
+        return self.history.relocations if is_of_copiers else self.data(partition)
+
     def end(self, topic: str, partition: int) -> int:
         """Returns the end of a partition."""
         if topic == MODES_TOPIC:
             return len(self.history.modes_log)
         journal = topic == JOURNAL_TOPIC
-        return len(self.journal(partition) if journal else self.data((topic, partition)))
+        return len(self.journal(partition) if journal else self.log_of((topic, partition)))
 
     def lose_tail(self, partition: int, count: int) -> int:
         """Removes the last records of a journal partition, as an unclean election does.
@@ -412,4 +432,4 @@ class LogView:
     def _messages(self, topic: str, partition: int) -> Sequence[Any]:
         if topic == JOURNAL_TOPIC:
             return self._broker.messages[partition]
-        return self._broker.data((topic, partition))
+        return self._broker.log_of((topic, partition))

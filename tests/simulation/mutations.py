@@ -39,6 +39,7 @@ from logtx.producer.core.tally import BranchTally
 
 from . import (
     adopting_mutations,
+    compaction_mutations,
     place_mutations,
     queue_mutations,
     reset_mutations,
@@ -52,6 +53,7 @@ __all__ = [
     "Mutation",
     "Patch",
     "adopting_mutations",
+    "compaction_mutations",
     "place_mutations",
     "queue_mutations",
     "reset_mutations",

@@ -477,6 +477,8 @@ class Partition:
             if not headers:
                 items.append(((offset, 1, 0), offset, [offset]))
                 continue
+            if TXID_HEADER not in headers:
+                continue  # A copy, in a sidecar: it is delivered with the offset of its original.
             txid = TxId.from_bytes(headers[TXID_HEADER])
             raw = headers.get(TXCTL_HEADER)
             control = decode_control(raw) if raw is not None else DataControl(branch=OWN_BRANCH)
@@ -526,6 +528,8 @@ class Partition:
         self._aside = reading.history.data.get(sidecar_key(self.key), [])
         for record in self._aside:
             headers = dict(record.headers() or ())
+            if TXID_HEADER not in headers:
+                continue
             raw = headers.get(TXCTL_HEADER)
             control = decode_control(raw) if raw is not None else DataControl(branch=OWN_BRANCH)
             if isinstance(control, DataControl):

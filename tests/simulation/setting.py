@@ -13,6 +13,7 @@ from logtx.coordinator.core.decision import ShardConfig
 from logtx.journal.control import TopicPartition
 from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
+from logtx.journal.relocation import RELOCATIONS_TOPIC
 
 from .faults import Faults
 from .history import History, PastEnd
@@ -26,6 +27,8 @@ READERS_MS: Final = 100
 FORMER_LEADER_MS: Final = (100, 450)
 """Least and most time for which a partition's former leader answers; less than what lies between
 two looks."""
+RELOCATIONS_PAST_MS: Final = FORMER_LEADER_MS[1]
+"""How old what it tells of relocations is at most: decision 39 takes no older one into account."""
 LEADER_MS: Final = (50, 1_500)
 """Least and most time for which the leader answers before a former one does again."""
 TEMPORARY_SHARE: Final = 0.3
@@ -60,6 +63,8 @@ class Setting:
     """What histories draw from in which transactions use sidecars; None: none does."""
     retains_sidecars: bool = False
     """Whether retention takes the start of topics with sidecars, and these are trimmed."""
+    compactions: Random | None = None
+    """What histories draw from in which sidecars are compacted; None: none is."""
     queues: Random | None = None
     """What histories draw from in which a topic is worked off as a queue; None: none is."""
     queue_is_failover: bool = False
@@ -120,7 +125,9 @@ class Setting:
             return bisect_right(self.history.modes_log, since_ms, key=lambda r: r.time_ms)
         if topic == JOURNAL_TOPIC:
             return bisect_right(broker.journal(partition), since_ms, key=lambda r: r.time_ms)
-        return bisect_right(broker.data((topic, partition)), since_ms, key=lambda r: r.time_ms)
+        if topic == RELOCATIONS_TOPIC:
+            since_ms = max(since_ms, self.now_ms - RELOCATIONS_PAST_MS)
+        return bisect_right(broker.log_of((topic, partition)), since_ms, key=lambda r: r.time_ms)
 
     def _former_since(self, key: TopicPartition) -> int | None:
         """Returns since when a former leader that answers now has heard nothing, or None."""

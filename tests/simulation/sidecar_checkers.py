@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from logtx.journal.control import TopicPartition
+from logtx.journal.relocation import decode_relocation, origin_of
 from logtx.journal.sidecar import is_sidecar, to_delivered
 from logtx.journal.txid import TxId
 
-from .history import History
-from .reference import MarkerRecord, Partition, Reading, sidecar_key
+from .history import DataTrim, History
+from .reference import JournalTransaction, MarkerRecord, Partition, Reading, sidecar_key
 
 
 def sidecars(history: History, reading: Reading) -> Iterator[str]:
@@ -112,5 +113,36 @@ def _trimmed(history: History, reading: Reading, key: TopicPartition) -> Iterato
             pointer, start = firsts.get(found.txid), max(starts, default=0)
             is_passed = pointer is not None and pointer.record.at < trim.at
             is_passed = is_passed and pointer is not None and pointer.record.offset() < start
-            if trim.before > needed and not is_passed and key not in found.gone:
+            if trim.before <= needed or is_passed or key in found.gone:
+                continue
+            if not _is_copied(history, reading, key, found, trim):
                 yield f"{key} was trimmed to {trim.before}, and {found.txid} needs {needed}"
+
+
+def _is_copied(
+    history: History,
+    reading: Reading,
+    key: TopicPartition,
+    found: JournalTransaction,
+    trim: DataTrim,
+) -> bool:
+    """Whether a whole copy lay behind a trim by then, and a relocation said so."""
+    assert found.decision is not None
+    ranges = found.decision.writes[key]
+    due = {
+        offset
+        for branch, offset in reading.partitions[key].by_txid.get(found.txid, ())
+        if any(r.branch == branch and r.first_offset <= offset <= r.last_offset for r in ranges)
+    }
+    for record in history.relocations:
+        said = decode_relocation(record.key(), record.value())
+        if said is None or record.at > trim.at or said.sidecar != key:
+            continue
+        if said.txid != found.txid.to_bytes() or said.first < trim.before:
+            continue
+        copies = history.data[key][said.first : said.last + 1]
+        origins = [origin_of(c.headers() or ()) for c in copies if c.at < trim.at]
+        own = {o.offset for o in origins if o and (o.copy_id, o.txid) == (said.copy_id, said.txid)}
+        if due <= own:
+            return True
+    return False

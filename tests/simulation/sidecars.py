@@ -7,7 +7,7 @@ always were.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.sidecar_read import SidecarReader
 from logtx.journal.control import TopicPartition
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs.interface import Log
 
 from .history import Record
@@ -27,6 +28,8 @@ ALWAYS_SHARE: Final = 0.4
 """Share of the transactions whose records of the topic that stays all go to its sidecar."""
 GROWING_SHARE: Final = 0.2
 """Share of the transactions that begin in the topic, and go over to the sidecar."""
+COMPACTED_SHARE: Final = 0.65
+"""By so much is multiplied what says so where sidecars are compacted: nearly all use one there."""
 GROWS_SHARE: Final = 0.4
 """Share of their records that don't fit into the topic; the others have no size."""
 ROOM_BYTES: Final = 1
@@ -50,6 +53,8 @@ def choose(setting: Setting) -> Uses:
     if setting.sidecars is None:
         return Uses.NONE
     drawn = setting.sidecars.random()
+    if setting.compactions is not None:
+        drawn *= COMPACTED_SHARE
     if drawn >= ALWAYS_SHARE + GROWING_SHARE:
         return Uses.NONE
     uses = Uses.ALWAYS if drawn < ALWAYS_SHARE else Uses.GROWS
@@ -57,14 +62,20 @@ def choose(setting: Setting) -> Uses:
     return uses
 
 
-class _Message:
+class Fetched:
     """A record of a sidecar, as librdkafka gives it out; or an error."""
 
     __slots__ = ("_error", "_key", "_record")
 
-    def __init__(self, key: TopicPartition, record: Record | None) -> None:
-        self._key, self._record = key, record
-        self._error = None if record is not None else KafkaError(KafkaError._ALL_BROKERS_DOWN)
+    def __init__(
+        self,
+        place: TopicPartition,
+        record: Record | None,
+        error: int = KafkaError._ALL_BROKERS_DOWN,
+    ) -> None:
+        """Wraps a record of this partition; without one, it is this error."""
+        self._key, self._record = place, record
+        self._error = None if record is not None else KafkaError(error)
 
     def topic(self) -> str:
         """The sidecar."""
@@ -157,17 +168,20 @@ class _Fetcher:
         del timeout
         return self._fetch(min(num_messages, FETCH_MAX))
 
-    def _fetch(self, limit: int) -> list[_Message]:
-        setting, found = self._setting, list[_Message]()
+    def _fetch(self, limit: int) -> list[Fetched]:
+        setting, found = self._setting, list[Fetched]()
         assert setting.sidecars is not None
         for key in sorted(self._next.keys() - self._paused):
             log, begin = setting.broker.data(key), self._next[key]
             end = min(begin + limit - len(found), setting.told_end(*key))
+            if len(found) < limit and begin < setting.broker.data_starts.get(key, 0):
+                found.append(Fetched(key, None, KafkaError._AUTO_OFFSET_RESET))
+                continue
             if begin < end and setting.sidecars.random() < ERROR_SHARE:
                 setting.history.counts["fetches of sidecars that failed"] += 1
-                found.append(_Message(key, None))
+                found.append(Fetched(key, None))
             elif begin < end:
-                found += [_Message(key, record) for record in log[begin:end]]
+                found += [Fetched(key, record) for record in log[begin:end]]
                 self._next[key] = end
         return found
 
@@ -188,9 +202,18 @@ class _SidecarLog(LogView):
         return self._setting.told_end(topic, partition)
 
     def consumer(self, config: object) -> Any:
-        """Returns a reader of several partitions."""
-        del config
-        return _Fetcher(self._setting)
+        """Returns a reader of several sidecars, or of the relocations.
+
+        Raises:
+            BrokerError: the brokers do not answer, now and then.
+        """
+        if not cast(Mapping[str, Any], config)["enable.partition.eof"]:
+            return _Fetcher(self._setting)
+        draw = self._setting.compactions
+        if draw is not None and draw.random() < ERROR_SHARE:
+            self._setting.history.counts["relocations not read"] += 1
+            raise BrokerError("no answer")
+        return LogView.consumer(self, config)
 
 
 class BrokenOff(SidecarReader):

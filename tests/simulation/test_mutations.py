@@ -12,6 +12,7 @@ from .mutations import (
     MUTATIONS,
     Mutation,
     adopting_mutations,
+    compaction_mutations,
     place_mutations,
     queue_mutations,
     reset_mutations,
@@ -107,6 +108,16 @@ SEEN_WITH_SIDECARS_AT: Final = {
 }
 """The same for mutations of sidecars, in histories with sidecars (traps 91, 107, 128, 135 and
 158)."""
+SEEN_WITH_COMPACTIONS_AT: Final = {
+    "copies_have_offsets_of_their_own": 2,
+    "latest_end_counts": 110,
+    "refused_records_are_passed_over": 5,
+    "relocations_are_read_once": 1,
+    "trimmed_without_a_grace_period": 21,
+    "what_has_moved_is_not_needed": 2,
+    "what_has_no_marker_holds_nothing": 1,
+}
+"""The same for mutations of compaction, in histories with it (traps 189, 191, 193, 195 and 206)."""
 SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
     "anybody_releases": 3,
@@ -163,6 +174,10 @@ def _is_of_sidecars(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == sidecar_mutations.__name__
 
 
+def _is_of_compactions(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == compaction_mutations.__name__
+
+
 def _is_of_queues(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == queue_mutations.__name__
 
@@ -196,6 +211,14 @@ def test_mutation_of_sidecars_is_caught(name: str, monkeypatch: pytest.MonkeyPat
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", parameters(SEEN_WITH_COMPACTIONS_AT))
+def test_mutation_of_compactions_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_COMPACTIONS_AT[name], compactions=True)
+    assert mutation.checker in violations(history)
+
+
 @pytest.mark.parametrize("name", parameters(SEEN_WITH_QUEUES_AT))
 def test_mutation_of_queues_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)
@@ -216,6 +239,10 @@ def test_each_mutation_of_resets_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_resets(m)} == SEEN_WITH_RESETS_AT.keys()
 
 
+def test_each_mutation_of_compactions_has_a_seed() -> None:
+    assert {m.name for m in MUTATIONS if _is_of_compactions(m)} == SEEN_WITH_COMPACTIONS_AT.keys()
+
+
 def test_each_mutation_of_queues_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_queues(m)} == SEEN_WITH_QUEUES_AT.keys()
 
@@ -228,13 +255,13 @@ def test_each_mutation_of_places_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_places(m)} == SEEN_WITH_SWITCHES_AT.keys()
 
 
+def _is_of_histories_of_its_own(mutation: Mutation) -> bool:
+    of = _is_of_places, _is_of_sidecars, _is_of_compactions, _is_of_queues, _is_of_resets
+    return any(is_of(mutation) for is_of in of)
+
+
 @pytest.mark.parametrize(
-    "name",
-    parameters(
-        m.name
-        for m in MUTATIONS
-        if not (_is_of_places(m) or _is_of_sidecars(m) or _is_of_queues(m) or _is_of_resets(m))
-    ),
+    "name", parameters(m.name for m in MUTATIONS if not _is_of_histories_of_its_own(m))
 )
 def test_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)

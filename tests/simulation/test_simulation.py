@@ -15,6 +15,8 @@ from .world import simulate
 
 SEEDS = range(40, 64)
 """They have every kind of fault: each test run has them."""
+COMPACTED = range(10)
+"""Histories in which sidecars are compacted, of each test run."""
 MANY = 600
 """What `make test-all` runs, and where mutations are looked for. `make simulate` runs more."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,20 @@ def test_histories(seeds: range) -> None:
     assert not never_happened(counts)
     assert counts["consumers crashed within a pointer"]
     assert counts["consumers' sidecar_records"] > counts["consumers' pointers"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seeds", [COMPACTED, pytest.param(range(MANY), marks=pytest.mark.slow)])
+def test_histories_with_compactions(seeds: range) -> None:
+    failures, counts = run_seeds(seeds, only="compactions")
+    print(table(counts))
+    for each in failures[:1]:
+        trace = history_of(each.seed, each.kind).trace()
+        pytest.fail(f"{trace}\n\nchecker {each.checker}: {each.what}\nagain by: {each.again}")
+    assert counts["compactions killed"]
+    assert counts["ranges copied"]
+    assert counts["sidecars trimmed by compactions"]
+    assert counts["consumers' relocated_pointers"]
 
 
 def _digest(hash_seed: str) -> str:

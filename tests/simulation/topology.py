@@ -109,6 +109,10 @@ class Topology:
         """Creates the sidecar of the topic that stays, as a coordinator does at first use."""
         self.truth[SIDECAR] = _created(SIDECAR, PARTITIONS)
 
+    def create(self, topic: str, partitions: int) -> None:
+        """Creates a topic if there is none of that name."""
+        self.truth.setdefault(topic, _created(topic, partitions))
+
     def make_queue(self, partitions: int) -> None:
         """Gives the output as many partitions as are used, for a queue looks at all; and creates
         the topic that its workers write to."""

@@ -21,6 +21,7 @@ from logtx.journal import producer_ids, reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 
+from . import compactions as copying
 from .consumers import Consumer
 from .coordinators import Coordinator
 from .faults import Faults
@@ -160,6 +161,7 @@ class World:
         sidecars: bool = False,
         queues: bool = False,
         resets: bool = False,
+        compactions: bool = False,
     ) -> None:
         """Starts all parties.
 
@@ -172,8 +174,10 @@ class World:
                 of readers. Not together with the others: some of these histories have switches, and
                 some of the rest sidecars.
             resets: whether an operator resets and deletes the queue: then there is one.
+            compactions: whether sidecars are compacted: then transactions use them, and data is
+                deleted that all have read.
         """
-        queues = queues or resets
+        queues, sidecars = queues or resets, sidecars or compactions
         chance = Random(seed)
         self._seed = seed
         history = self.history = History(seed)
@@ -231,9 +235,9 @@ class World:
             # in the histories of before.
             together=_some(Random(-seed - 1291) if switches else None, TOGETHER_HISTORIES),
             sidecars=Random(-seed - 60) if sidecars else None,
-            retains_sidecars=(
-                sidecars and not queues and Random(-seed - 61).random() < TRIMS_CHANCE
-            ),
+            retains_sidecars=compactions
+            or (sidecars and not queues and Random(-seed - 61).random() < TRIMS_CHANCE),
+            compactions=Random(-seed - 63) if compactions else None,
             queues=queue,
             queue_is_failover=queue is not None and queue.random() < FAILOVER_SHARE,
             queue_begins_late=queue is not None and queue.random() < BEGINS_LATE_SHARE,
@@ -285,6 +289,7 @@ class World:
             self._operator = Operator(self.setting, self.network, begin, once=once)
             if switches and self.setting.modes.random() < RETENTION_CHANCE:
                 scheduler.after(RETENTION_MS, self._retain)
+        self._copiers = copying.begin(self.setting)
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
@@ -308,10 +313,14 @@ class World:
             further: tuple[tuple[ModuleType, str, Any], ...] = LITTLE if self._little else ()
             if self.setting.queues is not None:
                 further = *further, *WITHOUT_DISK
+            further = *further, *copying.modules(self.setting)
             with _small_and_quick(further):
                 self._run()
         except Exception as error:  # noqa: BLE001  # any of a broken core
             self.history.crash = error
+        finally:
+            for copier in self._copiers:
+                copier.close()
         return self.history
 
     def _run(self) -> None:
@@ -721,6 +730,8 @@ class World:
         for consumer in self.consumers:
             self._restart(consumer)
             consumer.wake()
+        for copier in self._copiers:
+            copier.settle()
 
     def _probe(self) -> None:
         """Runs transactions that must come through while another one hangs."""
@@ -784,6 +795,7 @@ class World:
             if producer.alive and not producer.idle:
                 left.append(f"producer {producer.name} waits")
         left += [f"consumer {k.name} is behind" for k in self.consumers if not k.done]
+        left += [f"{copier.name} is at work" for copier in self._copiers if not copier.done]
         if self._operator is not None:
             # A topic that was deleted and created anew begins with markers, whoever asks.
             waits = {t: m for t, m in self._operator.waits.items() if (t, 0) not in history.former}
@@ -853,12 +865,21 @@ def simulate(
     sidecars: bool = False,
     queues: bool = False,
     resets: bool = False,
+    compactions: bool = False,
 ) -> History:
     """Returns the history of a seed.
 
     With `switches` it is another one, in which topics are switched; with `sidecars` one in which
     transactions write to sidecars; with `queues` one in which a topic is worked off as a queue, and
-    with `resets` one in which that is reset and deleted.
+    with `resets` one in which that is reset and deleted; with `compactions` one in which sidecars
+    are compacted.
     """
-    world = World(seed, switches=switches, sidecars=sidecars, queues=queues, resets=resets)
+    world = World(
+        seed,
+        switches=switches,
+        sidecars=sidecars,
+        queues=queues,
+        resets=resets,
+        compactions=compactions,
+    )
     return world.run()
