@@ -28,7 +28,13 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import LogtxError, NotAuthorizedError, UnknownTopicError
+from ..journal.errors import (
+    IntegrityError,
+    JournalError,
+    LogtxError,
+    NotAuthorizedError,
+    UnknownTopicError,
+)
 from ..journal.logs.interface import Headers, Log, LogConsumer
 from ..journal.relocation import Origin, Relocation, origin_of, original_headers
 from ..journal.relocation_log import RelocationLog
@@ -183,6 +189,11 @@ class _Sidecar:
         """Whether it was refused again, long enough after that."""
         self.moved: Relocation | None = None
         """The copy in which it is read for the pointer; None: where its records always lay."""
+        self.lost_s: float | None = None
+        """Since when a range was told to be in no copy."""
+        self._lost_start = 0
+        self.lost_below, self.lost_id = 0, ""
+        """Where the sidecar with this id began then: below, all relocations are known."""
         self._moved_at = self._moved_next = 0
         """Where to read on in the copy, and which of the originals comes next there."""
 
@@ -197,7 +208,7 @@ class _Sidecar:
     def begin(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
         """Begins to serve another pointer."""
         self.buffer, self.identity = buffer, _identity(request)
-        self.ask_s, self.short_s, self.moved = 0.0, None, None
+        self.ask_s, self.short_s, self.moved, self.lost_s = 0.0, None, None, None
 
     def move(self, moved: Relocation | None) -> None:
         """Reads a copy from now on, from its first record."""
@@ -217,6 +228,18 @@ class _Sidecar:
     def passed(self, stop: int, upto: int) -> None:
         """Notes that a copy was read up to an offset, and the originals up to another."""
         self._moved_at, self._moved_next = stop, upto
+
+    def has_lost(self, offset: int, told: _Told) -> bool:
+        """Returns whether it was told for long enough that an offset is in no copy either."""
+        if offset < self.lost_below and told.topic_id == self.lost_id:
+            return True
+        if self.lost_s is None:
+            self.lost_s, self._lost_start = told.asked_s, told.start
+        if told.asked_s - self.lost_s < CONFIRM_S:
+            return False
+        # What was trimmed up to that start has had its relocations from before these seconds.
+        self.lost_s, self.lost_below, self.lost_id = None, self._lost_start, told.topic_id
+        return True
 
     def clear(self, next_offset: int = 0) -> None:
         """Drops the window: the next record to come has this offset, or a higher one."""
@@ -450,7 +473,7 @@ class SidecarReader:
         now_s, told, buffer = self._clock(), each.told, each.buffer
         assert buffer is not None
         if each.is_denied:
-            buffer.refuse_stream(request, self._denied(each))
+            buffer.refuse_stream(request, NotAuthorizedError(self._denied(each)))
             return True
         if told is None or now_s - told.at_s > BELIEVED_S:
             return False
@@ -460,16 +483,23 @@ class SidecarReader:
             try:
                 moved = self._look_up(each, request, told)
             except NotAuthorizedError as error:
-                buffer.refuse_stream(request, str(error.args[0]))
+                buffer.refuse_stream(request, error)
+                return True
+            except JournalError as error:
+                buffer.refuse_stream(request, IntegrityError(str(error)))
                 return True
             except LogtxError as error:
                 _LOG.warning("relocations_not_read error=%s", error)
-                each.ask_s, each.told = now_s + AGAIN_S, None
+                # As long as that took, the others are served.
+                ended_s = self._clock()
+                each.ask_s, each.told = ended_s + max(AGAIN_S, ended_s - now_s), None
                 return False
             if moved is not None:
                 buffer.counters.relocated_pointers += 1
                 each.move(moved)
                 start, last = request.next_offset, moved.last
+            elif not each.has_lost(request.next_offset, told):
+                return False  # A former leader may tell relocations of the past, or of no topic.
         if start <= request.next_offset and end <= last:
             each.short_s = each.short_s or told.asked_s
             if told.asked_s - each.short_s < CONFIRM_S:

@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import ipaddress
 import logging
+import os
 import random
 import signal
 import sys
@@ -13,8 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 import grpc
 
@@ -534,8 +536,9 @@ def run(config: CoordinatorConfig) -> None:
         loop = asyncio.get_running_loop()
 
         def end() -> None:
-            faulthandler.dump_traceback_later(ENDS_S, exit=True)
-            stop.set()
+            if not stop.is_set():
+                stop.set()
+                _end_at_last()
 
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, end)
@@ -543,6 +546,18 @@ def run(config: CoordinatorConfig) -> None:
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
+
+
+def _end_at_last() -> None:
+    try:
+        faulthandler.dump_traceback_later(ENDS_S, exit=True)
+    except (RuntimeError, ValueError, OSError):  # Standard error is closed, or is no file.
+        faulthandler.dump_traceback_later(ENDS_S, exit=True, file=_nowhere())
+
+
+@cache
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")  # For as long as the process lives.
 
 
 def allow_descriptors() -> None:

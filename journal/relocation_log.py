@@ -31,6 +31,7 @@ class RelocationLog:
     def __init__(self, log: Log) -> None:
         """Reads nothing yet."""
         self._log, self.known, self._read_to = log, Relocations(), 0
+        self._topic_id = ""
         self._by_key: dict[bytes | None, Relocation] = {}
 
     def read(self, *, timeout_s: float) -> Relocations:
@@ -47,6 +48,11 @@ class RelocationLog:
         try:
             start = log.start_offset(*place, timeout_s=timeout_s)
             end = log.end_offset(*place, timeout_s=timeout_s)
+            ids = log.topic_ids([RELOCATIONS_TOPIC], timeout_s=timeout_s)
+            topic_id = ids.get(RELOCATIONS_TOPIC, "")
+            if topic_id != self._topic_id or end < self._read_to:
+                # It was created anew; or a broker is behind, and then it is read twice.
+                self._topic_id, self._read_to = topic_id, 0
             begin = max(start, self._read_to)
             with closing(read_records(log, *place, begin, end, timeout_s=timeout_s)) as records:
                 for record in records:

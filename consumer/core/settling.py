@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.errors import IntegrityError, NotAuthorizedError, TornTransactionError
+from ...journal.errors import ConsumerError, IntegrityError, TornTransactionError
 from ...journal.position import Journal, Position
 from .counters import ConsumerCounters
 from .delivery_queue import DeliveryQueue
@@ -265,16 +265,16 @@ class SettlingQueue(DeliveryQueue):
         else:
             entry.opened(counts_first=is_another)
 
-    def refuse_stream(self, request: StreamRequest, why: str) -> None:
+    def refuse_stream(self, request: StreamRequest, why: ConsumerError) -> None:
         """Answers a request: the sidecar can't be read.
 
         Args:
             request: of `stream_wanted`; one that nothing waits for any more is ignored.
-            why: names the right that is missing.
+            why: says what to do, such as which right to give.
         """
         entry = self._streaming(request)
         if entry is not None:
-            self._fail(entry, NotAuthorizedError(self._text(entry, why)))
+            self._fail(entry, type(why)(self._text(entry, str(why))))
 
     def reopen_stream(self) -> None:
         """Lets the sidecar of what comes next be looked at again: reading it was refused."""

@@ -30,7 +30,6 @@ from ...journal.reader import RecordsTrimmedError, read_batches
 from ...journal.relocation import (
     RELOCATIONS_TOPIC,
     Origin,
-    Relocation,
     Relocations,
     copied_headers,
     encode_relocation,
@@ -51,6 +50,8 @@ PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
     "linger.ms": 5,
+    # What was compressed may be larger than its topic takes.
+    "compression.type": "zstd",
     "delivery.timeout.ms": int(WRITE_TIMEOUT_S * 1_000),
     "message.max.bytes": 1_000_000_000,  # The topic's own limit counts.
 }
@@ -64,6 +65,8 @@ class Planned:
     seen: Seen
     plan: Plan
     run: Compaction
+    known: frozenset[bytes]
+    """Keys of the relocations that the plan knows."""
 
 
 def plan_partitions(
@@ -88,7 +91,9 @@ def plan_partitions(
     for key, each in sorted(seen.items()):
         plan = _scan(log, key, each, relocations).plan(share)
         run = Compaction(key, each.noted.topic_id, plan, copy_id, grace_s, read_s)
-        found.append(Planned(key, each, plan, run))
+        told = relocations.of(key, each.noted.topic_id)
+        known = frozenset(encode_relocation(relocation)[0] for relocation in told)
+        found.append(Planned(key, each, plan, run, known))
     return found
 
 
@@ -286,13 +291,12 @@ class Copier:
         ids = self._log.topic_ids(sorted({key[0], main_of(key[0])}), timeout_s=ASK_TIMEOUT_S)
         if not noted.is_of(key[0], ids):
             raise UnknownTopicError(f"{key[0]} or its topic was created anew meanwhile: call again")
+        known = RelocationLog(self._log).read(timeout_s=ASK_TIMEOUT_S)
+        for relocation in known.of(key, each.run.topic_id):
+            is_new = encode_relocation(relocation)[0] not in each.known
+            if is_new and each.plan.start <= relocation.first < bound:
+                raise BrokerError(f"another run has copied in {key[0]}[{key[1]}]: run it again")
         if self._log.start_offset(*key, timeout_s=ASK_TIMEOUT_S) < bound:
             self._log.delete_records(*key, bound, timeout_s=ASK_TIMEOUT_S)
-        if each.plan.copies:
-            self._forget(each, bound)
-
-    def _forget(self, each: Planned, start: int) -> None:
-        known = RelocationLog(self._log).read(timeout_s=ASK_TIMEOUT_S)
-        gone: list[Relocation] = obsolete(known.of(each.key, each.run.topic_id), start)
-        for relocation in gone:
+        for relocation in obsolete(known.of(key, each.run.topic_id), bound):
             self._write(encode_relocation(relocation)[0], None)

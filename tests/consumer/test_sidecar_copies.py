@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from logtx.consumer.sidecar_read import SidecarReader
+from logtx.consumer.sidecar_read import CONFIRM_S, SidecarReader
 from logtx.journal.control import TXID_HEADER, TopicPartition
 from logtx.journal.errors import (
     BrokerError,
@@ -189,8 +189,24 @@ def test_without_a_copy_it_is_torn_and_without_the_right_refused(
     other.commit(0, wanted)
     told.fails = None
     log.now_s += 60
+    read(reader, other, steps=3)
+    assert other.buffer.failure is None, "a broker may be behind"
+    log.now_s += CONFIRM_S
     read(reader, other)
     assert isinstance(other.buffer.failure, TornTransactionError), "its copy begins below"
+
+
+def test_trap_207_a_copy_of_which_a_broker_has_not_heard_is_read(
+    log: Brokers, main: Main, reader: SidecarReader, told: Told
+) -> None:
+    wanted = main.committed(0, 3)
+    at = [copy_record(log, main, each) for each in wanted]
+    log.starts[main.sidecar] = 3
+    read(reader, main, steps=3)
+    assert main.buffer.failure is None
+    told.known.add(moved(main, 0, at))
+    log.now_s += 2
+    assert read(reader, main) == wanted
 
 
 def test_relocations_are_read_behind_the_start_and_not_for_each_pointer(

@@ -142,6 +142,18 @@ def test_a_process_that_is_to_end_does_whatever_it_waits_for() -> None:
     assert "a_library_that_never_returns" in said
 
 
+def test_so_does_one_that_may_print_nothing() -> None:
+    command = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, ENDLESS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize(
     ("servers", "named", "warned"),
     [

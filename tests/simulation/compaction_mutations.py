@@ -51,12 +51,6 @@ def refused_records_are_passed_over(patch: Patch) -> None:
     patch(Compaction, "copied", mutant)
 
 
-@caught_by("exactly-once", of="shell")
-def trimmed_without_a_grace_period(patch: Patch) -> None:
-    """A copier trims when its relocations are acknowledged (K8, trap 195)."""
-    patch(Compaction, "due_s", lambda self: self.durable_s)
-
-
 @caught_by("exactly-once", of="consumer")
 def copies_have_offsets_of_their_own(patch: Patch) -> None:
     """What is read in a copy is delivered with the offset at which it lies there (trap 191)."""

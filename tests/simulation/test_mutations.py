@@ -112,8 +112,7 @@ SEEN_WITH_COMPACTIONS_AT: Final = {
     "copies_have_offsets_of_their_own": 2,
     "latest_end_counts": 110,
     "refused_records_are_passed_over": 5,
-    "relocations_are_read_once": 1,
-    "trimmed_without_a_grace_period": 21,
+    "relocations_are_read_once": 7,
     "what_has_moved_is_not_needed": 2,
     "what_has_no_marker_holds_nothing": 1,
 }

@@ -244,7 +244,7 @@ def test_a_sidecar_that_may_not_be_read_stops_the_partition() -> None:
     buffer = in_both("")
     request = buffer.stream_wanted()
     assert request is not None
-    buffer.refuse_stream(request, "give it the right")
+    buffer.refuse_stream(request, NotAuthorizedError("give it the right"))
     assert isinstance(buffer.failure, NotAuthorizedError)
     assert "give it the right" in str(buffer.failure)
 
