@@ -15,9 +15,14 @@ from logtx.coordinator.server import compacting, trimming
 from logtx.integration.inspect.audit import run_audit
 from logtx.integration.inspect.checks import Severity
 from logtx.integration.inspect.sums import sum_up
-from logtx.journal.errors import BrokerError, NotAuthorizedError, TornTransactionError
+from logtx.journal.errors import (
+    BrokerError,
+    IntegrityError,
+    NotAuthorizedError,
+    TornTransactionError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.relocation import RELOCATIONS_TOPIC
+from logtx.journal.relocation import RELOCATIONS_TOPIC, Relocations
 from logtx.journal.relocation_log import RelocationLog
 from logtx.journal.sidecar import in_sidecar
 
@@ -176,6 +181,38 @@ def test_an_end_of_the_past_hides_nothing(
     with closing(compacting.Copier(memory_log)) as copier:
         copier.run(planned)
     assert take(consumer(), 5) == expected
+
+
+def test_relocations_of_the_past_cost_no_copies(
+    memory_log: MemoryLog,
+    producer: logtx.Producer,
+    consumer: Read,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Trap 208: whoever tells the plan of relocations has not heard of those of the run before.
+    expected = written(producer)
+    compact(memory_log)
+    abort(producer, 60)
+    noted = trimming.look_at(memory_log, [SIDE], print)
+    with monkeypatch.context() as patch:
+        patch.setattr(RelocationLog, "read", lambda *_, **__: Relocations())
+        planned = compacting.plan_partitions(memory_log, noted, share=1.0, grace_s=0.0)
+    again = pytest.raises(BrokerError, match="run it again")
+    with closing(compacting.Copier(memory_log)) as copier, again:
+        copier.run(planned)
+    assert take(consumer(), 5) == expected
+
+
+def test_a_relocation_that_cannot_be_read_is_told(
+    memory_log: MemoryLog, producer: logtx.Producer, consumer: Read
+) -> None:
+    written(producer)
+    compact(memory_log)
+    stranger = memory_log.producer({})
+    stranger.produce(RELOCATIONS_TOPIC, b"x", b"y", 0)
+    assert stranger.flush(TIMEOUT_S) == 0
+    with pytest.raises(IntegrityError, match=RELOCATIONS_TOPIC):
+        consumer().poll(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("step", ["_write", "_trim"])
