@@ -41,6 +41,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from ...journal.control import TopicPartition
+from ...journal.errors import UnknownTopicError
 from ...journal.records.types import PointerStep
 from ...journal.sidecar import main_of
 from ...journal.value import value
@@ -77,6 +78,17 @@ class Noted:
         """
         told = ids.get(sidecar, ""), ids.get(main_of(sidecar), "")
         return told == (self.topic_id, self.main_id)
+
+    def check_is_of(self, sidecar: str, ids: Mapping[str, str]) -> None:
+        """Checks the same, for who asks once.
+
+        Raises:
+            UnknownTopicError: one of them was created anew.
+        """
+        if not self.is_of(sidecar, ids):
+            raise UnknownTopicError(
+                f"{sidecar} or its topic was created anew meanwhile: call again"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -23,14 +23,13 @@ from ...journal.errors import (
     BrokerError,
     MalformedHeaderError,
     RequestTimedOutError,
-    UnknownTopicError,
 )
 from ...journal.logs.interface import Headers, Log, LogProducer
 from ...journal.reader import RecordsTrimmedError, read_batches
 from ...journal.relocation import (
     RELOCATIONS_TOPIC,
     Origin,
-    Relocations,
+    Relocation,
     copied_headers,
     encode_relocation,
     origin_of,
@@ -65,8 +64,8 @@ class Planned:
     seen: Seen
     plan: Plan
     run: Compaction
-    known: frozenset[bytes]
-    """Keys of the relocations that the plan knows."""
+    known: frozenset[Relocation]
+    """Those of the partition that the plan goes by."""
 
 
 def plan_partitions(
@@ -89,17 +88,16 @@ def plan_partitions(
     read_s, copy_id = time.monotonic(), secrets.token_bytes(16)
     found = []
     for key, each in sorted(seen.items()):
-        plan = _scan(log, key, each, relocations).plan(share)
+        known = frozenset(relocations.of(key, each.noted.topic_id))
+        plan = _scan(log, key, each, known).plan(share)
         run = Compaction(key, each.noted.topic_id, plan, copy_id, grace_s, read_s)
-        told = relocations.of(key, each.noted.topic_id)
-        known = frozenset(encode_relocation(relocation)[0] for relocation in told)
         found.append(Planned(key, each, plan, run, known))
     return found
 
 
-def _scan(log: Log, key: TopicPartition, seen: Seen, relocations: Relocations) -> Scan:
+def _scan(log: Log, key: TopicPartition, seen: Seen, known: Iterable[Relocation]) -> Scan:
     end = _end_to_read(log, key, seen)
-    scan = Scan(key, seen.noted, seen.start, relocations.of(key, seen.noted.topic_id))
+    scan = Scan(key, seen.noted, seen.start, known)
     batches = read_batches(log, *key, seen.start, end, timeout_s=ASK_TIMEOUT_S)
     with closing(batches):
         for record in (record for batch in batches for record in batch):
@@ -155,6 +153,7 @@ class Copier:
         """
         self._log, self._progress = log, progress
         self._producer: LogProducer = log.producer(PRODUCER)
+        self._relocations = RelocationLog(log)
 
     def close(self) -> None:
         """Drops what is not written, and closes the producer."""
@@ -197,17 +196,12 @@ class Copier:
             else:
                 failed.append(error.str())
 
-        for record, origin in self._originals(planned.key, needed):
-            origin = replace(origin, copy_id=planned.run.copy_id)  # noqa: PLW2901
-            headers = _headers_of(record)
-            was = origin_of(headers)
-            if was is not None:
-                headers = original_headers(headers, was)
+        for record, headers, origin in self._originals(planned.key, needed):
             self._produce(
                 *planned.key,
                 key=record.key(),
                 value=record.value(),
-                headers=copied_headers(headers, origin),
+                headers=copied_headers(headers, replace(origin, copy_id=planned.run.copy_id)),
                 timestamp=max(origin.timestamp[1], 0),
                 acknowledge=acknowledged,
             )
@@ -216,8 +210,10 @@ class Copier:
         self._write(*encode_relocation(relocation))
         planned.run.acknowledged(relocation, time.monotonic())
 
-    def _originals(self, key: TopicPartition, needed: Needed) -> Iterator[tuple[Message, Origin]]:
-        """Yields the records of a range, where it lies now."""
+    def _originals(
+        self, key: TopicPartition, needed: Needed
+    ) -> Iterator[tuple[Message, Headers, Origin]]:
+        """Yields the records of a range, where it lies now, with the headers of their originals."""
         span = needed.first, needed.last + 1
         batches = read_batches(self._log, *key, *span, timeout_s=ASK_TIMEOUT_S)
         with closing(batches):
@@ -229,12 +225,13 @@ class Copier:
                     is_it = said.get(TXID_HEADER) == needed.txid
                     if is_it and _marker_of(record, said.get(TXCTL_HEADER)) is None:
                         offset = cast(int, record.offset())
-                        yield record, Origin(b"", needed.txid, offset, record.timestamp())
+                        origin = Origin(b"", needed.txid, offset, record.timestamp())
+                        yield record, headers, origin
                 elif origin is not None and (origin.copy_id, origin.txid) == (
                     needed.copy_id,
                     needed.txid,
                 ):
-                    yield record, origin
+                    yield record, original_headers(headers, origin), origin
 
     def _produce(
         self,
@@ -289,14 +286,12 @@ class Copier:
     def _trim(self, each: Planned) -> None:
         key, noted, bound = each.key, each.seen.noted, each.plan.bound
         ids = self._log.topic_ids(sorted({key[0], main_of(key[0])}), timeout_s=ASK_TIMEOUT_S)
-        if not noted.is_of(key[0], ids):
-            raise UnknownTopicError(f"{key[0]} or its topic was created anew meanwhile: call again")
-        known = RelocationLog(self._log).read(timeout_s=ASK_TIMEOUT_S)
-        for relocation in known.of(key, each.run.topic_id):
-            is_new = encode_relocation(relocation)[0] not in each.known
-            if is_new and each.plan.start <= relocation.first < bound:
+        noted.check_is_of(key[0], ids)
+        known = self._relocations.read(timeout_s=ASK_TIMEOUT_S).of(key, each.run.topic_id)
+        for relocation in known:
+            if relocation not in each.known and each.plan.start <= relocation.first < bound:
                 raise BrokerError(f"another run has copied in {key[0]}[{key[1]}]: run it again")
         if self._log.start_offset(*key, timeout_s=ASK_TIMEOUT_S) < bound:
             self._log.delete_records(*key, bound, timeout_s=ASK_TIMEOUT_S)
-        for relocation in obsolete(known.of(key, each.run.topic_id), bound):
+        for relocation in obsolete(known, bound):
             self._write(encode_relocation(relocation)[0], None)

@@ -333,8 +333,7 @@ def _trim(log: Log, due: Mapping[TopicPartition, Bound], journals: set[tuple[int
     names = {topic for topic, _ in due}
     ids = log.topic_ids(sorted(names | {main_of(topic) for topic in names})) if due else {}
     for key, bound in due.items():
-        if not bound.noted.is_of(key[0], ids):
-            raise UnknownTopicError(f"{key[0]} or its topic was created anew meanwhile: call again")
+        bound.noted.check_is_of(key[0], ids)
         trim_partition(log, key, bound.offset, journals)
 
 
