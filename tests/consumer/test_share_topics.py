@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -200,6 +201,22 @@ def create_anew(log: MemoryLog) -> None:
     log.create_topic("orders", partitions=2)
 
 
+def before_it_hears_of_a_switch(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
+) -> None:
+    """Does this once, after a reader got its first lease and before it reads."""
+    hears, is_done = LeaseReader._hears_of_switch, False
+
+    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
+        nonlocal is_done
+        if not is_done:
+            is_done = True
+            meanwhile()
+        return hears(self, topic, topic_id)
+
+    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+
+
 @pytest.mark.usefixtures("attaches_often")
 def test_messages_of_a_topic_that_was_created_anew_have_the_same_names(
     queues: Queues, producer: Producer, memory_log: MemoryLog
@@ -276,23 +293,18 @@ def test_what_a_reader_waited_for_may_be_of_a_topic_that_was_created_anew(
     """It would be given out under the former one's id, and then once more (trap 120)."""
     monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.3)
     fill(producer, 2)
-    hears, is_new = LeaseReader._hears_of_switch, False
 
-    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
-        nonlocal is_new
-        if not is_new:
-            is_new = True
-            create_anew(memory_log)
-            if what == "messages":
-                fill(producer, 3, first=7)
-            else:
-                with suppress(LogtxError), producer.begin_transaction() as txn:
-                    txn.produce("orders", b"never", partition=0)
-                    raise BrokerError("aborted")
-                fill(producer, 1, first=7)
-        return hears(self, topic, topic_id)
+    def meanwhile() -> None:
+        create_anew(memory_log)
+        if what == "messages":
+            fill(producer, 3, first=7)
+        else:
+            with suppress(LogtxError), producer.begin_transaction() as txn:
+                txn.produce("orders", b"never", partition=0)
+                raise BrokerError("aborted")
+            fill(producer, 1, first=7)
 
-    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    before_it_hears_of_a_switch(monkeypatch, meanwhile)
     queue = queues()
     with pytest.raises(TopicRecreatedError):
         take(queue, 1)
@@ -309,18 +321,13 @@ def test_trap_120_without_the_rule_new_messages_are_given_out_under_the_former_i
 ) -> None:
     """The id is asked for before the first fetch alone."""
     fill(producer, 2)
-    hears, is_new = LeaseReader._hears_of_switch, False
 
-    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
-        nonlocal is_new
-        if not is_new:
-            is_new = True
-            create_anew(memory_log)
-            fill(producer, 2, first=7)
-            monkeypatch.setattr(LeaseReader, "_check_is_it", lambda *_: None)
-        return hears(self, topic, topic_id)
+    def meanwhile() -> None:
+        create_anew(memory_log)
+        fill(producer, 2, first=7)
+        monkeypatch.setattr(LeaseReader, "_check_is_it", lambda *_: None)
 
-    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    before_it_hears_of_a_switch(monkeypatch, meanwhile)
     assert values(take(queues(), 4)) == [b"7", b"8"] * 2
 
 
@@ -331,16 +338,7 @@ def test_a_reader_that_waits_for_records_of_a_former_topic_learns_of_it_soon(
     """The new topic is empty, so no fetch ends (trap 198)."""
     monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.3)
     fill(producer, 2)
-    hears, is_new = LeaseReader._hears_of_switch, False
-
-    def waits(self: LeaseReader, topic: str, topic_id: str) -> bool:
-        nonlocal is_new
-        if not is_new:
-            is_new = True
-            create_anew(memory_log)
-        return hears(self, topic, topic_id)
-
-    monkeypatch.setattr(LeaseReader, "_hears_of_switch", waits)
+    before_it_hears_of_a_switch(monkeypatch, partial(create_anew, memory_log))
     queue, began_s = queues(), time.monotonic()
     with pytest.raises(TopicRecreatedError):
         take(queue, 1)

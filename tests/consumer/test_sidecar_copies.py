@@ -29,7 +29,9 @@ from logtx.journal.relocation import (
 from logtx.journal.txid import TxId
 
 from .records import INCARNATION, FakeRecord
-from .test_sidecar_read import Brokers, Main, Message, read, reader_of
+from .test_sidecar_read import Brokers, Main, Message, log, main, read, reader_of
+
+__all__ = ["log", "main"]
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -48,16 +50,6 @@ class Told:
         if self.fails is not None:
             raise self.fails
         return self.known
-
-
-@pytest.fixture
-def log() -> Brokers:
-    return Brokers()
-
-
-@pytest.fixture
-def main(log: Brokers) -> Main:
-    return Main(log, "a")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import shared
+from logtx.journal.collector import collector_paused
 from logtx.journal.errors import ConsumerError, MalformedHeaderError, SpillError
 from logtx.journal.logs.memory.consumer import MemoryConsumer
 
@@ -689,21 +690,10 @@ def run(seed: int) -> tuple[Violation | None, list[str]]:
         The promise that was not kept, if any; and what happened.
     """
     history = History(seed)
-    with _nothing_collected(), limits(history._chance, history._clock, history._faults):
+    # Garbage of other tests and histories ends when it is collected, and would shift this one.
+    with collector_paused(), limits(history._chance, history._clock, history._faults):
         try:
             history.play()
         except Violation as violation:
             return violation, history.trace
     return None, history.trace
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    # Garbage of other tests and histories ends when it is collected, and would shift this one.
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()

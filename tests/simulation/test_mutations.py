@@ -116,7 +116,7 @@ SEEN_WITH_COMPACTIONS_AT: Final = {
     "what_has_moved_is_not_needed": 2,
     "what_has_no_marker_holds_nothing": 1,
 }
-"""The same for mutations of compaction, in histories with it (traps 189, 191, 193, 195 and 206)."""
+"""The same for mutations of compaction, in histories with it (traps 189, 191, 193 and 206)."""
 SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
     "anybody_releases": 3,
