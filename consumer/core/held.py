@@ -7,6 +7,7 @@ another one through, so what that one decided must stand in nobody's way (trap 1
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
 from ...journal.position import Journal
 from .entries import EndedTransaction, journal_of
@@ -15,24 +16,28 @@ from .pointers import PointedTransaction
 
 
 class HeldTransactions:
-    """Transactions by journal, and of each journal by commit sequence."""
+    """Transactions by journal, and of each journal by commit sequence.
+
+    They come in nearly any order: the place of a transaction may be told long after the markers
+    behind it were read. So what comes next is kept in a heap. With an order that is made again at
+    each of them, a backlog took time that rose with its square.
+    """
 
     def __init__(self) -> None:
         """Begins empty."""
         self._by_journal: dict[Journal, dict[RawTxId, EndedTransaction]] = {}
+        self._next: dict[Journal, list[tuple[int, RawTxId]]] = {}
+        """A heap of each journal's transactions, and of some that are held no more."""
         self.records = 0
         """Number of their records. A pointer counts as one more: it takes memory, too."""
 
     def add(self, entry: EndedTransaction) -> None:
         """Adds a transaction that is not held."""
-        held = self._by_journal.setdefault(entry.journal, {})
-        last = next(reversed(held.values()), None)
-        held[entry.txid] = entry
+        # An exception in between leaves an entry in the heap, which is passed over.
+        heap = self._next.setdefault(entry.journal, [])
+        heappush(heap, (entry.marker.commit_sequence, entry.txid))
+        self._by_journal.setdefault(entry.journal, {})[entry.txid] = entry
         self.records += _weight(entry)
-        if last is not None and last.marker.commit_sequence > entry.marker.commit_sequence:
-            # Its place was told after the marker behind it was read.
-            ordered = sorted(held.items(), key=lambda item: item[1].marker.commit_sequence)
-            self._by_journal[entry.journal] = dict(ordered)
 
     def pop(self, raw: RawTxId) -> EndedTransaction:
         """Removes a transaction, and returns it."""
@@ -40,7 +45,7 @@ class HeldTransactions:
         held = self._by_journal[journal]
         entry = held.pop(raw)
         if not held:
-            del self._by_journal[journal]
+            del self._by_journal[journal], self._next[journal]
         self.records -= _weight(entry)
         return entry
 
@@ -52,23 +57,21 @@ class HeldTransactions:
     def first(self, journal: Journal) -> EndedTransaction | None:
         """Returns the transaction of a journal with the lowest commit sequence, if any."""
         held = self._by_journal.get(journal)
-        return None if held is None else next(iter(held.values()))
+        if held is None:
+            return None
+        heap = self._next[journal]
+        while heap:
+            if entry := held.get(heap[0][1]):
+                return entry
+            heappop(heap)
+        return None
 
     def firsts(self) -> Iterator[EndedTransaction]:
         """Yields the first transaction of each journal."""
-        return (next(iter(held.values())) for held in self._by_journal.values())
-
-    def upto(self, journal: Journal, sequence: int) -> list[RawTxId]:
-        """Returns the TxIds of a journal up to this commit sequence, in order."""
-        found = []
-        for raw, entry in self._by_journal.get(journal, {}).items():
-            if entry.marker.commit_sequence > sequence:
-                break
-            found.append(raw)
-        return found
+        return (entry for journal in self._by_journal if (entry := self.first(journal)) is not None)
 
     def __iter__(self) -> Iterator[EndedTransaction]:
-        """Yields all transactions."""
+        """Yields all transactions, in any order."""
         for held in self._by_journal.values():
             yield from held.values()
 

@@ -20,7 +20,7 @@ are read when they are delivered.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -32,7 +32,7 @@ from ...journal.places import GONE
 from ...journal.position import Journal, Passed, Position
 from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
-from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
+from .entries import EndedTransaction, EntryState, PlainRun, SideRead, advance, journal_of
 from .headers import txid_error
 from .held import HeldTransactions
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
@@ -120,11 +120,12 @@ class SerialBuffer(PartitionBuffer):
             if journal[0] == journal_partition
         }
         """Commit sequences of the markers that were read, which rise, but for the oldest."""
-        self._due: deque[_Due] = deque()
+        # From the front of a dict, entries are not taken in constant time.
+        self._due: OrderedDict[RawTxId, _Due] = OrderedDict()
         """What ends without a marker, and is not read up to; in commit-sequence order."""
         self.begun_by_home = passed is not None and passed.home[0] != journal_partition
         """Whether a reader of another order had delivered what another home places."""
-        self._not_coming: dict[RawTxId, int] = {}
+        self._not_coming: OrderedDict[RawTxId, int] = OrderedDict()
         """Commit sequences of those that are placed nowhere, or below where reading began."""
         self._half_of: RawTxId | None = None
         """The placed transaction of which an earlier life delivered some records."""
@@ -178,8 +179,8 @@ class SerialBuffer(PartitionBuffer):
             return
         if not comes:
             self._not_coming[due.raw] = sequence
-        elif all(due.raw != other.raw for other in self._due):
-            self._due.append(due)
+        elif due.raw not in self._due:
+            self._due[due.raw] = due
             self._end_due()
 
     @property
@@ -192,8 +193,9 @@ class SerialBuffer(PartitionBuffer):
         return raw in self._not_coming
 
     def _end_due(self) -> None:
-        while self._due and self._due[0].offset <= self.next_offset:
-            offset, raw, end, is_place = self._due.popleft()
+        while (first := self._first_due) is not None and first.offset <= self.next_offset:
+            offset, raw, end, is_place = first
+            del self._due[raw]
             journal, pending = journal_of(raw), self._pending.pop(raw, None)
             self._ended.add(raw, self._shared.ended_max)
             if not is_place:
@@ -208,6 +210,10 @@ class SerialBuffer(PartitionBuffer):
             self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
             self._commit(PlacedTransaction(raw, end, offset), pending)
             self._note_read(journal, end.commit_sequence)
+
+    @property
+    def _first_due(self) -> _Due | None:
+        return next(iter(self._due.values()), None)
 
     def _delivered_before(self, entry: EndedTransaction) -> int:
         if isinstance(entry, HandedTransaction):
@@ -305,6 +311,13 @@ class SerialBuffer(PartitionBuffer):
             del unsettled[raw]
         return iter(list(unsettled.values()))
 
+    def _asker(self, request: SideRead) -> EndedTransaction | None:
+        # A whole backlog may wait for side reads, and each has an answer of its own.
+        entry = self._unsettled.get(request.txid)
+        if entry is None or entry.marker_offset != request.marker_offset:
+            return None
+        return entry if entry.state is EntryState.WAITING else None
+
     def _undelivered(self) -> Iterator[EndedTransaction]:
         return chain(super()._undelivered(), self._held)
 
@@ -338,10 +351,10 @@ class SerialBuffer(PartitionBuffer):
 
     def release(self, journal: Journal, sequence: int) -> None:
         """Drops what is collected up to this commit sequence: none of it is due here any more."""
-        for raw in self._held.upto(journal, sequence):
-            self._finish(self._unhold(raw))
-        while self._due and self._due[0].end.commit_sequence <= sequence:
-            self._due.popleft()  # It went with a deleted topic.
+        while (first := self._held.first(journal)) and first.marker.commit_sequence <= sequence:
+            self._finish(self._unhold(first.txid))
+        while (due := self._first_due) is not None and due.end.commit_sequence <= sequence:
+            del self._due[due.raw]  # It went with a deleted topic.
         while self._not_coming and next(iter(self._not_coming.values())) <= sequence:
             del self._not_coming[next(iter(self._not_coming))]
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
