@@ -28,6 +28,9 @@ UNKNOWN: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
+DESTROY_BROKER: Final = -137
+"""librdkafka's error for a broker that it forgot while it was asked, because the others no longer
+name it. Older versions of confluent-kafka have no name for it."""
 PASSING: Final = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -42,6 +45,7 @@ PASSING: Final = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError._TRANSPORT,
         KafkaError._WAIT_COORD,
+        DESTROY_BROKER,
     }
 )
 """Errors after which a request is repeated: elections, and a cluster that is starting."""

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from logtx.journal.errors import BrokerError, UnknownTopicError
+from logtx.journal.logs.asking import DESTROY_BROKER
 from logtx.journal.logs.kafka import KafkaLog
 
 
@@ -178,6 +179,34 @@ def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(log, "_is_mock", False)
     assert log.topic_info("journal").partition_count == 8
     assert admin.waited_s == [1.0, 2.0, 4.0]
+
+
+class Forgetful(DeadController):
+    """An admin client that drops a broker while it waits for its answer."""
+
+    def describe_topics(
+        self, topics: Any, request_timeout: float, **given: Any
+    ) -> dict[str, Future[Any]]:
+        """As the admin client's."""
+        if not self.waited_s:
+            self.waited_s.append(request_timeout)
+            future: Future[Any] = Future()
+            future.set_exception(KafkaException(KafkaError(DESTROY_BROKER)))
+            return {"journal": future}
+        return super().describe_topics(topics, request_timeout)
+
+
+def test_who_was_forgotten_while_it_was_asked_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen on three brokers: a coordinator that started ended, for one broker was just gone."""
+    admin = Forgetful(refreshes=0)
+    log = log_with(admin, monkeypatch)
+    monkeypatch.setattr(log, "_is_mock", False)
+    assert log.topic_info("journal").partition_count == 8
+    assert len(admin.waited_s) == 2
+    if known := getattr(KafkaError, "_DESTROY_BROKER", None):
+        assert known == DESTROY_BROKER
 
 
 class Old(DeadController):
