@@ -34,9 +34,11 @@ twice, five seconds apart, before it passes over what went with the former one."
 ANEW_S: Final = 75.0
 """The same for a serializable reader where a topic that is made anew was in metadata mode: what is
 placed behind the new topic's end is waited for, for a minute."""
-FIRST_S: Final = 30.0
+FIRST_S: Final = 100.0
 """The same before the first record. It is longer because a serializable reader looks for its
-transaction in the whole journal, beside others that read everything."""
+transaction in the whole journal, beside others that read everything: with 30 s, one on a machine
+with a load average of 35 ended before it was given anything. Of a run without any record, it delays
+the end."""
 ANSWER_S: Final = 20.0
 """Longest wait for one answer of a broker. A smaller value asks a slow broker again."""
 _POLL_S: Final = 0.3
