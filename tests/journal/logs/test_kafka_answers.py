@@ -188,6 +188,7 @@ class Forgetful(DeadController):
         self, topics: Any, request_timeout: float, **given: Any
     ) -> dict[str, Future[Any]]:
         """As the admin client's."""
+        del given
         if not self.waited_s:
             self.waited_s.append(request_timeout)
             future: Future[Any] = Future()
