@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,32 +31,64 @@ hypothesis.settings.load_profile("logtx")
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
 
+ON_KAFKA: Final = (
+    (
+        "test_sidecars.py",
+        "test_end_to_end.py",
+        "test_queues.py",
+        "consumer/test_commits.py",
+    ),
+    (
+        "consumer/test_interruptions.py",
+        "test_faults_kafka.py",
+        "producer/test_over_grpc.py",
+        "consumer/test_rebalance.py",
+        "test_sidecar_trimming.py",
+    ),
+    (
+        "coordinator/test_service.py",
+        "test_sidecars_grown.py",
+        "producer/test_branches.py",
+        "producer/test_transactions.py",
+        "consumer/test_consumer.py",
+        "journal/logs/test_contract.py",
+        "coordinator/runtime/test_markers.py",
+        "integration/test_pytest_plugin.py",
+        "integration/local/test_broker.py",
+        "producer/test_confluent_style.py",
+        "producer/test_dropped.py",
+        "consumer/test_lag.py",
+        "test_sidecar_compaction.py",
+        "consumer/test_dropped.py",
+        "consumer/test_kafka_transactions.py",
+        "coordinator/runtime/test_markers_kafka.py",
+        "journal/test_reader.py",
+        "consumer/test_inquiries.py",
+        "consumer/test_confluent_style.py",
+        "producer/test_sender.py",
+        "coordinator/server/test_retention.py",
+    ),
+)
+"""Files of the tests of `logtx_kafka`, which take about as long in each of these groups. A group is
+given to one process: a Kafka costs twenty seconds of CPU in each process that has one."""
+
+
 LONGEST: Final = (
     "integration/spark/test_sink.py",
     "test_places_kafka.py",
     "search/test_search.py",
-    "consumer/test_interruptions.py",
     "test_failover_kafka.py",
     "simulation/test_simulation.py",
-    "test_end_to_end.py",
-    "test_sidecars.py",
     "simulation/test_mutations.py",
-    "test_faults_kafka.py",
     "integration/demo/test_runs.py",
     "histories/test_producer.py",
-    "consumer/test_commits.py",
     "test_plain_reader_kafka.py",
     "test_secured_kafka.py",
-    "producer/test_transactions.py",
-    "consumer/test_consumer.py",
-    "consumer/test_rebalance.py",
     "integration/test_blocks.py",
     "coordinator/test_ownership.py",
     "coordinator/test_topic_answers.py",
     "chaos/test_faults.py",
-    "integration/local/test_broker.py",
     "integration/cli/test_up.py",
-    "test_queues.py",
     "integration/test_queue_blocks.py",
     "consumer/test_share_topics.py",
     "consumer/test_share_sidecars.py",
@@ -71,7 +103,8 @@ LONGEST: Final = (
     "chaos/test_mutations.py",
     "integration/demo/test_spark.py",
 )
-"""Files that take longest. If one of them began last, all other processes would wait for it."""
+"""Files that take longest, behind those of `ON_KAFKA`. If one of them began last, all other
+processes would wait for it."""
 
 
 WITH_ONE_CLUSTER: Final = (
@@ -84,24 +117,50 @@ WITH_ONE_CLUSTER: Final = (
 with a coordinator, and a Spark, cost half a minute of CPU in each process that starts them."""
 
 
-class ByFileAndCluster(LoadFileScheduling):
-    """Gives each file to one process, and the files of `WITH_ONE_CLUSTER` to one and the same."""
+def group_of(file: str) -> str:
+    """Returns the group of a file of tests, which one process has: of many it is their own."""
+    file = file.removeprefix("tests/")
+    if file.startswith(WITH_ONE_CLUSTER):
+        return "cluster"
+    return next((f"kafka {n}" for n, files in enumerate(ON_KAFKA) if file in files), file)
+
+
+class ByGroup(LoadFileScheduling):
+    """Gives each group of files to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "cluster" if file.removeprefix("tests/").startswith(WITH_ONE_CLUSTER) else file
+        return group_of(super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileAndCluster | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup | None:
     """Takes the place of pytest-xdist's `--dist loadfile`."""
-    return ByFileAndCluster(config, log) if config.getoption("dist") == "loadfile" else None
+    return ByGroup(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Lets each process of pytest-xdist begin elsewhere in a folder.
+
+    In a new checkout, pytest translates each file of tests, and keeps the result. Where all
+    processes collected in the same order, each of them translated every file.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Package):
+        number, found = int(worker["workerid"].removeprefix("gw")), report.result
+        first = len(found) * number // worker["workercount"]
+        report.result = found[first:] + found[:first]
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first, and keeps the order of the others."""
+    """Puts the longest files first, and keeps the order of tests in each."""
     here = Path(__file__).parent
-    places = {here / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    firsts = [*(file for files in ON_KAFKA for file in files), *LONGEST]
+    places = {here / name: place for place, name in enumerate(firsts)}
+    items.sort(key=lambda item: (places.get(item.path, len(places)), item.path))
 
 
 def pytest_sessionstart() -> None:

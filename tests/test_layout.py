@@ -11,11 +11,12 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from .conftest import LONGEST, WITH_ONE_CLUSTER
+from .conftest import LONGEST, ON_KAFKA, WITH_ONE_CLUSTER, group_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("journal", "coordinator", "producer", "consumer", "integration", "chaos")
@@ -123,7 +124,7 @@ def test_every_package_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse(package.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("name", [*LONGEST, *WITH_ONE_CLUSTER])
+@pytest.mark.parametrize("name", [*chain(*ON_KAFKA), *LONGEST, *WITH_ONE_CLUSTER])
 def test_a_file_that_is_begun_first_is_there(name: str) -> None:
     assert (ROOT / "tests" / name).exists()
 
@@ -132,3 +133,15 @@ def test_whatever_needs_logtx_cluster_is_given_to_one_process() -> None:
     for path in (ROOT / "tests").rglob("test_*.py"):
         if re.search(r"logtx_cluster:\s*Cluster", path.read_text("utf-8")):
             assert path.relative_to(ROOT / "tests").as_posix().startswith(WITH_ONE_CLUSTER)
+
+
+def test_whatever_needs_logtx_kafka_is_in_a_group(request: pytest.FixtureRequest) -> None:
+    def needs_it(item: pytest.Item) -> bool:
+        fixtures = getattr(item, "fixturenames", ())
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        of_a_log = "log" in fixtures and given.get("transport") == "kafka"
+        return "logtx_kafka" in fixtures or of_a_log
+
+    quick = [i for i in request.session.items if i.get_closest_marker("slow") is None]
+    files = {i.path.relative_to(ROOT / "tests").as_posix() for i in quick if needs_it(i)}
+    assert {file for file in files if group_of(file) == file} == set()
