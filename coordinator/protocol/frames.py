@@ -24,11 +24,11 @@ F1. *No message is lost, doubled or reordered.* `send` returns a whole frame, to
     buffer. Nothing is repeated, so what arrives is a prefix of what was sent. If the connection
     ends by CLOSE, it is everything that was sent before: CLOSE goes the same way, behind it.
 F2. *Memory is bounded.* A frame is refused by its header, before its payload is kept: so the buffer
-    holds less than one frame. A message is sent only while the window is above zero, and costs its
-    bytes and `MESSAGE_COST_BYTES` (trap 209). So unreleased messages cost at most the window and
-    one message. What the machine itself has to say are flags and sums, made into bytes when a shell
-    takes them: at most one PONG, PING, WINDOW and CLOSE, whatever the peer did (trap 211). A shell
-    must take them only when the network took what it was given before.
+    holds less than one frame and what was read at once. A message is sent only while the window is
+    above zero, and costs its bytes and `MESSAGE_COST_BYTES` (trap 209). So unreleased messages cost
+    at most the window and one message. What the machine itself has to say are flags and sums, made
+    into bytes when a shell takes them: at most one PONG, PING, WINDOW and CLOSE, whatever the peer
+    did (trap 211). A shell must take them only when the network took what it was given before.
 F3. *A sender never waits for room that is free.* window = room of the sender + released, not
     granted yet (due) + unreleased. A grant goes out once due reaches the room that the sender has
     left, so at the latest when it has none (trap 212), and each doubles that room at least: few
@@ -168,9 +168,10 @@ Event = Message | Ended
 class Endpoint:
     """One end of a connection. The module says what it promises.
 
-    After each call the shell writes what `to_send` returns, calls `tick` at `next_due_ms`, and
-    closes the socket once `state` is CLOSED. In LINGERING it shuts down writing when all is
-    written. Times are milliseconds of one clock that never goes back. Not thread-safe.
+    After each call the shell writes what `to_send` returns, and closes the socket once `state` is
+    CLOSED. It calls `tick` at `next_due_ms`, and reads what lies there between two such calls. In
+    LINGERING it shuts down writing when all is written. Times are milliseconds of one clock that
+    never goes back. Not thread-safe.
     """
 
     __slots__ = (
@@ -271,7 +272,11 @@ class Endpoint:
         self._due += cost
 
     def close(self, error: LogtxError, now_ms: int) -> list[Event]:
-        """Ends the connection and tells the peer why; nothing happens if it is over already."""
+        """Ends the connection and tells the peer why; nothing happens if it is over already.
+
+        What comes behind this is thrown away. An error without a code comes as
+        `SessionClosedError`.
+        """
         if self.state is State.OPEN:
             return [self._linger(error, _close_frame(error), now_ms)]
         return [self._closed(error)] if self.state is State.HELLO else []
@@ -475,4 +480,5 @@ def _frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 def _close_frame(error: LogtxError) -> bytes:
     text = str(error).encode()[:CLOSE_TEXT_MAX_BYTES]
-    return _frame(Kind.CLOSE, type(error).code.to_bytes(2, "big") + text)
+    code = type(error).code or SessionClosedError.code
+    return _frame(Kind.CLOSE, code.to_bytes(2, "big") + text)

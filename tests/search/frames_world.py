@@ -203,7 +203,9 @@ class FramesWorld:
                 yield f"{name} releases", lambda w, n=which: self._release(w, n)
             if layer.closes and not layer.told:
                 yield f"{name} closes", lambda w, n=which: self._close(w, n)
-            if left.stills and self._may_wait(world, who_stands=which):
+            # A shell reads between two ticks: it does not stand still twice before it has read.
+            has_read = left.stood != which or not pipe.data
+            if left.stills and has_read and self._may_wait(world, who_stands=which):
                 yield f"{name} stands still", lambda w, n=which: self._stand_still(w, n)
         if left.times and self._may_wait(world) and self._next(world) is not None:
             yield "time passes", lambda w: self._pass(w, -1)

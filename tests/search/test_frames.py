@@ -35,7 +35,7 @@ STILL = Scenario(
 SLOW_NETWORK = Scenario(name="a slow network", closes=(1, 0), left=Left(times=2))
 REDUCED = (HELLO, SILENT_HELLO, WINDOW, CLOSES, CUT, SILENT, PINGS, FULL_WINDOW, STILL)
 LARGER = (
-    replace(STILL, name="both stand still", messages=(1, 1), left=Left(times=2, stills=2)),
+    replace(STILL, name="both stand still", left=Left(times=2, stills=2)),
     SLOW_NETWORK,
     replace(CLOSES, name="both close, more messages", messages=(2, 1)),
     replace(CUT, name="a cut, closes", messages=(1, 1), closes=(1, 1)),

@@ -30,6 +30,7 @@ from logtx.coordinator.protocol.frames import (
 from logtx.coordinator.protocol.strangers import Role
 from logtx.journal.errors import (
     CoordinatorLoadingError,
+    ForkedError,
     FrameError,
     LogtxError,
     NotSupportedError,
@@ -350,6 +351,24 @@ def test_trap_214_who_speaks_last_reads_on_for_a_while() -> None:
     assert end.state is State.CLOSED
     with pytest.raises(SessionClosedError):
         end.send(b"")
+
+
+@pytest.mark.parametrize("code", [*range(70), 65_535])
+def test_any_code_of_a_close_is_one_typed_error(code: int) -> None:
+    end = opened(Role.CLIENT)
+    (ended,) = end.receive(b"\x05\0\0\x02" + code.to_bytes(2, "big"), 0)
+    assert isinstance(ended, Ended)
+    assert "gave no reason" in str(ended.error)
+    assert type(ended.error).code in {code, 0}
+
+
+def test_an_error_without_a_code_comes_as_a_closed_session() -> None:
+    end = opened(Role.CLIENT)
+    end.close(ForkedError("forked"), 0)
+    (ended,) = opened(Role.COORDINATOR).receive(end.to_send(), 0)
+    assert isinstance(ended, Ended)
+    assert type(ended.error) is SessionClosedError
+    assert str(ended.error) == "forked"
 
 
 def test_the_text_of_a_close_is_bounded_and_printable() -> None:
