@@ -295,7 +295,6 @@ class Endpoint:
             return events
         self._ping_at_ms = now_ms + self._deadlines.ping_after_ms
         self._pong_by_ms = self._excused_ms = None
-        self._ping_due = False
         buffer, at = self._buffer, 0
         while self.state is State.OPEN and len(buffer) - at >= _HEADER_BYTES:
             kind, length = buffer[at], int.from_bytes(buffer[at + 1 : at + _HEADER_BYTES], "big")

@@ -109,6 +109,17 @@ def test_golden_bytes() -> None:
     assert coordinator.state is State.CLOSED
 
 
+def test_what_an_end_says_by_itself_goes_in_front_of_a_message_and_once() -> None:
+    end = endpoint(Role.COORDINATOR)
+    assert end.receive(HELLO + PING, 0) == []
+    assert end.send(b"abc") == HELLO + PONG + message(b"abc")
+    assert end.to_send() == b""
+    assert end.receive(PING, 0) == []
+    assert (end.to_send(), end.to_send()) == (PONG, b"")
+    end.tick(1_000)
+    assert (end.to_send(), end.to_send()) == (PING, b"")
+
+
 def test_the_magic_ends_connections_to_others_at_once() -> None:
     assert MAGIC[0] & 0x80, "a Kafka broker reads a negative length"
     assert MAGIC.endswith(b"\r\n"), "an HTTP server reads a whole line"
