@@ -445,6 +445,14 @@ class MetadataNotServedError(LogtxError):
     kafka_code = KafkaError._NOT_IMPLEMENTED
 
 
+class FrameError(LogtxError):
+    """The other end of a connection says what this version of logtx does not; the message says who
+    is there, and what to change. Nothing of it was taken."""
+
+    code = 46
+    kafka_code = KafkaError._UNKNOWN_PROTOCOL
+
+
 class JournalError(LogtxError):
     """The journal can't be read in its present state; its partition is not served."""
 

@@ -103,6 +103,7 @@ def test_the_state_machines_are_among_the_pure_modules() -> None:
         "coordinator/core/shard.py",
         "coordinator/core/tenure.py",
         "coordinator/client/pursuit.py",
+        "coordinator/protocol/frames.py",
         "producer/core/bookkeeping.py",
         "consumer/core/buffer.py",
         "journal/records/codec.py",

@@ -733,6 +733,7 @@ CODES: Final = {
     43: errors.TopicError,
     44: errors.TopicModeError,
     45: errors.MetadataNotServedError,
+    46: errors.FrameError,
     50: errors.BrokerError,
     60: errors.JournalError,
     61: errors.CorruptRecordError,
