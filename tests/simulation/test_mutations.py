@@ -126,7 +126,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "ends_of_former_topics_are_awaited": 45,
     "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
-    "leases_may_be_stale": 74,
+    "leases_may_be_stale": 262,
     "leases_pass_the_end": 0,
     "names_begin_anew": 0,
     "new_owner_gives_out_at_once": 0,
@@ -148,7 +148,7 @@ SEEN_WITH_QUEUES_AT: Final = {
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_RESETS_AT: Final = {
     "acks_of_before_count": 14,
-    "consumers_keep_what_was_reset": 64,
+    "consumers_keep_what_was_reset": 80,
     "each_subscription_counts_its_eras": 0,
     "eras_end_while_messages_are_pending": 0,
     "plain_acks_of_before_count": 5,
