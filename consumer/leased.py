@@ -35,7 +35,8 @@ has taken its records, that is an error: it is no copy of an earlier pointer, wh
 over and acknowledged as a gap (trap 162). A home that the topic has since changes nothing: it
 places nothing within the pointer. Where in the sidecar the messages lie that it came by,
 the reader remembers from lease to lease, and it keeps reading sidecars in between: what was fetched
-for one lease is mostly there for the next.
+for one lease is mostly there for the next. So it is with partitions, where a lease begins at which
+the last one ended (`Staying`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from ..journal.errors import (
     TopicRecreatedError,
     TornTransactionError,
 )
-from ..journal.logs.interface import Log, LogConsumer
+from ..journal.logs.interface import Log
 from ..journal.position import Position
 from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
@@ -68,14 +69,15 @@ from .range_reader.due import RangePlaces
 from .range_reader.places import PLACE_S, PlacesAhead, require_complete
 from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
 from .range_reader.spot import Spot
+from .range_reader.staying import Staying
 from .sidecar_read import SidecarReader
 from .topic_ids import TopicIds
 
 READ_AHEAD: Final[Mapping[str, Any]] = {"queued.min.messages": 1}
-"""librdkafka's settings of the consumer that reads leases; the user's may replace them. The next
-lease is in another partition, or further on if others work beside: what is read ahead of the lease
-is thrown away. With librdkafka's 100,000 messages, a backlog of messages of 100 bytes cost twice
-the CPU, and came at half the rate."""
+"""librdkafka's settings of the consumer that reads leases; the user's may replace them. If the next
+lease is in another partition, or further on as others work beside, what is read ahead of the lease
+is thrown away. When each lease did so, a backlog of messages of 100 bytes cost twice the CPU with
+librdkafka's 100,000 messages, and came at half the rate."""
 BACKLOG_OFFSETS: Final = 1_000
 """Least offsets of a lease that is taken for one of a backlog. Of a smaller one the end would be
 asked for in vain: each such question is to save several others."""
@@ -115,7 +117,7 @@ class LeaseReader:
         self._coordinators = AdminQueries(log, timeout_s=timeout_s)
         self._ahead = PlacesAhead(log, settings)
         self._topic_ids = TopicIds(log)
-        self._consumer: LogConsumer = log.consumer({**CONSUMER, **READ_AHEAD, **kafka})
+        self._consumer = Staying(log.consumer({**CONSUMER, **READ_AHEAD, **kafka}))
         self._sidecars = SidecarReader(log, settings)
         self._sides = Sides()
         self._has_given = self._is_pointed = False
@@ -182,6 +184,7 @@ class LeaseReader:
         except LogtxError as error:
             # It is asked anew, and a right, or a record, may be there by then.
             self._sidecars.close()
+            self._consumer.leave()
             if not isinstance(error, TopicRecreatedError):
                 self._check_is_it(topic, topic_id)
             is_rest = part.start.o3 > 0 and not self._has_given
@@ -214,6 +217,7 @@ class LeaseReader:
         """Yields the messages of a lease. Returns whether a mode record was met among them."""
         topic, _, topic_id = lease.partition
         self._has_given = False
+        self._consumer.begin(topic_id)
         with closing(
             RangeReader(
                 *(self._config, part, self._log, self._consumer),

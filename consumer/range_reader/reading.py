@@ -36,7 +36,7 @@ from ...journal.errors import (
     ConsumerError,
     MalformedHeaderError,
 )
-from ...journal.logs.interface import Log, LogConsumer
+from ...journal.logs.interface import Log
 from ...journal.position import Passed, Position
 from ...journal.spans import AT_OFFSET, MessageId
 from ..core.buffer import PartitionBuffer
@@ -56,6 +56,7 @@ from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
+from .staying import Assigned
 
 _LOG = logging.getLogger(__name__)
 FETCH_RECORDS: Final = 10_000
@@ -163,7 +164,7 @@ class RangeReader:
         config: ReadConfig,
         part: Range,
         log: Log,
-        consumer: LogConsumer | None = None,
+        consumer: Assigned | None = None,
         *,
         sidecars: SidecarReader | None = None,
         on_step: Callable[[], object] = lambda: None,
@@ -198,7 +199,7 @@ class RangeReader:
         self._buffer = self._make_buffer(part.start, part.places)
         self._large = None if part.large is None else LargePart(part.large, part.start.o2)
         self._own = self._log.consumer(self._settings) if consumer is None else None
-        self._consumer: LogConsumer = cast(LogConsumer, consumer or self._own)
+        self._consumer: Assigned = cast(Assigned, consumer or self._own)
         self._reached = part.start.o2 >= part.end
         self.fetches = 0
         """Number of fetches in which records came."""

@@ -8,6 +8,13 @@ A lease is cut out of what is AVAILABLE: neither deleted, nor pending in a trans
 nor held back by a delay. The first such span of a partition is taken, so what was returned comes
 before what is new.
 
+Partitions take turns. A consumer whose last lease ended within a partition's backlog stays there:
+it stands at the next message already, and to go elsewhere costs it more than a question. It stays
+for `STAY_MS`, counted from when it came, and then the turn decides. So each partition comes first
+once in as many turns as there are partitions, and a turn takes one consumer no longer than that and
+a lease. One whose lease reached the partition's end does not stay: the messages that come one by
+one there must not keep it from the others.
+
 A lease counts as a delivery of all its messages, for the owner does not see whether its consumer
 reads them. A consumer that releases what no application got takes that back. What comes again comes
 in ever smaller leases: a message that kills its consumers takes its neighbours along, and would
@@ -55,6 +62,9 @@ delays what a dead consumer had, a shorter one takes work from one that reconnec
 HELD_MS: Final = 500
 """How long a new owner gives out nothing, so that consumers say first what they hold. A longer one
 delays every failover, a shorter one gives out again what living consumers work on."""
+STAY_MS: Final = 500
+"""How long a consumer is given messages of one partition before those of others. With a longer one
+these wait longer, with a shorter one consumers go from partition to partition more often."""
 TIMEOUT_MIN_MS: Final = 100
 """Shortest time of a lease: below, messages come again before their consumer has read them."""
 TIMEOUT_MAX_MS: Final = 24 * 3_600_000
@@ -72,6 +82,10 @@ class _Consumer:
     """Up to when its partitions of a failover subscription stay its own though it says nothing."""
     gone_ms: int | None = None
     """When its grace ends, in monotonic ms; None while it is connected."""
+    at: PartitionId | None = None
+    """The partition within whose backlog its last lease ended; None: it reached the end."""
+    came_ms: int = 0
+    """When it came to the partition of its last lease, in monotonic ms."""
 
 
 @dataclass(slots=True)
@@ -110,7 +124,7 @@ class _Queue:
     """In the order in which they attached."""
     partitions: dict[PartitionId, _Partition] = field(default_factory=dict)
     turn: int = 0
-    """Number of leases that were given: partitions take turns."""
+    """Number of times that a consumer came to a partition: partitions take turns."""
     redelivered: int = 0
     """Offsets that were leased again."""
     rejected: int = 0
@@ -305,15 +319,18 @@ class Dispatch:
         keys = self._readable(subscription, consumer)
         if subscription.kind is SubscriptionKind.FAILOVER:
             _inherit(queue, keys, consumer, now)
-        first = queue.turn % len(keys) if keys else 0
-        for partition in keys[first:] + keys[:first]:
+        stays = consumer.at if now.monotonic_ms - consumer.came_ms < STAY_MS else None
+        for partition in _in_turn(keys, queue.turn, stays):
             known = subscription.partitions[partition]
             here = queue.partitions.setdefault(partition, _Partition())
             if not self._may_have(subscription, queue, partition, consumer, now):
                 continue
             span = self._next_span(partition, known, here, command, now)
             if span is not None:
-                queue.turn += 1
+                if partition != stays:
+                    queue.turn, consumer.came_ms = queue.turn + 1, now.monotonic_ms
+                is_within = span.hi < MessageId(self._ends[partition])
+                consumer.at = partition if is_within else None
                 here.active, here.heir = consumer.number, None
                 self._want_more(queue, keys)
                 before = here.counts.at(span.lo) or 0
@@ -780,6 +797,14 @@ class Dispatch:
         here = self._partition(group, partition)
         number = None if here is None else here.leased.at(message)
         return None if number is None else self._leases[number].consumer
+
+
+def _in_turn(keys: list[PartitionId], turn: int, stays: PartitionId | None) -> list[PartitionId]:
+    """Returns partitions in the order in which they are looked at: one where the consumer stays,
+    and the others from the one whose turn it is."""
+    first = turn % len(keys) if keys else 0
+    in_turn = keys[first:] + keys[:first]
+    return sorted(in_turn, key=lambda partition: partition != stays)
 
 
 def _most_offsets(command: Acquire, deliveries: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.clocks import Clocks
 from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.dispatch import _Consumer
 from logtx.coordinator.core.floors import Floors
 from logtx.coordinator.core.placing import Placer
 from logtx.coordinator.core.shard import Shard
@@ -43,7 +44,8 @@ _FINGERPRINT: Final = Fingerprint(
         Placer: frozenset({"_first_marker"}),
         Floors: frozenset({"_written", "_apart_ms"}),
     },
-    {},
+    # Queues have one partition here, and where their consumers stay decides nothing.
+    {_Consumer: lambda each: (each.number, sorted(each.topics), each.until_ms, each.gone_ms)},
 )
 
 

@@ -18,6 +18,7 @@ from logtx.consumer.core import share_work
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import places, reading
 from logtx.consumer.range_reader.reading import ReadConfig
+from logtx.consumer.range_reader.staying import Assigned, Staying
 from logtx.coordinator.client.admin import TopicHome
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.protocol import commands
@@ -41,13 +42,16 @@ BEHIND_SHARE: Final = 0.2
 HEARS_SHARE: Final = 0.2
 """Share of the fetches of a topic that is no more in which a broker says so."""
 FETCH_MAX: Final = 4
-"""Most records of one fetch."""
+"""Most records that are given out at once."""
+AHEAD_MAX: Final = 12
+"""Most records of one fetch: what is not given out stays up to the next assignment."""
 BATCH: Final = 10_000
 """Most journal records that are read in one look at a home."""
 QUEUES_QUICK: Final = (
     (dispatch, "GONE_MS", 150),
     (dispatch, "HELD_MS", 80),
     (dispatch, "WAIT_MS", 400),
+    (dispatch, "STAY_MS", 100),
     (dispatch, "WINDOW_OFFSETS", 30),
     (dispatch, "WINDOW_SPANS", 8),
     (share_work, "UNREADABLE_PAUSE_MS", 60),
@@ -83,11 +87,12 @@ class _Fetcher:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._at = ("", 0, 0)
+        self._fetched: list[Message] = []
 
     def assign(self, partitions: Sequence[KafkaPartition]) -> None:
         """Reads this partition from this offset on."""
         [assigned] = partitions
-        self._at = assigned.topic, assigned.partition, assigned.offset
+        self._at, self._fetched = (assigned.topic, assigned.partition, assigned.offset), []
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Returns the next records, a few at a time, or an error that passes.
@@ -100,24 +105,28 @@ class _Fetcher:
         assert setting.queues is not None
         if topic not in setting.topology.truth and setting.queues.random() < HEARS_SHARE:
             return [Message(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), topic=topic)]
-        end = min(setting.told_end(topic, partition), offset + min(num_messages, FETCH_MAX))
-        if end <= offset:
-            raise NotYetError(topic, partition)
-        if setting.faults.on and setting.queues.random() < ERROR_SHARE:
-            setting.history.counts["fetches of leases that failed"] += 1
-            return [Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))]
-        self._at = topic, partition, end
-        return [
-            Message(
-                topic=topic,
-                partition=partition,
-                offset=record.offset(),
-                key=record.key(),
-                value=record.value(),
-                headers=record.headers(),
-            )
-            for record in setting.broker.data((topic, partition))[offset:end]
-        ]
+        if not self._fetched:
+            end = min(setting.told_end(topic, partition), offset + AHEAD_MAX)
+            if end <= offset:
+                raise NotYetError(topic, partition)
+            if setting.faults.on and setting.queues.random() < ERROR_SHARE:
+                setting.history.counts["fetches of leases that failed"] += 1
+                return [Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))]
+            self._fetched = [
+                Message(
+                    topic=topic,
+                    partition=partition,
+                    offset=record.offset(),
+                    key=record.key(),
+                    value=record.value(),
+                    headers=record.headers(),
+                )
+                for record in setting.broker.data((topic, partition))[offset:end]
+            ]
+        given = self._fetched[: min(num_messages, FETCH_MAX)]
+        self._fetched = self._fetched[len(given) :]
+        self._at = topic, partition, offset + len(given)
+        return given
 
     def close(self) -> None:
         """Does nothing: there is nothing to release."""
@@ -221,7 +230,7 @@ class Leases:
             subscription="jobs",
         )
         self._reader = LeaseReader(log, kafka, config, timeout_s=0)
-        self._reader._consumer = cast(Any, _Fetcher(setting))
+        self._reader._consumer = Staying(cast(Assigned, _Fetcher(setting)))
         self._coordinators = _Coordinators(network, party)
         self._reader._coordinators = cast(Any, self._coordinators)
         if setting.sidecars is not None:

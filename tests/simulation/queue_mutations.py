@@ -11,6 +11,7 @@ from logtx.consumer.core.share_work import ShareWork
 from logtx.consumer.core.sides import Sides
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
+from logtx.consumer.range_reader.staying import Staying
 from logtx.coordinator.core import dispatch, snapshot, subscriptions
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.dispatch import Dispatch
@@ -282,6 +283,19 @@ def goes_on_where_it_was_last(patch: Patch) -> None:
         return known[-1] if known else None
 
     patch(Sides, "before", mutant)
+
+
+@caught_by("worked-off", of="queue")
+def stays_where_another_lease_begins(patch: Patch) -> None:
+    """A reader of leases assigns a partition only if it reads another one."""
+    assign = Staying.assign
+
+    def mutant(self: Staying, partitions: list[Any]) -> None:
+        (there,) = partitions
+        if self._next is None or (there.topic, there.partition) != self._place:
+            assign(self, partitions)
+
+    patch(Staying, "assign", mutant)
 
 
 @caught_by("worked-off", of="queue")

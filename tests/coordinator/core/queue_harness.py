@@ -164,6 +164,12 @@ class Queue:
             return tuple(answer.of(each.partition, s) for each in acks(*spans) for s in each.spans)
         return answer
 
+    def acknowledge_in(self, partition: PartitionId, *spans: Span) -> None:
+        """Accepts messages of a partition, whoever has them."""
+        named = acks(*spans, partition=partition)
+        accepts = AcknowledgeType.ACCEPT
+        self.ask(commands.Acknowledge(group=GROUP, consumer=1, type=accepts, acks=named))
+
     def begin(self, producer: str, timeout_ms: int = 60_000) -> Any:
         """Returns the TxId of a new transaction."""
         if producer not in self.sessions:

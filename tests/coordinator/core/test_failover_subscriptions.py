@@ -110,9 +110,16 @@ class World:
         self.dispatch.detach(GROUP, c, NOW)
         self.dispatch.expire(Instant(NOW.monotonic_ms + dispatch.GONE_MS, NOW.wall_ms))
 
-    def acquire(self, c: int) -> bool:
+    def acquire(self, c: int, stays: int = 0) -> bool:
+        """Asks for a message.
+
+        Args:
+            c: the consumer.
+            stays: so many times as long as it stays in a partition have passed.
+        """
         ask = commands.Acquire(group=GROUP, consumer=c, max_offsets=1)
-        lease = self.dispatch.acquire(ask, NOW)
+        now = Instant(NOW.monotonic_ms + stays * dispatch.STAY_MS, NOW.wall_ms)
+        lease = self.dispatch.acquire(ask, now)
         if lease is None:
             return False
         self.hands[c].add((lease.partition, lease.span.lo.offset))
@@ -166,14 +173,14 @@ class World:
             for p in PARTITIONS
             if self.subscriptions.partition(GROUP, p).deleted.free(offsets(0, MESSAGES))
         }
-        for last in (False, False, True):
+        for stays in (1, 2, 3):
             for c in CONSUMERS:
-                self.acquire(c)
+                self.acquire(c, stays)
                 self.check()
-                for held in () if last else sorted(self.hands[c]):
+                for held in () if stays == 3 else sorted(self.hands[c]):
                     self.release(c, held)
         for c in CONSUMERS:
-            self.acquire(c)
+            self.acquire(c, 4)
         given = {p for c in CONSUMERS for p, _ in self.hands[c]}
         assert given == left, "somebody gets what is there"
         if len(left) == len(CONSUMERS):
@@ -191,7 +198,8 @@ class World:
         leases = tuple(
             (p, a, h, tuple((s, numbers[n]) for s, n in leased)) for p, a, h, leased in of
         )
-        turn = (queue.turn % 2 if queue else 0), tuple(queue.consumers if queue else ())
+        at = tuple((n, c.at) for n, c in queue.consumers.items()) if queue else ()
+        turn = (queue.turn % 2 if queue else 0), at
         hands = tuple(tuple(sorted(self.hands[c])) for c in CONSUMERS)
         pending = tuple(tuple(sorted(self.pending[c])) for c in CONSUMERS)
         return (rows, leases, turn, hands, pending, self.fails)
@@ -245,7 +253,7 @@ def test_partitions_of_one_that_works_are_handed_over_when_it_is_done() -> None:
     world = World()
     world.attach(1)
     assert world.acquire(1)
-    assert world.acquire(1)
+    assert world.acquire(1, stays=1)
     assert {p for p, _ in world.hands[1]} == set(PARTITIONS)
     world.attach(2)
     assert not world.acquire(2), "the other one works on both"
@@ -352,7 +360,7 @@ def test_an_heir_that_says_nothing_does_not_inherit() -> None:
     world = World()
     world.attach(1)
     assert world.acquire(1)
-    assert world.acquire(1)
+    assert world.acquire(1, stays=1)
     world.attach(2)
     assert not world.acquire(2), "it is to have one of them"
     later = Instant(NOW.monotonic_ms + LEASE_MS, NOW.wall_ms)

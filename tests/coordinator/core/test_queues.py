@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 import pytest
 
@@ -27,6 +28,7 @@ from logtx.journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
+from logtx.journal.places import PartitionId
 from logtx.journal.records.types import AbortReason, Entry
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 
@@ -414,6 +416,69 @@ def test_more_of_what_is_new_may_be_asked_for_than_of_what_comes_again(queue: Qu
     once = queue.acquire(1, 500, limit=1, new=3_000)
     assert once is not None
     assert once.span.offset_count == 500, "it would be the only delivery"
+
+
+PARTITIONS: Final = tuple(PartitionId("b", n, "id-b") for n in range(4))
+
+
+@pytest.fixture
+def wide(queue: Queue) -> Queue:
+    """Consumers 1 and 2, of a topic of four partitions with backlogs."""
+    for consumer in (1, 2):
+        queue.attach(consumer, topics=("b",))
+    for partition in PARTITIONS:
+        queue.tell_ends(10_000, partition)
+    return queue
+
+
+def partition_for(queue: Queue, consumer: int) -> int:
+    """Returns the number of the partition of a consumer's next lease, of 10 messages."""
+    lease = queue.acquire(consumer, 10)
+    assert lease is not None
+    return lease.partition.partition
+
+
+def test_within_a_backlog_a_consumer_stays_for_a_while(wide: Queue) -> None:
+    found = []
+    for _ in range(13):
+        found.append(partition_for(wide, 1))
+        wide.coordinator.pass_time(dispatch.STAY_MS // 4)
+    assert found == [0] * 4 + [1] * 4 + [2] * 4 + [3]
+
+
+def test_trap_200_a_backlog_that_never_ends_keeps_no_consumer_from_the_others(wide: Queue) -> None:
+    waited_ms, longest_ms, lease_ms = dict.fromkeys(range(4), 0), 0, 50
+    for _ in range(100):
+        partition = partition_for(wide, 1)
+        wide.coordinator.pass_time(lease_ms)
+        longest_ms = max(longest_ms, waited_ms[partition])
+        waited_ms = {p: ms + lease_ms if p != partition else 0 for p, ms in waited_ms.items()}
+    assert longest_ms <= 3 * (dispatch.STAY_MS + lease_ms)
+
+
+def test_trap_200_where_messages_come_one_by_one_nobody_stays(wide: Queue) -> None:
+    """There is always one more: those of other partitions would wait for the while."""
+    first = PARTITIONS[0]
+    wide.acknowledge_in(first, offsets(0, 10_000))
+    found = []
+    for number in range(5):
+        wide.tell_ends(10_001 + number, first)
+        found.append(partition_for(wide, 1))
+        if found[-1] != 0:
+            wide.coordinator.pass_time(dispatch.STAY_MS)
+    assert found == [0, 1, 2, 3, 0]
+
+
+def test_consumers_that_stay_are_in_partitions_of_their_own(wide: Queue) -> None:
+    for _ in range(20):
+        assert partition_for(wide, 1) != partition_for(wide, 2)
+        wide.coordinator.pass_time(dispatch.STAY_MS // 2)
+
+
+def test_who_stays_where_nothing_is_left_goes_on_elsewhere(wide: Queue) -> None:
+    assert partition_for(wide, 1) == 0
+    wide.acknowledge_in(PARTITIONS[0], offsets(0, 10_000))
+    assert partition_for(wide, 1) == 1
 
 
 def test_what_is_beyond_the_limit_comes_in_whole_leases(queue: Queue) -> None:
