@@ -36,7 +36,7 @@ from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
 from .held import HeldTransactions
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .placed_buffer import PlacedTransaction
+from .placed_buffer import PlacedTransaction, placed_entry
 from .pointers import PointedTransaction, with_side
 from .shared import Shared
 
@@ -206,7 +206,7 @@ class SerialBuffer(PartitionBuffer):
             if known is not None and self._half_of is None and end.commit_sequence > known.sequence:
                 self._half_of = raw
             self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
-            self._commit(PlacedTransaction(raw, end, offset), pending)
+            self._commit(placed_entry(raw, end, offset, self.partition), pending)
             self._note_read(journal, end.commit_sequence)
 
     def _delivered_before(self, entry: EndedTransaction) -> int:
@@ -478,4 +478,5 @@ class SerialBuffer(PartitionBuffer):
 
 
 def _last_offset(end: Marker) -> int:
-    return max(r.last_offset for r in end.branches)
+    # Of what lies in the sidecar alone, no record is read here.
+    return max((r.last_offset for r in end.branches), default=-1)
