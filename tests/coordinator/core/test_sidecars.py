@@ -460,7 +460,7 @@ def test_trap_169_what_lies_in_the_sidecar_alone_gets_a_place_which_its_marker_n
     assert placing.decision.placed == (A0,)
     assert placing.decision.sidecar_since == ((SIDE0, 41),)
     assert encode_entry(placing.records(PrepareCommit)[0])[0] == 12, (
-        "an older program would lose it"
+        "trap 170: an older one loses it"
     )
     begin, coordinator = placing.txid.offset, placing.coordinator
     coordinator.finish(begin)

@@ -564,7 +564,7 @@ SAMPLES_V12: dict[str, JournalRecord] = {
         places=(SnapshotPlaces(17040, 17041, ((MAIN_ID, 0, None),)),),
     ),
 }
-"""What is placed in main partitions of sidecars. All others are written as before."""
+"""What is placed in main partitions of sidecars (trap 170). All others are written as before."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
