@@ -153,7 +153,11 @@ def writes_of(
     placed = placed_of(partitions, modes)
     handed = handed_of(partitions)
     unmarked = (*placed, *dict(handed))
-    check_mains_place_sidecars(sidecars, placed, dict(handed), has_parts=bool(added))
+    if sidecars and unmarked:
+        silent = {
+            p.key for p in partitions if not modes.wrote_records(PartitionId(*p.key, p.topic_id))
+        }
+        check_mains_place_sidecars(sidecars, placed, dict(handed), silent, has_parts=bool(added))
     check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
         whole = tuple(

@@ -130,6 +130,7 @@ def check_mains_place_sidecars(
     sidecars: Iterable[TopicPartition],
     placed: Collection[TopicPartition],
     handed: Collection[TopicPartition],
+    silent: Collection[TopicPartition],
     *,
     has_parts: bool,
 ) -> None:
@@ -139,19 +140,27 @@ def check_mains_place_sidecars(
         sidecars: the sidecar partitions with records that the commit accepts.
         placed: the partitions in which it would be placed.
         handed: the partitions in which it would be handed over.
+        silent: those whose topic was switched without mode records.
         has_parts: whether parts have named what it wrote.
 
     Raises:
         TopicModeError: it would be handed over, or is placed and has parts: neither ADOPT nor the
-            parts say what readers of the topic's home need.
+            parts say what readers of the topic's home need. Or readers that run were not told of
+            the switch. They learn it when they look up what they hold, and hold nothing of this.
     """
     for key in sidecars:
         main = main_partition(key)
-        if main in handed or (main in placed and has_parts):
-            what = "of another home" if main in handed else "of so many branches"
+        why = None
+        if main in handed:
+            why = "and its home is another transaction group's or key's"
+        elif main in placed and has_parts:
+            why = "and the transaction has so many branches that it commits in parts"
+        elif main in placed and main in silent:
+            why = "and was switched without mode records, so consumers that run may not know"
+        if why is not None:
             raise TopicModeError(
-                f"topic {main[0]} is in metadata mode, in which transactions {what} can't write to"
-                f" a sidecar yet ({sidecar_of(main[0])}): write without one"
+                f"topic {main[0]} is in metadata mode, {why}: this transaction can't write to its"
+                f" sidecar ({sidecar_of(main[0])}). Write without one"
                 " (begin_transaction(sidecar=False)), or let the topic have markers: logtx topics"
                 f" set-mode {main[0]} --mode markers"
             )

@@ -17,6 +17,7 @@ from logtx.coordinator.core.decision import (
 from logtx.coordinator.core.lane import Failure
 from logtx.coordinator.core.placing import PlaceWrites
 from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.sidecars import check_mains_place_sidecars
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.core.trimming import JournalView
 from logtx.coordinator.protocol import commands
@@ -552,6 +553,26 @@ def test_a_place_that_is_gone_is_made_up_for_by_a_pointer() -> None:
     assert not stage.finished
     stage.answer()
     assert stage.finished == {(0, 0): ()}
+
+
+def test_trap_171_a_topic_of_which_readers_were_not_told_is_refused(stage: Commits) -> None:
+    topic_id = stage.coordinator.topics["a"].topic_id
+    for phase in (Phase.TO_METADATA, Phase.METADATA):
+        change = ModeChange("a", topic_id, phase, with_records=False)
+        stage.coordinator.apply(Decision(records=(change,)))
+        stage.coordinator.ack()
+        stage.coordinator.mode_records.clear()
+    refusal = stage.end({SIDE0: wrote(0)}, ends={A0: 41})
+    assert isinstance(refusal, TopicModeError)
+    assert "without mode records" in str(refusal)
+    assert is_committing(stage.end({A0: wrote(0)})), "what lies in the topic is looked up"
+
+
+def test_what_is_handed_over_is_refused() -> None:
+    with pytest.raises(TopicModeError, match="home"):
+        check_mains_place_sidecars([SIDE0], (), [A0], (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], [A0], (), (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], (), (), [A0], has_parts=True)
 
 
 def test_parts_in_metadata_mode_are_refused_and_the_remedy_named(placing: Commits) -> None:
