@@ -112,12 +112,12 @@ class Unfinished:
     come several times."""
     placed: frozenset[TopicPartition] = frozenset()
     """Partitions in which it is placed if it commits, and gets no marker if it aborts."""
-    placed_ids: tuple[PartitionId, ...] = ()
-    """The same partitions, with the ids of their topics."""
     places: Mapping[PartitionId, int] = field(default_factory=dict)
     """Where it has its place, or `GONE`."""
     handed: frozenset[TopicPartition] = frozenset()
     """Partitions in which the home of another journal places it, or refuses."""
+    placed_ids: tuple[PartitionId, ...] = ()
+    """The partitions in `placed`, with the ids of their topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (LIVES_TOO_LOW, replace(LIVES_TOO_LOW, first=(*FINISHED_FIRST, ("write", 2), ("plain",)))),
     (LIVES_SWITCHED, replace(LIVES_SWITCHED, first=(*BOTH_DECIDED[:3], ("mode",)))),
     (ASIDES, replace(ASIDES, asides=(1, 0))),
-    (ASIDES_IN_BOTH, replace(ASIDES_IN_BOTH, plain=0)),
+    (ASIDES_IN_BOTH, ASIDES_IN_BOTH),
     (ASIDES_HELD_UP, replace(ASIDES_HELD_UP, first=(("commit", 1), ("place", 0)))),
 )  # fmt: skip
 
