@@ -156,7 +156,9 @@ class SerialBuffer(PartitionBuffer):
         """
         # Below where an earlier life had read lies also what a broker told too low an end for. That
         # was pending then, and is read again.
-        comes = place >= self._start.o2 or self._reads(end)
+        # Of what lies in the sidecar alone nothing was pending: there the sequence says it.
+        is_known = not end.branches and journal_of(raw) in self._met_taken
+        comes = place >= self._start.o2 or self._reads(end) or is_known
         self._await(_Due(place, raw, end, is_place=True), comes=place != GONE and comes)
 
     def end_behind_last(self, raw: RawTxId, end: Marker) -> None:

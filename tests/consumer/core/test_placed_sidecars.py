@@ -7,6 +7,7 @@ import pytest
 from logtx.consumer.core.home_view import Aside, Due
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer, PlacedPointer
+from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
@@ -132,3 +133,23 @@ def test_no_record_of_it_is_looked_for_where_it_has_none() -> None:
     buffer.end_at(DUE, 9)
     assert buffer.side_reads() == [], "a pointer would be looked for from `since` on"
     assert take(buffer, 9) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_trap_172_in_serial_order_a_place_that_is_too_low_is_due_to_who_knows_the_order(
+    is_known: bool,
+) -> None:
+    start = Position(o1=9, o2=9, o3=0, delivered={HOME: 3} if is_known else {})
+    buffer = SerialBuffer(
+        ("t", 0), start, PendingTransactionMap(2**62), journal_partition=0, malformed=malformed
+    )
+    end = Marker(
+        committed=True,
+        commit_sequence=9,
+        hw=0,
+        epoch=0,
+        branches=(),
+        sidecar=(BranchRange(0, 0, 6, 4),),
+    )
+    buffer.place(MINE.to_bytes(), end, 4)
+    assert buffer.will_not_come(MINE.to_bytes()) is not is_known
