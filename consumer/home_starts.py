@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
+from ..journal.control import TopicPartition
 from ..journal.errors import BrokerError, TornTransactionError
 from ..journal.logs.interface import Log
 from ..journal.modes import ModeChange
@@ -33,7 +34,7 @@ from ..journal.reader import (
     read_entries,
 )
 from ..journal.records.fate import EpochFilter, FateScan
-from ..journal.records.snapshots import SnapshotCollector, begins_at
+from ..journal.records.snapshots import LastNeeded, SnapshotCollector, begins_at
 from ..journal.records.types import (
     NO_FENCE,
     AddWrites,
@@ -48,7 +49,7 @@ from ..journal.records.types import (
 from ..journal.state import State
 from ..journal.txid import TxId
 from ..journal.value import value
-from .core.home_journal import Kept
+from .core.home_journal import Kept, asides_of
 from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
 from .core.looks import LOOKS_APART_S
 
@@ -262,12 +263,15 @@ class HomeStarts:
             raise _of_the_past(home)  # Or it is being written: then it soon ends.
         if collector is None or not collector.complete:
             return None
+        last = LastNeeded()
+        for chunk in chunks:
+            last.add(chunk)
         return _Known(
             first,
             epoch,
             home[1],
             tuple(listed_in(chunks)),
-            {partition: place for c in chunks for partition, place in c.last_places},
+            last.found(),
             chunks[0].fence,
             parts_in(chunks),
         )
@@ -463,6 +467,10 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
         for row in chunk.places:
             at = placed.setdefault(row.begin, {})
             at |= {partition: place for partition, _, place in row.places}
+    sidecars: dict[int, set[TopicPartition]] = {}
+    for chunk in chunks:
+        for told in chunk.sidecar_since:
+            sidecars.setdefault(told.begin, set()).update(key for key, _ in told.partitions)
     rows: dict[int, SnapshotTransaction] = {}
     writes: dict[int, list[PartitionWrites]] = {}
     for chunk in chunks:
@@ -476,9 +484,15 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
             continue
         places = placed.get(begin, {})
         mine = []
+        asides = asides_of(writes[begin], sidecars.get(begin, ()))
         for each in joined(writes[begin]):
             partition = PartitionId(*each.partition.key, each.partition.topic_id)
-            mine.append(HomeWrites(partition, each.branches, partition in places))
+            is_placed = partition in places
+            aside = asides.pop(partition.key, None) if is_placed else None
+            mine.append(HomeWrites(partition, each.branches, is_placed, aside))
+        # Where all of it lies in the sidecar, it is among no writes of the main partition.
+        alone = ((p, asides[p.key]) for p in places if p.key in asides)
+        mine += [HomeWrites(p, (), True, aside) for p, aside in alone]
         known = {partition: place for partition, place in places.items() if place is not None}
         found.append(Listed(begin, transaction.commit_sequence, False, tuple(mine), known))
     return found + _adopted_in(chunks, placed)

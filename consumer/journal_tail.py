@@ -16,7 +16,7 @@ It is certain in three places, tried in this order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -32,9 +32,17 @@ from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
 from ..journal.records.fate import NO_EPOCH, EpochFilter
 from ..journal.records.snapshots import FoundSnapshot, SnapshotScan
-from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit, joined
-from ..journal.sidecar import main_of
+from ..journal.records.types import (
+    Committed,
+    DataPartition,
+    Entry,
+    PartitionWrites,
+    PrepareCommit,
+    joined,
+)
+from ..journal.sidecar import is_sidecar, main_of
 from ..journal.txid import TxId
+from .core.home_journal import asides_of
 from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
 from .core.serial_buffer import SerialBuffer
@@ -68,6 +76,14 @@ def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ..
     # sidecar is delivered in its main partition.
     written = {w.partition.key for w in writes if w.branches}
     return tuple(sorted({(main_of(topic), number) for topic, number in written}))
+
+
+def _sidecars_in(writes: Sequence[PartitionWrites]) -> list[TopicPartition]:
+    return [w.partition.key for w in writes if w.branches and is_sidecar(w.partition.topic)]
+
+
+def _id_of(partition: DataPartition) -> PartitionId:
+    return PartitionId(*partition.key, partition.topic_id)
 
 
 class JournalTail:
@@ -230,7 +246,7 @@ class JournalTail:
             )
             self._decide(decision)
             if told is not None:
-                self._await_places(decision, c.writes, told.places)
+                self._await_places(decision, c.writes, told.placed_ids, told.places)
 
     def _decide(self, decision: CommitDecision) -> None:
         self._waiting[decision.txid.offset] = decision
@@ -240,25 +256,40 @@ class JournalTail:
         self,
         decision: CommitDecision,
         writes: Sequence[PartitionWrites],
-        places: Mapping[PartitionId, int],
+        placed: Iterable[PartitionId] = (),
+        places: Mapping[PartitionId, int] = MappingProxyType({}),
     ) -> None:
         """Tells buffers where a transaction is placed, or keeps it until that is read.
 
         What is handed over ends behind its last record: the order needs no more.
+
+        Args:
+            decision: the decision.
+            writes: what it says, or a snapshot's rows of it.
+            placed: partitions in which it is placed, of a snapshot: its rows don't name those of
+                which all records lie in the sidecar.
+            places: where it has its place.
         """
         raw, sequence = decision.txid.to_bytes(), decision.sequence
-        for each in joined(writes):
-            partition = PartitionId(*each.partition.key, each.partition.topic_id)
-            is_placed = partition.key in decision.placed
-            if not is_placed or partition.key not in self._buffers or not each.branches:
+        whole = joined(writes)
+        asides = {} if decision.handed else asides_of(whole, _sidecars_in(whole))
+        mains = {p.key: p for p in placed}
+        mains |= {w.partition.key: _id_of(w.partition) for w in whole}
+        written = {w.partition.key: w.branches for w in whole if w.branches}
+        for key in dict.fromkeys((*written, *asides)):
+            aside = asides.get(key)
+            if key not in decision.placed or key not in self._buffers:
                 continue
+            partition = mains[key]
             end = Marker(
                 committed=True,
                 commit_sequence=sequence,
                 hw=0,
                 epoch=0,
-                branches=each.branches,
+                branches=written.get(key, ()),
                 topic_id=partition.topic_id,
+                sidecar=() if aside is None else aside.branches,
+                sidecar_id="" if aside is None else aside.topic_id,
             )
             place = places.get(partition)
             if partition.key in decision.handed:
@@ -320,7 +351,7 @@ class JournalTail:
         writes: Sequence[PartitionWrites] = record.writes
         if any(p.key in placed for p in record.added):
             writes = self._starts.writes(txid.journal, record.begin, offset)
-        self._await_places(decision, writes, {})
+        self._await_places(decision, writes)
 
     def last_decision(self) -> tuple[Journal, int] | None:
         """Returns the journal and its last commit sequence as of now; None if nothing was decided.

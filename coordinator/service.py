@@ -316,6 +316,7 @@ class Coordinator:
             runtime = PartitionRuntime(partition, services, self._config.limits)
             self._runtimes[partition] = runtime
         services.handing.known = self._known
+        self._sidecars.homes = services.handing.homes
         services.handing.all_read = partial(_all_read, services.members)
 
     def _known(self) -> list[Known]:

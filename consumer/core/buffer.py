@@ -551,7 +551,7 @@ class PartitionBuffer(SettlingQueue):
             rest.append(entry)
             o3 = share.start + index + 1
             position = self._position(entry.marker_offset, o3, share.met, rest)
-            if isinstance(entry, PointedTransaction) and not entry.is_numbered:
+            if isinstance(entry, PointedTransaction) and entry.keeps_side:
                 position = with_side(position, side_behind(offset))
             return position
         met = dict(share.met)

@@ -21,10 +21,10 @@ Pure.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from ...journal.control import BranchRange
+from ...journal.control import BranchRange, TopicPartition
 from ...journal.places import Adoption, PartitionId, Placed
 from ...journal.records.fate import EpochFilter
 from ...journal.records.types import (
@@ -32,11 +32,13 @@ from ...journal.records.types import (
     DataPartition,
     Entry,
     JournalRecord,
+    PartitionWrites,
     PrepareAbort,
     PrepareCommit,
 )
+from ...journal.sidecar import main_of
 from ...journal.value import value
-from .home_view import SOME_RECORDS, HomeWrites
+from .home_view import SOME_RECORDS, Aside, HomeWrites
 
 RECENT_MAX: Final = 20_000
 """Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
@@ -159,16 +161,33 @@ class HomeJournal:
         return Kept(self.first, most, self.first > self._began)
 
 
+def asides_of(
+    writes: Iterable[PartitionWrites], sidecars: Collection[TopicPartition]
+) -> dict[TopicPartition, Aside]:
+    """Returns main partition → what a decision accepts in its sidecar.
+
+    Args:
+        writes: all that it says of partitions.
+        sidecars: the sidecar partitions in which it accepts records; none, nearly always.
+    """
+    if not sidecars:
+        return {}
+    named = ((w.partition, w.branches) for w in writes if w.partition.key in sidecars)
+    return {(main_of(p.topic), p.partition): Aside(tuple(b), p.topic_id) for p, b in named}
+
+
 def _offset_of(item: tuple[int, object]) -> int:
     return item[0]
 
 
 def _decided(record: PrepareCommit) -> Decided:
     placed = frozenset(record.placed)
+    asides = asides_of(record.writes, dict(record.sidecar_since))
 
     def writes(partition: DataPartition, branches: tuple[BranchRange, ...]) -> HomeWrites:
-        where = PartitionId(*partition.key, partition.topic_id)
-        return HomeWrites(where, branches, partition.key in placed)
+        where, is_placed = PartitionId(*partition.key, partition.topic_id), partition.key in placed
+        aside = asides.get(partition.key) if is_placed and asides else None
+        return HomeWrites(where, branches, is_placed, aside)
 
     return Decided(
         record.begin,

@@ -35,7 +35,12 @@ and a fence may list an older decision, for another partition's sake (trap 173).
 
 What is placed where the log starts counts as delivered, too: no record of it is left. Were it due,
 a reader would be given what the fence lists, in its next life also what is finished, and stop at
-either (trap 174).
+either (trap 174). But what lies in the sidecar alone has no record below its place. In a log that
+is empty all of it is placed where the log starts, so it is due (trap 166), unless a later
+transaction counts as delivered there: a position says one sequence. Which it is, is known no sooner
+than what else is due, so it waits until then. A fence behind it may not list it, and be the first
+that is left. So a fence's last place counts as one more where something in the sidecar is placed
+there (`snapshots.last_needed`, trap 167).
 
 Pending at *x* was what has no record below *o1*, the position's lowest one. A reader held it that
 had not heard of the switch, and was replaced. It had delivered nothing that was placed in that
@@ -87,6 +92,15 @@ SOME_RECORDS: Final = (BranchRange(0, 0, 0, 1),)
 
 
 @value(frozen=True, slots=True)
+class Aside:
+    """What a decision accepts in the sidecar of a data partition in which it is placed."""
+
+    branches: tuple[BranchRange, ...]
+    topic_id: str = ""
+    """Id of the sidecar's topic, as of the decision."""
+
+
+@value(frozen=True, slots=True)
 class HomeWrites:
     """What a decision accepts in one data partition."""
 
@@ -94,6 +108,9 @@ class HomeWrites:
     branches: tuple[BranchRange, ...]
     placed: bool
     """Whether it is to be placed there, rather than marked."""
+    aside: Aside | None = None
+    """What of it lies in the partition's sidecar: its place stands for a pointer. None: nothing,
+    or it is not placed."""
 
 
 @value(frozen=True, slots=True)
@@ -108,6 +125,8 @@ class Due:
     """The TxId, if another journal decided it."""
     there: int = -1
     """Its commit sequence in that journal."""
+    aside: Aside | None = None
+    """See `HomeWrites`."""
 
 
 @value(frozen=True, slots=True)
@@ -209,7 +228,8 @@ class _Part:
         self.is_whole = is_whole
         """Whether everything that was unfinished there is known."""
         self.placed: deque[tuple[int, Due]] = deque()
-        """(place, transaction), in commit-sequence order, in which places rise."""
+        """(place, transaction), in commit-sequence order, in which places rise. While `passed` is
+        None: what lies in the sidecar alone and is placed where the log starts."""
         self.last = -1
         """The highest place read."""
         self.below = max(0, begins - 1)
@@ -225,6 +245,8 @@ class _Part:
     def is_behind(self, place: int, due: Due) -> bool:
         """Returns whether what is placed somewhere counts as delivered to a new reader: see the
         module."""
+        if not due.branches:
+            return place < self.x
         was_pending = self.o1 <= min(r.first_offset for r in due.branches)
         return not was_pending and (place < self.x or place <= self.log_start)
 
@@ -344,9 +366,9 @@ class HomeView:
         begin, sequence = decided.begin, decided.sequence
         for each in writes:
             part = self._parts.get(each.partition)
-            if part is None or not each.branches:
+            if part is None or not (each.branches or each.aside):
                 continue
-            due = Due(begin, sequence, each.branches, decided.txid, decided.there)
+            due = Due(begin, sequence, each.branches, decided.txid, decided.there, each.aside)
             place = places.get(each.partition)
             if not each.placed:
                 part.kept[begin] = Fate.MARKED
@@ -372,11 +394,14 @@ class HomeView:
             return
         if part.passed is None and part.is_behind(place, due):
             part.below = max(part.below, due.sequence)
+            for _, before in part.placed:
+                del part.kept[before.begin]
+            part.placed.clear()
             return
-        if part.passed is None:
-            part.passed = due.sequence - 1
         part.kept[due.begin] = Fate.PLACED
         part.placed.append((place, due))
+        if part.passed is None and (due.branches or place > part.log_start):
+            part.passed = part.placed[0][1].sequence - 1
 
     def read_to(self, offset: int) -> None:
         """Notes that everything below a journal offset was read, and taken in if it counts."""
@@ -386,8 +411,8 @@ class HomeView:
 
     def next_place(self, partition: PartitionId) -> tuple[int, Due] | None:
         """Returns the next transaction to deliver in a partition, and its place (R8)."""
-        placed = self._parts[partition].placed
-        return placed[0] if placed else None
+        part = self._parts[partition]
+        return part.placed[0] if part.placed and part.passed is not None else None
 
     def last_place(self, partition: PartitionId) -> int:
         """Returns the highest place read of a partition, below which nothing will be placed; -1
@@ -411,7 +436,8 @@ class HomeView:
         """
         part = self._parts[partition]
         if part.passed is None and self.next_offset >= end:
-            part.passed = part.below
+            first = part.placed[0][1] if part.placed else None
+            part.passed = part.below if first is None else first.sequence - 1
 
     def passed(self, partition: PartitionId) -> int | None:
         """Returns the sequence up to which nothing is due that is not known; None: see `Start`."""

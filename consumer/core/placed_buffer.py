@@ -8,6 +8,10 @@ spilling. What differs:
   one. By (o2, o3) alone a restart would repeat one of them (R10).
 - A TxId of the home that has ended is known without having met a marker. Its records are dropped,
   and counted as late.
+- What lies in the sidecar is streamed at the place as at a pointer. The place is sure to be the one
+  there is, so nothing is looked for before. A position keeps no offset in the sidecar: at one o2 a
+  pointer of another journal may be half delivered, too, and one offset does not say of which it is
+  (trap 168). A restart in the middle reads the range from its start, and skips.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from .entries import EndedTransaction, PlainRun
 from .headers import well_formed
 from .home_view import Due
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .pointers import PointedTransaction
 from .shared import Shared
 
 
@@ -43,6 +48,41 @@ class PlacedTransaction(EndedTransaction):
     def read_to(self) -> int:
         """Its last record is enough: there may be none at its place, nor between."""
         return max(r.last_offset for r in self.marker.branches) + 1
+
+
+class PlacedPointer(PlacedTransaction, PointedTransaction):
+    """A committed transaction at its place, of which records lie in the sidecar."""
+
+    __slots__ = ()
+
+    @property
+    def read_to(self) -> int:
+        """See `PlacedTransaction`; its place, where it has no records in the main partition."""
+        return super().read_to if self.marker.branches else self.marker_offset
+
+    def begin(self, taken: int, side: int | None) -> None:  # noqa: ARG002
+        """Begins to read the sidecar; its position does not say from where on."""
+        super().begin(taken, None)
+        self.side = None
+
+    @property
+    def keeps_side(self) -> bool:
+        """False: see the module."""
+        return False
+
+    @property
+    def is_only(self) -> bool:
+        """True: the journal tells one place of it."""
+        return True
+
+
+def placed_entry(
+    raw: RawTxId, end: Marker, offset: int, partition: TopicPartition
+) -> PlacedTransaction:
+    """Returns the entry of a transaction that is placed at an offset of a data partition."""
+    if end.sidecar:
+        return PlacedPointer(raw, end, offset, partition)
+    return PlacedTransaction(raw, end, offset)
 
 
 class PlacedBuffer(PartitionBuffer):
@@ -122,13 +162,15 @@ class PlacedBuffer(PartitionBuffer):
             epoch=0,
             branches=due.branches,
             topic_id=self._topic_id,
+            sidecar=() if due.aside is None else due.aside.branches,
+            sidecar_id="" if due.aside is None else due.aside.topic_id,
         )
         pending = self._pending.pop(raw, None)
         if due.txid is not None:
             # The view says of TxIds of the home alone what has ended.
             self._ended.add(raw, self._shared.ended_max)
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
-        entry = PlacedTransaction(raw, marker, offset)
+        entry = placed_entry(raw, marker, offset, self.partition)
         # The sequence is the home's, whoever began it. Counted for the other journal, it would make
         # that one's next markers look like duplicates.
         entry.journal = self._home

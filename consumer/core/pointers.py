@@ -171,6 +171,11 @@ class PointedTransaction(EndedTransaction):
         """Branch → sequence numbers that were read, if its records have any."""
 
     @property
+    def is_only(self) -> bool:
+        """Whether there can be no copy of it."""
+        return False
+
+    @property
     def read_from(self) -> int:
         if self.marker.branches:
             return super().read_from
@@ -336,10 +341,10 @@ class PointedTransaction(EndedTransaction):
         self._settle()
 
     @property
-    def is_numbered(self) -> bool:
-        """Whether its records carry sequence numbers. Then a restart reads all of them again: it
-        must see which numbers it has delivered."""
-        return bool(self.numbers)
+    def keeps_side(self) -> bool:
+        """Whether a position in its middle says where to go on in the sidecar. Not if its records
+        carry sequence numbers: a restart must see which numbers it has delivered."""
+        return not self.numbers
 
     def advance(self, limit: int) -> Sequence[Record]:
         """Returns up to `limit` of the records that are read, which count as taken from now on.
@@ -365,7 +370,7 @@ class PointedTransaction(EndedTransaction):
         aside = [fetched.popleft() for _ in range(stop - max(start, self.stated))]
         found += aside
         if aside:
-            self.side = None if self.is_numbered else side_behind(found[-1].offset())
+            self.side = side_behind(found[-1].offset()) if self.keeps_side else None
         return found
 
 
@@ -381,6 +386,6 @@ def side_behind(offset: int) -> int | None:
 
 def side_at(entry: EndedTransaction, offset: int) -> int | None:
     """Returns `Position.side` of a reader whose next record to be delivered has this offset."""
-    if not isinstance(entry, PointedTransaction) or entry.is_numbered:
+    if not isinstance(entry, PointedTransaction) or not entry.keeps_side:
         return None
     return in_sidecar(offset) if is_delivered_from_sidecar(offset) else None

@@ -36,7 +36,7 @@ from .entries import EndedTransaction, EntryState, PlainRun, SideRead, advance, 
 from .headers import txid_error
 from .held import HeldTransactions
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .placed_buffer import PlacedTransaction
+from .placed_buffer import PlacedTransaction, placed_entry
 from .pointers import PointedTransaction, with_side
 from .shared import Shared
 
@@ -157,7 +157,9 @@ class SerialBuffer(PartitionBuffer):
         """
         # Below where an earlier life had read lies also what a broker told too low an end for. That
         # was pending then, and is read again.
-        comes = place >= self._start.o2 or self._reads(end)
+        # Of what lies in the sidecar alone nothing was pending: there the sequence says it.
+        is_known = not end.branches and journal_of(raw) in self._met_taken
+        comes = place >= self._start.o2 or self._reads(end) or is_known
         self._await(_Due(place, raw, end, is_place=True), comes=place != GONE and comes)
 
     def end_behind_last(self, raw: RawTxId, end: Marker) -> None:
@@ -208,7 +210,7 @@ class SerialBuffer(PartitionBuffer):
             if known is not None and self._half_of is None and end.commit_sequence > known.sequence:
                 self._half_of = raw
             self._met[journal] = max(end.commit_sequence, self._met.get(journal, -1))
-            self._commit(PlacedTransaction(raw, end, offset), pending)
+            self._commit(placed_entry(raw, end, offset, self.partition), pending)
             self._note_read(journal, end.commit_sequence)
 
     @property
@@ -491,4 +493,5 @@ class SerialBuffer(PartitionBuffer):
 
 
 def _last_offset(end: Marker) -> int:
-    return max(r.last_offset for r in end.branches)
+    # Of what lies in the sidecar alone, no record is read here.
+    return max((r.last_offset for r in end.branches), default=-1)

@@ -205,7 +205,8 @@ class SettlingQueue(DeliveryQueue):
 
     def _commit_pointer(self, entry: PointedTransaction) -> None:
         """Settles a transaction without records in the main partition, at its pointer."""
-        if self._start.o1 <= entry.read_from or self._delivered_before(entry):
+        is_first = entry.is_only or self._start.o1 <= entry.read_from
+        if is_first or self._delivered_before(entry):
             self._begin_sidecar(entry)
         else:
             entry.state = EntryState.WAITING

@@ -24,11 +24,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...journal.control import TopicPartition
-from ...journal.errors import BrokerError, RequestTimedOutError, TornTransactionError
+from ...journal.errors import (
+    BrokerError,
+    NotSupportedError,
+    RequestTimedOutError,
+    TornTransactionError,
+)
 from ...journal.logs.interface import Log
 from ...journal.mode_registry import TopicModeRecord
 from ...journal.modes import Phase
 from ...journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
+from ...journal.sidecar import sidecar_of
 from ..core.home_view import Due, HomeView, Start
 from ..core.known_modes import FROM_THE_START, Follows
 from ..core.pending import PendingTransactionMap
@@ -72,6 +78,14 @@ class _Recorder(PlacedBuffer):
     dues: deque[PlacedDue]
 
     def end_at(self, due: Due, place: int) -> bool:
+        if due.aside is not None:
+            topic, number = self.partition
+            raise NotSupportedError(
+                f"{topic}[{number}] is in metadata mode, and has at {place} a transaction with"
+                f" records in {sidecar_of(topic)}. Spark, exports and queues can't read that yet:"
+                " read it with logtx.Consumer, and begin behind it here. What these read is written"
+                " without sidecars there (begin_transaction(sidecar=False))"
+            )
         self.dues.append(PlacedDue(place, due))
         return place >= self.next_offset
 

@@ -12,7 +12,7 @@ from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWri
 from ...journal.sidecar import is_sidecar
 from .decision import TopicFacts
 from .modes import TopicModes
-from .sidecars import check_mains_are_marked, main_partition, sidecars_among
+from .sidecars import check_mains_place_sidecars, main_partition, sidecars_among
 from .topics import disagreement, may_be_same
 from .transactions import TransactionMetadata
 
@@ -153,7 +153,11 @@ def writes_of(
     placed = placed_of(partitions, modes)
     handed = handed_of(partitions)
     unmarked = (*placed, *dict(handed))
-    check_mains_are_marked(sidecars, unmarked)
+    if sidecars and unmarked:
+        silent = {
+            p.key for p in partitions if not modes.wrote_records(PartitionId(*p.key, p.topic_id))
+        }
+        check_mains_place_sidecars(sidecars, placed, dict(handed), silent, has_parts=bool(added))
     check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
         whole = tuple(

@@ -3,6 +3,7 @@ Values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +136,15 @@ class WriteLateMarkers:
 
 
 @value(frozen=True, slots=True)
+class EndSidecars:
+    """Effect: a transaction has its place in main partitions; end it in their sidecars."""
+
+    transaction: TransactionMetadata
+    places: Mapping[TopicPartition, int]
+    """Sidecar partition → the place in its main partition, which stands for its pointer."""
+
+
+@value(frozen=True, slots=True)
 class WriteModeRecords:
     """Effect: a switch began; write a mode record to each partition of the topic, by its lane.
 
@@ -187,6 +197,7 @@ Effect = (
     | PlaceWrites
     | PlacesGiven
     | WriteLateMarkers
+    | EndSidecars
     | WriteModeRecords
     | PublishMode
     | HandOver

@@ -7,7 +7,8 @@ partition starts at or behind its last place there, and behind what was handed o
 Data may be kept for weeks, and a snapshot is taken every few minutes. So one snapshot at a time
 waits, the *fence*. When the data has passed it, the journal is trimmed to it, and the newest
 snapshot waits in its place. That keeps at most twice what is needed, and a snapshot says two
-numbers of each partition: its last place, and the one at the fence.
+numbers of each partition: its last place, and the one at the fence. Where something in the sidecar
+is placed at the last place, the log must start behind it: see `snapshots.last_needed`.
 
 Each snapshot states the fence that waited when it was taken. One that states none is the fence
 itself, from its last chunk on. So a new owner knows the fence from the newest snapshot. Where
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...journal.places import PartitionId
+from ...journal.records.snapshots import LastNeeded
 from ...journal.records.types import NO_FENCE, Snapshot
 from .places import Fence
 
@@ -38,20 +40,20 @@ class Fences:
         self._newest: Fence | None = None
         self._first = -1
         """First chunk of the snapshot that is being read."""
-        self._last: dict[PartitionId, int] = {}
+        self._last = LastNeeded()
         self._stated: dict[PartitionId, int] = {}
 
     def replay(self, chunk: Snapshot) -> None:
         """Takes a valid chunk of a snapshot. The snapshot counts from its last chunk on."""
         if chunk.first != self._first:
-            self._first, self._last, self._stated = chunk.first, {}, {}
-        self._last.update(chunk.last_places)
+            self._first, self._last, self._stated = chunk.first, LastNeeded(), {}
+        self._last.add(chunk)
         self._stated.update(chunk.fence_places)
         if not chunk.last:
             return
-        self._newest = Fence(chunk.first, self._last)
+        self._newest = Fence(chunk.first, self._last.found())
         self.waiting = self._newest if chunk.fence == NO_FENCE else Fence(chunk.fence, self._stated)
-        self._first, self._last, self._stated = -1, {}, {}
+        self._first, self._last, self._stated = -1, LastNeeded(), {}
         self.advance({})
 
     def partitions(self) -> list[PartitionId]:

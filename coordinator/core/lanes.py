@@ -87,7 +87,7 @@ from .lane import (
     headers_of,
 )
 from .mode_records import MayMark, ModeRecords, ModeWrite
-from .sidecars import pointing
+from .sidecars import placed_sidecars, pointing
 from .topics import Existence, TopicKnowledge
 from .transactions import TransactionMetadata
 
@@ -184,7 +184,8 @@ class MarkerLanes:
             may_mark: tells whether a marker may go out now; `resume` follows when it may.
         """
         partitions, placed = transaction.partitions, transaction.placed
-        missing = len(partitions) - len(placed)
+        # `end_sidecars` ends it in the sidecars of partitions in which it is placed.
+        missing = len(partitions) - len(placed) - len(placed_sidecars(transaction))
         if not missing:
             finished(transaction.begin, (), {})
             return
@@ -211,6 +212,37 @@ class MarkerLanes:
         if self._later:
             self._shell.wake_at(0)
 
+    def end_sidecars(
+        self,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
+        places: Mapping[TopicPartition, int],
+    ) -> None:
+        """Writes markers to sidecars whose main partitions have the transaction's place. Call it in
+        commit-sequence order.
+
+        Args:
+            transaction, epoch, hw, finished: see `write`.
+            places: sidecar partition → the place, of those to be written.
+        """
+        listed = PartitionList.of(transaction.partitions)
+        ending = Ending(
+            transaction,
+            epoch,
+            listed,
+            len(places),
+            hw,
+            finished,
+            lambda _partition, _sequence: True,
+        )
+        ending.pointers.update(places)
+        for key, place in places.items():
+            lane = self._lane(transaction.txid.partition, key)
+            lane.queue.append(Job(lane, ending, transaction.partitions[key], pointer=place))
+            self._send(lane)
+
     def write_late(
         self,
         transaction: TransactionMetadata,
@@ -230,10 +262,13 @@ class MarkerLanes:
             keys: where.
         """
         listed = PartitionList.of(transaction.partitions)
-        ending = Ending(transaction, epoch, listed, len(keys), hw, finished, may_mark)
+        points_to = pointing(transaction)
+        # A sidecar's own marker follows the pointer, as in `write`.
+        missing = len(keys) + len(points_to.keys() & set(keys))
+        ending = Ending(transaction, epoch, listed, missing, hw, finished, may_mark)
         for key in keys:
             lane = self._lane(transaction.txid.partition, key)
-            job = Job(lane, ending, transaction.partitions[key])
+            job = Job(lane, ending, transaction.partitions[key], points_to=points_to.get(key))
             later = (n for n, each in enumerate(lane.queue) if each.sequence > job.sequence)
             lane.queue.insert(next(later, len(lane.queue)), job)
             self._send(lane)

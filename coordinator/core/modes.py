@@ -177,6 +177,10 @@ class TopicModes:
         """Returns whether what is decided now is placed in a partition, rather than marked."""
         return self.phase(partition.topic, partition.topic_id) is Phase.METADATA
 
+    def wrote_records(self, partition: PartitionId) -> bool:
+        """Returns whether the latest switch wrote mode records, which tell readers that run."""
+        return self._of(partition.topic, partition.topic_id).with_records
+
     def floor(self, partition: PartitionId) -> int:
         """Returns the offset below which nothing is placed: behind its mode record, or where the
         switch to metadata ended without one. 0 if there is none, as the partition came later."""

@@ -60,7 +60,8 @@ class PlacedWrites:
     begin: int
     sequence: int
     ends: Mapping[PartitionId, int]
-    """Partition → the offset behind the last record that the commit accepts there."""
+    """Partition → the offset behind the last record that the commit accepts there; 0 where all of
+    them lie in the sidecar."""
     places: Mapping[PartitionId, int]
     """Partition → place, or `GONE`, where it has one."""
 
@@ -95,7 +96,8 @@ class Places:
             begin: offset of the transaction's BEGIN.
             sequence: offset of the decision.
             ends: partition in which it is to be placed → the offset behind the last record that the
-                commit accepts there. A partition without accepted records needs no place.
+                commit accepts there; 0 where it accepts records in the sidecar alone. A partition
+                without either needs no place.
         """
         if not ends:
             return

@@ -9,7 +9,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ...journal.acks import Ack, AddAcks, Subscribe
@@ -47,6 +47,7 @@ from .committed_offsets import CommittedOffsets
 from .decision import (
     ClearOffsets,
     Effect,
+    EndSidecars,
     HandedFinished,
     HandOver,
     Instant,
@@ -64,6 +65,7 @@ from .places import Places
 from .placing import PlaceWrites
 from .producers import Producers
 from .queues import Queues
+from .sidecars import placed_sidecars, places_of
 from .staircases import Staircases
 from .topic_homes import TopicHomes
 from .transactions import TransactionMetadata, TransactionMetadataStore
@@ -104,6 +106,8 @@ class ShardState:
         """Modes of the topics whose home this journal partition is."""
         self.places = Places()
         self.fences = Fences()
+        self._pointing: set[int] = set()
+        """BEGINs of decided, unfinished transactions with records in sidecars."""
         self.handed = HandedOver()
         """What is decided here, and handed over to homes of other journal partitions."""
         self.adopted = Adopted(partition, self.places, self.modes)
@@ -230,8 +234,39 @@ class ShardState:
                 continue
             # Before the places are told: that lets markers of later sequences go (R4).
             self.watermark.emit(offset, self._late_markers(begin, keys))
+        for effect in self._ends_of_sidecars(self._given_by(record)):
+            self.watermark.emit(offset, effect)
         self.adopted.replay_placed(self.places.replay_placed(record))
         self.watermark.emit(offset, PlacesGiven(record))
+
+    def _given_by(self, record: Placed) -> dict[int, dict[PartitionId, int]]:
+        """Returns BEGIN → partition → place, of the transactions with sidecars that a record
+        places, by commit sequence. Ask before it is replayed: the first one counts (R6)."""
+        if not self._pointing:
+            return {}
+        rows = (self.places.of(begin) for begin in self._pointing)
+        covered = [row for row in rows if row is not None and row.sequence <= record.upto]
+        return {
+            row.begin: {
+                p: record.ends[p] for p in row.ends if p in record.ends and p not in row.places
+            }
+            for row in sorted(covered, key=lambda row: row.sequence)
+        }
+
+    def _ends_of_sidecars(
+        self, given: Mapping[int, Mapping[PartitionId, int]]
+    ) -> Iterator[EndSidecars]:
+        """Yields what ends transactions in the sidecars of partitions in which they have a place.
+
+        Args:
+            given: BEGIN → partition → its place.
+        """
+        for begin, places in given.items():
+            transaction = self.transactions.get(begin)
+            if transaction is not None and transaction.since:
+                ends = places_of(transaction, places)
+                if ends:
+                    yield EndSidecars(transaction, ends)
 
     def _replay_adoption(self, offset: int, record: Adoption) -> None:
         placed = self.adopted.replay(offset, record)
@@ -267,6 +302,7 @@ class ShardState:
         self._read_or_keep(transaction, record)
         if record.sidecar_since:
             transaction.since = dict(record.sidecar_since)
+            self._pointing.add(record.begin)
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             self.ages.use(group)
@@ -306,6 +342,9 @@ class ShardState:
         transaction.placed = frozenset(record.placed)
         branches, partitions = transaction.branches, transaction.partitions
         ends: dict[PartitionId, int] = {}
+        for main in placed_sidecars(transaction).values():
+            # It may have records in the sidecar alone: none that its place must not lie below.
+            ends[_id_of(transaction, main)] = 0
         for key in record.placed:
             if ranges := branches.get(key):
                 last = ranges[0].last_offset
@@ -435,6 +474,7 @@ class ShardState:
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
+        self._pointing.discard(record.begin)
         self.places.replay_finished(record.begin)
         if (handed := self.handed.replay_finished(record.begin)) is not None:
             self.places.replay_handed(handed.ends)
@@ -480,6 +520,8 @@ class ShardState:
             self.watermark.begun(transaction.begin)
             if transaction.handed:
                 handed.append(handed_by(transaction))
+            if transaction.since:
+                self._pointing.add(transaction.begin)
             if transaction.state is State.OPEN:
                 self.producers[transaction.producer_id].open[transaction.begin] = transaction
                 self.offsets.restore_held(transaction)
@@ -550,6 +592,8 @@ class ShardState:
                 found.append((row.sequence, PlaceWrites(row.begin, row.sequence, left)))
             if (gone := self.places.gone(row.begin)) and self._is_own(row.begin):
                 found.append((row.sequence, self._late_markers(row.begin, gone)))
+            for effect in self._ends_of_sidecars({row.begin: row.places}):
+                found.append((row.sequence, effect))
         for transaction in self.transactions:
             if transaction.commit_sequence is not None:
                 found.append((transaction.commit_sequence, WriteMarkers(transaction)))

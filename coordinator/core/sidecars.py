@@ -5,6 +5,9 @@ A commit that accepts records in a sidecar partition also names the main partiti
 delivered there, though maybe none of its records lie there. So it gets an end in each, one pointer
 for both (`lanes`). An abort leaves the main partition alone.
 
+Where the main topic is in metadata mode, its place stands for the pointer (decision 0040). The
+sidecar's own marker names it, and waits for it (`placed_sidecars`).
+
 Source: PIP-31, "Sidecar Approach".
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import TopicModeError
+from ...journal.places import GONE, PartitionId
 from ...journal.records.types import DataPartition, PointerStep
 from ...journal.sidecar import is_sidecar, main_of, sidecar_of
 from .ranges import first_offset_of
@@ -100,25 +104,63 @@ def steps_to_come(
     return found
 
 
-def check_mains_are_marked(
+def placed_sidecars(transaction: TransactionMetadata) -> dict[TopicPartition, TopicPartition]:
+    """Returns sidecar partition → main partition, where a decided transaction is placed in it; {}
+    for almost all."""
+    placed = transaction.placed
+    mains = ((key, main_partition(key)) for key in transaction.since)
+    return {key: main for key, main in mains if main in placed}
+
+
+def places_of(
+    transaction: TransactionMetadata, places: Mapping[PartitionId, int]
+) -> dict[TopicPartition, int]:
+    """Returns sidecar partition → the place in its main partition, of those that have one.
+
+    Args:
+        transaction: a decided transaction.
+        places: partition → place, or `GONE`: then it gets a pointer, as others get a late marker.
+    """
+    known = {p.key: place for p, place in places.items() if place != GONE}
+    mains = placed_sidecars(transaction)
+    return {key: known[main] for key, main in mains.items() if main in known}
+
+
+def check_mains_place_sidecars(
     sidecars: Iterable[TopicPartition],
-    unmarked: Collection[TopicPartition],
+    placed: Collection[TopicPartition],
+    handed: Collection[TopicPartition],
+    silent: Collection[TopicPartition],
+    *,
+    has_parts: bool,
 ) -> None:
-    """Refuses a commit with records in the sidecar of a topic in metadata mode.
+    """Refuses a commit with records in a sidecar that its topic's mode does not allow yet.
 
     Args:
         sidecars: the sidecar partitions with records that the commit accepts.
-        unmarked: the partitions in which it would be placed, or handed over.
+        placed: the partitions in which it would be placed.
+        handed: the partitions in which it would be handed over.
+        silent: those whose topic was switched without mode records.
+        has_parts: whether parts have named what it wrote.
 
     Raises:
-        TopicModeError: there is one.
+        TopicModeError: it would be handed over, or is placed and has parts: neither ADOPT nor the
+            parts say what readers of the topic's home need. Or readers that run were not told of
+            the switch. They learn it when they look up what they hold, and hold nothing of this.
     """
     for key in sidecars:
         main = main_partition(key)
-        if main in unmarked:
+        why = None
+        if main in handed:
+            why = "and its home is another transaction group's or key's"
+        elif main in placed and has_parts:
+            why = "and the transaction has so many branches that it commits in parts"
+        elif main in placed and main in silent:
+            why = "and was switched without mode records, so consumers that run may not know"
+        if why is not None:
             raise TopicModeError(
-                f"topic {main[0]} is in metadata mode, in which transactions can't write to a"
-                f" sidecar yet ({sidecar_of(main[0])}): write without one"
+                f"topic {main[0]} is in metadata mode, {why}: this transaction can't write to its"
+                f" sidecar ({sidecar_of(main[0])}). Write without one"
                 " (begin_transaction(sidecar=False)), or let the topic have markers: logtx topics"
                 f" set-mode {main[0]} --mode markers"
             )

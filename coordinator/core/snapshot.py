@@ -69,6 +69,7 @@ from .places import Fence, PlacedWrites, Places
 from .producers import ProducerMetadata
 from .ranges import PackedRanges
 from .shard import Shard
+from .sidecars import main_partition
 from .transactions import TransactionMetadata
 
 CHUNK_BYTES: Final = 200_000
@@ -625,11 +626,17 @@ def _restore_places(
     for row in chain.from_iterable(c.unplaced for c in chunks):
         known = unplaced.setdefault(row.offset, row._replace(writes=()))
         unplaced[row.offset] = known._replace(writes=(*known.writes, *row.writes))
+    mains: dict[int, set[TopicPartition]] = {}
+    for begin, since in chain.from_iterable(c.sidecar_since for c in chunks):
+        mains.setdefault(begin, set()).update(main_partition(key) for key, _ in since)
     ends: dict[int, tuple[int, dict[PartitionId, int], dict[PartitionId, int]]] = {}
     for begin, sequence, placed in chain.from_iterable(c.places for c in chunks):
         if begin not in unplaced:
             transactions[begin].placed |= {partition.key for partition, _, _ in placed}
-        written = [(p, end, place) for p, end, place in placed if end]
+        alone = mains.get(begin, ())
+        written = [
+            (p, end, place) for p, end, place in placed if end or place != GONE or p.key in alone
+        ]
         if written:
             _, its_ends, its_places = ends.setdefault(begin, (sequence, {}, {}))
             its_ends.update((p, end) for p, end, _ in written)

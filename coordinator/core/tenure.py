@@ -42,6 +42,7 @@ from .data_partitions import Topics
 from .decision import (
     Decision,
     Effect,
+    EndSidecars,
     Fenced,
     HandedFinished,
     HandOver,
@@ -506,7 +507,7 @@ class Tenure:
         if gone:
             self._gone[begin] = (*self._gone.get(begin, ()), *gone)
         if pointers:
-            self._pointers[begin] = pointers
+            self._pointers[begin] = {**self._pointers.get(begin, {}), **pointers}
         self._unwritten[begin] -= 1
         if self._unwritten[begin] == 0 and not self._pausing:
             self._finish(begin)
@@ -735,7 +736,11 @@ class Tenure:
                 case HandOver(handed):
                     begin = handed.txid.offset
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
-                case WriteMarkers(transaction) | WriteLateMarkers(transaction):
+                case (
+                    WriteMarkers(transaction)
+                    | WriteLateMarkers(transaction)
+                    | EndSidecars(transaction)
+                ):
                     begin = transaction.begin
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
         behind = bool(self._todo)

@@ -45,6 +45,10 @@ class TopicHomes:
         kept |= {(t, mode.topic_id): partition for t, mode in modes.rows() if t in names}
         self._homes = kept
 
+    def knows(self, topic: str) -> bool:
+        """Returns whether a topic of this name is in metadata mode."""
+        return any(name == topic for name, _ in self._homes)
+
     def home_of(self, topic: str, topic_id: str) -> int | None:
         """Returns the journal partition that places in a topic; None if it has markers."""
         return self._homes.get((topic, topic_id))

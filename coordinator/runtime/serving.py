@@ -34,6 +34,7 @@ from ..core.answers import answer_fate
 from ..core.decision import (
     ClearOffsets,
     Effect,
+    EndSidecars,
     Instant,
     PublishMode,
     WriteLateMarkers,
@@ -394,6 +395,10 @@ class Serving:
                     tenure.written,
                     tenure.may_mark,
                     partitions,
+                )
+            case EndSidecars(transaction, places):
+                services.markers.lanes.end_sidecars(
+                    transaction, shard.epoch, lambda: shard.hw, tenure.written, places
                 )
             case WriteModeRecords(with_records=False):
                 self._publish_mode(effect.topic)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -28,8 +28,9 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from ...journal.logs.interface import Log, TopicInfo
-from ...journal.records.codec import WITH_POINTERS
+from ...journal.records.codec import WITH_PLACED_SIDECARS, WITH_POINTERS
 from ...journal.sidecar import sidecar_of
+from ..core.topic_homes import TopicHomes
 from ..membership.members import Members
 from ..protocol.commands import Done, OpenSidecars
 from ..runtime.internal_topics import found_and_mended
@@ -69,6 +70,8 @@ class Sidecars:
         """
         self.members: Members | None = None
         """Tells what other coordinators read; None: there are none."""
+        self.homes: TopicHomes | None = None
+        """Tells which topics are in metadata mode; None: none is."""
         self._log, self._look_ups = log, look_ups
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="sidecars")
         self._questions = Questions()
@@ -88,7 +91,7 @@ class Sidecars:
             CoordinatorBusyError: topics could not be looked up, or are doubted; ask again.
         """
         names = {topic: sidecar_of(topic) for topic in command.topics}
-        self._check_builds()
+        self._check_builds(command.topics)
         refusal = await self._look_ups.learn([(topic, 0) for topic in names])
         if refusal is not None:
             raise refusal
@@ -100,10 +103,13 @@ class Sidecars:
             raise refusal
         return Done()
 
-    def _check_builds(self) -> None:
+    def _check_builds(self, topics: Collection[str]) -> None:
         others = self.members.reached(time.monotonic()) if self.members is not None else []
+        # Who switches a topic checks that all coordinators read what is decided then.
+        placed = self.homes is not None and any(map(self.homes.knows, topics))
+        needed = WITH_PLACED_SIDECARS if placed else WITH_POINTERS
         for other in others:
-            if other.journal_format < WITH_POINTERS:
+            if other.journal_format < needed:
                 raise NotSupportedError(
                     f"the coordinator at {other.address} does not read journals with sidecars:"
                     " upgrade it, then ask again"

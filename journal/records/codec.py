@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v11.avsc`)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v12.avsc`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import fastavro
 from ..acks import Ack, AddAcks, Subscribe, SubscribeEffect
 from ..errors import CorruptRecordError, MalformedHeaderError, UnknownRecordError
 from ..modes import ModeChange
-from ..places import Adoption, Placed
+from ..places import GONE, Adoption, Placed
 from ..position import Place, Position
 from ..record_type import RecordType
 from .conversion import FROM_AVRO, TO_AVRO, Avro, columns_from_avro, columns_to_avro
@@ -40,7 +40,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 11
+FORMAT_VERSION: Final = 12
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -85,6 +85,10 @@ WITH_ERAS: Final = 11
 """Version of a record that ends an era of a subscription, and of each snapshot's chunk behind one.
 An older program would take a reset for partitions that join, and acknowledgements of before for
 such of now."""
+WITH_PLACED_SIDECARS: Final = 12
+"""Version of a decision that is placed in the main partition of a sidecar in which it accepts
+records, and of a snapshot's chunk that says so. Its schema is that of the version before: an older
+program would read it, and end the transaction without them."""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -183,6 +187,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _places_sidecars(record):
+        return WITH_PLACED_SIDECARS
     if _speaks_of_eras(record):
         return WITH_ERAS
     if isinstance(record, Committed | Snapshot) and record.pointers:
@@ -208,6 +214,17 @@ def _version(record: JournalRecord) -> int:
         case _:
             needed = False
     return _WITH_PARTS if needed else _VERSIONS[record.type]
+
+
+def _places_sidecars(record: JournalRecord) -> bool:
+    match record:
+        case PrepareCommit():
+            return bool(record.sidecar_since and record.placed) and record.places_sidecars
+        case Snapshot():
+            rows = (each for row in record.places for each in row.places)
+            return any(not end and place != GONE for _, end, place in rows)
+        case _:
+            return False
 
 
 def _speaks_of_eras(record: JournalRecord) -> bool:

@@ -183,7 +183,7 @@ class _Progress:
 
     def _place(self, record: PrepareCommit) -> None:
         self.placed = frozenset(record.placed)
-        for key in self.placed.intersection(record.written):
+        for key in self.placed.intersection(record.delivered_in):
             self.places[PartitionId(*key, self.partitions[key].topic_id)] = None
 
     def _finish(self, state: State, record: Committed | Aborted) -> None:

@@ -13,6 +13,7 @@ from ..control import TopicPartition
 from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed, Unplaced
 from ..position import Journal, Position
+from ..sidecar import main_of
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
 from .fate import EpochFilter
@@ -249,9 +250,10 @@ class JournalScan:
 
     def _place(self, seen: SeenTransaction, offset: int, record: PrepareCommit) -> None:
         seen.placed = frozenset(record.placed)
+        mains = {(main_of(topic), number) for topic, number in seen.since}
         for written in seen.writes:
             named = written.partition
-            if named.key in seen.placed and written.branches:
+            if named.key in seen.placed and (written.branches or named.key in mains):
                 partition = PartitionId(*named.key, named.topic_id)
                 seen.places[partition] = None
                 self._unplaced.add(partition, offset, seen)
@@ -331,11 +333,13 @@ class JournalScan:
                 seen.writes = joined(seen.writes)
             elif seen.commit_sequence is not None:
                 seen.placed = self._in_metadata_mode(seen)
+            mains = {(main_of(topic), number) for topic, number in seen.since}
             for partition, end, place in listed.get(begin, ()):
                 seen.placed |= {partition.key}
-                if end:
+                is_due = end or partition.key in mains
+                if is_due:
                     seen.places[partition] = place
-                if end and place is None:
+                if is_due and place is None:
                     waiting.append((seen.commit_sequence or 0, partition, seen))
         for offset, adopted in self.adopted.items():
             adopted.places |= {p: place for p, _, place in listed.get(offset, ())}

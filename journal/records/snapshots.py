@@ -22,15 +22,72 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..control import TopicPartition
 from ..errors import CorruptRecordError
 from ..places import PartitionId
+from ..sidecar import SUFFIX
 from ..state import State
 from .fate import EpochFilter
-from .types import Entry, Owner, PartitionWrites, Snapshot, SnapshotMode
+from .types import Entry, Owner, PartitionWrites, PointerStep, Snapshot, SnapshotMode
+
+
+def last_needed(
+    last_places: Mapping[PartitionId, int], pointers: Iterable[PointerStep]
+) -> dict[PartitionId, int]:
+    """Returns partition → the offset at which its log must start before a snapshot tells all that
+    readers of what is left need: its last place, or one more.
+
+    One more where records of a sidecar may be placed there. They have no record below the place, so
+    they are still to be delivered when the log starts at it (trap 167).
+
+    Args:
+        last_places: see `Snapshot.last_places`.
+        pointers: see `Snapshot.pointers`, of the whole snapshot: a place is noted there as a
+            pointer is. Of unfinished transactions, too. They are listed; but one that is not, and
+            is placed there as well, may come behind.
+    """
+    highest: dict[TopicPartition, int] = {}
+    for step in pointers:
+        highest[step.sidecar] = max(step.pointer, highest.get(step.sidecar, -1))
+    if not highest:
+        return dict(last_places)
+    return {
+        p: place + (highest.get((p.topic + SUFFIX, p.partition), -1) >= place)
+        for p, place in last_places.items()
+    }
+
+
+class LastNeeded:
+    """What the chunks of one snapshot say of last places: see `last_needed`."""
+
+    def __init__(self) -> None:
+        """Begins before the first chunk."""
+        self._last: dict[PartitionId, int] = {}
+        self._pointers: list[PointerStep] = []
+        self._since: dict[int, set[TopicPartition]] = {}
+        self._places: list[tuple[int, PartitionId, int]] = []
+
+    def add(self, chunk: Snapshot) -> None:
+        """Takes the next chunk."""
+        self._last.update(chunk.last_places)
+        self._pointers += chunk.pointers
+        for told in chunk.sidecar_since:
+            self._since.setdefault(told.begin, set()).update(key for key, _ in told.partitions)
+        for row in chunk.places:
+            self._places += [(row.begin, p, at) for p, _, at in row.places if at is not None]
+
+    def found(self) -> dict[PartitionId, int]:
+        """Returns what `last_needed` does, of the whole snapshot."""
+        unfinished = (
+            PointerStep(sidecar, place, 0)
+            for begin, p, place in self._places
+            if (sidecar := (p.topic + SUFFIX, p.partition)) in self._since.get(begin, ())
+        )
+        return last_needed(self._last, chain(self._pointers, unfinished))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +116,8 @@ class Unfinished:
     """Where it has its place, or `GONE`."""
     handed: frozenset[TopicPartition] = frozenset()
     """Partitions in which the home of another journal places it, or refuses."""
+    placed_ids: tuple[PartitionId, ...] = ()
+    """The partitions in `placed`, with the ids of their topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +223,7 @@ class _Told:
                     " placed, and does not list it"
                 )
             transaction.placed = frozenset(partition.key for partition, _ in places)
+            transaction.placed_ids = tuple(partition for partition, _ in places)
             transaction.places = {p: place for p, place in places if place is not None}
         for begin, keys in self._handed.items():
             self._unfinished[begin].handed = frozenset(keys)

@@ -203,7 +203,8 @@ class PrepareCommit(Lazy):
     (`AddWrites`). Every one of them has records. Where the transaction is placed, also those that
     `writes` names and parts name too: no marker tells readers that parts say more."""
     placed: tuple[TopicPartition, ...] = ()
-    """Those of its partitions in which it is placed, rather than marked."""
+    """Those of its partitions in which it is placed, rather than marked. Where `sidecar_since`
+    names the sidecar, too, its records there are delivered at the place, without a pointer."""
     handed: tuple[tuple[TopicPartition, int], ...] = ()
     """(partition, journal partition of its topic's home): where it is handed over to another home,
     which places it or refuses. Not among `placed`."""
@@ -217,6 +218,12 @@ class PrepareCommit(Lazy):
         """The partitions in which the transaction has records that count."""
         named = (w.partition.key for w in self.writes if w.branches)
         return list(dict.fromkeys((*named, *(p.key for p in self.added))))
+
+    @property
+    def places_sidecars(self) -> bool:
+        """Whether a place stands for a pointer in one of its partitions."""
+        mains = {(main_of(topic), number) for (topic, number), _ in self.sidecar_since}
+        return bool(mains) and not mains.isdisjoint(self.placed)
 
     @property
     def delivered_in(self) -> list[TopicPartition]:
@@ -424,7 +431,8 @@ class SnapshotPlaces(NamedTuple):
     None while it has no place).
 
     (partition, 0, `GONE`) where nothing is delivered, and no marker written: the commit accepts no
-    records there, or the transaction is aborted.
+    records there, or the transaction is aborted. Where all of its records lie in the sidecar
+    (`sidecar_since`), the offset is 0 as well, and it has a place like others.
     """
 
 

@@ -39,6 +39,7 @@ from logtx.journal.records.types import (
     PrepareCommit,
     Snapshot,
 )
+from logtx.journal.sidecar import sidecar_of
 from logtx.journal.txid import TxId
 
 from .logs import INCARNATION, Transactions
@@ -121,10 +122,29 @@ class Places:
             for number in range(self.partitions)
             if self.written.ranges(txid, self.topic, number)
         )
-        placed = tuple(w.partition.key for w in writes)
-        record = PrepareCommit(begin=txid.offset, writes=writes, decided_ms=2_000, placed=placed)
+        aside = tuple(
+            PartitionWrites(DataPartition(side, number, self.topic_id_of(side)), ranges)
+            for number in range(self.partitions)
+            if (ranges := self.written.ranges(txid, side := sidecar_of(self.topic), number))
+        )
+        named = {w.partition.partition for w in writes}
+        writes += tuple(
+            PartitionWrites(DataPartition(self.topic, w.partition.partition, self.topic_id), ())
+            for w in aside
+            if w.partition.partition not in named
+        )
+        record = PrepareCommit(
+            begin=txid.offset,
+            writes=writes + aside,
+            decided_ms=2_000,
+            placed=tuple(w.partition.key for w in writes),
+            sidecar_since=tuple((w.partition.key, 0) for w in aside),
+        )
         self.written.sequences[txid] = self.written.journal(record)
         return self.written.sequences[txid]
+
+    def topic_id_of(self, topic: str) -> str:
+        return self.log.topic_ids([topic]).get(topic, "")
 
     def end(self, number: int = 0) -> int:
         # Called on the class, because tests replace the log's methods.

@@ -21,6 +21,7 @@ from logtx.coordinator.core.decision import (
     ClearOffsets,
     Decision,
     Effect,
+    EndSidecars,
     Instant,
     PublishMode,
     ShardConfig,
@@ -273,6 +274,8 @@ class Coordinator:
         self.mode_records: dict[str, WriteModeRecords] = {}
         self.late_markers: dict[int, WriteLateMarkers] = {}
         """Late markers that are not reported, by BEGIN."""
+        self.ended_sidecars: list[tuple[int, dict[TopicPartition, int]]] = []
+        """(BEGIN, sidecar partition → place) of sidecars' markers that are not reported."""
         self.keeps_late = False
         """Whether late markers wait for `finish_late`. Else no topic has the name."""
         """Topics whose partitions get mode records; `record_mode` and `end_mode` report them."""
@@ -399,6 +402,12 @@ class Coordinator:
         """Reports the late markers of a transaction as written, or that no topic has the name."""
         effect = self.late_markers.pop(begin)
         self.tenure.written(begin, effect.partitions if gone else ())
+
+    def finish_sidecars(self) -> None:
+        """Reports the markers of sidecars as written whose main partitions have a place."""
+        ended, self.ended_sidecars = self.ended_sidecars, []
+        for begin, places in ended:
+            self.tenure.written(begin, (), places)
 
     def ask_ends(self) -> bool:
         """Asks for the ends of partitions in which something is to be placed, if that is due."""
@@ -533,6 +542,8 @@ class Coordinator:
             self.markers[effect.transaction.begin] = effect
         elif isinstance(effect, WriteLateMarkers):
             self.late_markers[effect.transaction.begin] = effect
+        elif isinstance(effect, EndSidecars):
+            self.ended_sidecars.append((effect.transaction.begin, dict(effect.places)))
         elif isinstance(effect, WriteModeRecords):
             self.mode_records[effect.topic] = effect
         elif isinstance(effect, PublishMode):
@@ -584,6 +595,7 @@ class Coordinator:
         self.markers.clear()
         self.mode_records.clear()
         self.late_markers.clear()
+        self.ended_sidecars.clear()
         self.to_publish.clear()
         self._asked, self.question = False, None
         self.tenure.end(CoordinatorLoadingError(why))

@@ -222,7 +222,7 @@ class World:
             action=action,
             writes=writes,
             parts=parts,
-            main_ends={main: len(self.data[main]) for main in mains},
+            main_ends={main: len(self.data.get(main, ())) for main in mains},
         )
 
     def add(self, txid: TxId, *partitions: TopicPartition) -> None:
@@ -667,10 +667,23 @@ def _placed(w: World, p: commands.SessionId) -> None:
     _commit_in(w, p, 9, *STILL)
     _place(w, {STILL[1]: 14})
     _commit_in(w, p, 14, STILL[0])
+    _placed_aside(w, p)
     _adopted(w)
     _handed_over(w, p)
     _wide(w, p)
     _snapshot_now(w)
+
+
+def _placed_aside(w: World, p: commands.SessionId) -> None:
+    """Decisions with records in the sidecar of a topic in metadata mode: finished, waiting."""
+    aside = sidecar_of(STILL[0].topic)
+    w.coordinator.topics[aside] = replace(STILL_FACTS, topic_id="id-still-aside")
+    sides = [PartitionId(aside, p.partition, "id-still-aside") for p in STILL]
+    done = _commit_in(w, p, 20, sides[1])
+    _place(w, {STILL[1]: 14})
+    w.coordinator.finish_sidecars()
+    w.finish(done)
+    _commit_in(w, p, 24, *sides)
 
 
 def _switch(w: World, topic: str) -> None:

@@ -26,20 +26,25 @@ from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
 from logtx.consumer.side_read import SideReader
 from logtx.coordinator.core.places import Fence, PlacedWrites, Places
+from logtx.coordinator.core.staircases import Staircases
 from logtx.journal.control import BranchRange
 from logtx.journal.modes import Phase
 from logtx.journal.position import Position
+from logtx.journal.records.snapshots import last_needed
+from logtx.journal.records.types import PointerStep
+from logtx.journal.sidecar import sidecar_of
 
 from ..consumer.records import malformed
 from .buffers import LogRecord, OneLog
 from .explore import Move, State
-from .placed_cores import take_in
+from .placed_cores import take_in, told_aside
 from .placed_logs import (
     DATA,
     HOME,
     Decided,
     Item,
     Told,
+    aside_of,
     decided,
     expected,
     placed_of,
@@ -48,6 +53,7 @@ from .placed_logs import (
 from .tenures import CORE_ERRORS
 
 SNAPSHOT: Final = ("snapshot",)
+SIDECAR: Final = (sidecar_of(DATA.topic), DATA.partition)
 OLDEST: Final = 1
 """Journal offset of the first BEGIN."""
 
@@ -70,6 +76,12 @@ class FencesScenario:
     held_up: bool = False
     """Whether what is placed is finished at any time later, or never: it waits for another
     partition, for a marker there or for its IOV."""
+    asides: tuple[int, ...] = ()
+    """Records that each transaction has in the sidecar, by transaction."""
+
+    def aside(self, begin: int) -> tuple[int, ...]:
+        """Returns the number of a transaction's records in the sidecar, if there are any."""
+        return tuple(n for n in self.asides[begin - OLDEST : begin - OLDEST + 1] if n)
 
 
 @dataclass(frozen=True)
@@ -151,8 +163,10 @@ class FencesWorld:
         )
         for begin in begins:
             mine = [at for at, item in enumerate(items) if item == ("d", begin)]
-            if mine and begin not in told:
-                item = ("commit", begin, mine[0], mine[-1], len(mine), active)
+            aside = self.scenario.aside(begin)
+            if (mine or aside) and begin not in told:
+                where = (mine[0], mine[-1]) if mine else (0, -1)
+                item = ("commit", begin, *where, len(mine), active, *aside)
                 add(("commit", begin, active), data, append(item))
         if not active:
             add(("mode",), data, append(("mode", Phase.METADATA.value, ((0, 0),))))
@@ -197,7 +211,7 @@ class FencesWorld:
         places = Places()
         for offset, (_, item) in enumerate(items):
             match item:
-                case ("commit", begin, _, last, _, True):
+                case ("commit", begin, _, last, _, True, *_):
                     places.replay_commit(begin, offset, {DATA: last + 1})
                 case ("placed", *_):
                     for begin in places.replay_placed(placed_of(item)):
@@ -243,6 +257,23 @@ class FencesWorld:
         passed = (s.fence.offset for s in snapshots if _is_passed(s, log_start))
         return sorted({0, *(min(offset, kept) for offset in passed)})
 
+    def steps(self, records: tuple[Item, ...]) -> list[PointerStep]:
+        """Returns what the journal remembers of pointers, by the real staircases."""
+        told = decided(records)
+        stairs = Staircases()
+        for begin in self.finished(records):
+            each = told[begin]
+            if each.aside and each.place is not None:
+                first = aside_of(begin, each.aside)[0]
+                stairs.replay([PointerStep(SIDECAR, each.place, first)])
+        return [step for row in stairs.rows() for step in row]
+
+    def finished(self, records: tuple[Item, ...]) -> list[int]:
+        """Returns the BEGINs of what is finished."""
+        if self.scenario.held_up:
+            return [item[1] for _, item in records if item[0] == "finished"]
+        return [begin for begin, t in decided(records).items() if t.place is not None]
+
     def unfinished(self, records: tuple[Item, ...]) -> list[int]:
         """Returns the BEGINs of what is not finished."""
         begins = [OLDEST + n for n in range(len(self.scenario.records))]
@@ -262,7 +293,13 @@ class FencesWorld:
                 undecided = tuple(b for b in begins if b not in told)
                 marked = tuple(b for b, t in told.items() if not t.placed and b not in ended)
                 rows = tuple(places.rows())
-                found.append(_Snapshot(places.fence(offset), rows, undecided, marked))
+                fence = places.fence(offset)
+                steps = self.steps(records[:offset])
+                aside = [t.place for t in told.values() if t.aside and t.place is not None]
+                steps += [PointerStep(SIDECAR, place, 0) for place in aside]
+                if steps:
+                    fence = Fence(offset, last_needed(fence.last, steps))
+                found.append(_Snapshot(fence, rows, undecided, marked))
         return found
 
     def _read(
@@ -360,7 +397,8 @@ class FencesWorld:
             writes = (HomeWrites(DATA, _ranges(told[begin]), False),)
             listed.append(Listed(begin, told[begin].sequence, writes=writes))
         for row in snapshot.rows:
-            writes = (HomeWrites(DATA, _ranges(told[row.begin]), True),)
+            aside = told_aside(row.begin, told[row.begin].aside)
+            writes = (HomeWrites(DATA, _ranges(told[row.begin]), True, aside),)
             listed.append(Listed(row.begin, row.sequence, writes=writes, places=row.places))
         return listed
 
@@ -404,4 +442,4 @@ def _is_passed(snapshot: _Snapshot, log_start: int) -> bool:
 
 
 def _ranges(told: Decided) -> tuple[BranchRange, ...]:
-    return (BranchRange(0, told.first, told.last, told.count),)
+    return (BranchRange(0, told.first, told.last, told.count),) if told.count else ()

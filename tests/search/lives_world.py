@@ -10,11 +10,13 @@ together must deliver what the naive reading of both whole logs says. A later li
 nothing that is not to come in the first one.
 
 A later life reads at the pace of the first, or the whole journal before the partition.
+
+Transactions may have records in the sidecar, which is trimmed as far as the real staircases allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -23,16 +25,30 @@ from logtx.consumer.core.home_view import Candidate, HomeView, Start, where_to_b
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
+from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.side_read import SideReader
+from logtx.coordinator.core.staircases import Staircases
+from logtx.journal.control import TXID_HEADER
 from logtx.journal.position import Position
+from logtx.journal.sidecar import in_sidecar, is_delivered_from_sidecar
 
 from ..consumer.records import malformed
 from .buffers import LogRecord
 from .explore import Move, State
-from .fences_world import FencesScenario, FencesWorld, _Log, _Snapshot
+from .fences_world import OLDEST, SIDECAR, FencesScenario, FencesWorld, _Log, _Snapshot
 from .placed_cores import take_in
-from .placed_logs import DATA, HOME, Decided, Item, decided, expected, record_of
-from .tenures import CORE_ERRORS
+from .placed_logs import (
+    ASIDE_STRIDE,
+    DATA,
+    HOME,
+    Decided,
+    Item,
+    aside_of,
+    decided,
+    expected,
+    record_of,
+)
+from .tenures import CORE_ERRORS, txid_of
 
 FAR: Final = 2**62
 
@@ -56,6 +72,8 @@ class _History(NamedTuple):
     told: dict[int, Decided]
     snapshots: list[_Snapshot]
     log: list[LogRecord]
+    side: list[LogRecord]
+    """The sidecar, whole."""
 
 
 class _Left(NamedTuple):
@@ -98,6 +116,10 @@ class _Buffer(PlacedBuffer):
         if torn:
             self.torn.add(entry.marker.commit_sequence)
         super()._settle_missing(entry, torn)
+
+    def _settle_trimmed(self, entry: PointedTransaction, start: int) -> None:
+        self.torn.add(entry.marker.commit_sequence)
+        super()._settle_trimmed(entry, start)
 
 
 class LivesWorld(FencesWorld):
@@ -146,7 +168,10 @@ class LivesWorld(FencesWorld):
         # A mode record tells these readers nothing.
         plain_log = [record_of(o, ("x",) if i[0] == "s" else i, o) for o, i in enumerate(items)]
         snapshots_there = self._snapshots(records)
-        history = _History(items, records, (*ends, len(items)), told, snapshots_there, plain_log)
+        side = self._sidecar()
+        history = _History(
+            items, records, (*ends, len(items)), told, snapshots_there, plain_log, side
+        )
         lives: dict[tuple[Any, ...], _Life] = {}
 
         def read(left: _Left, position: Position, whole_journal: bool) -> _Life:
@@ -168,6 +193,26 @@ class LivesWorld(FencesWorld):
                             return found
         return None
 
+    def _sidecar(self) -> list[LogRecord]:
+        found = []
+        for begin, count in enumerate(self.scenario.asides, OLDEST):
+            headers: list[tuple[str, bytes | None]] = [(TXID_HEADER, txid_of(begin).to_bytes())]
+            found += [LogRecord(offset, headers) for offset in aside_of(begin, count)]
+        return sorted(found, key=LogRecord.offset)
+
+    def side_start(self, history: _History, moment: int, log_start: int) -> int:
+        """Returns where the sidecar may begin: at what pointers and places need that are in the log
+        or to come."""
+        records = history.records[:moment]
+        stairs, finished = Staircases(), self.finished(records)
+        stairs.replay(self.steps(records))
+        needed = stairs.needed(SIDECAR, log_start)
+        held = [0 if needed is None else needed.first] * (needed is not None)
+        for begin, count in enumerate(self.scenario.asides, OLDEST):
+            if count and begin not in finished:
+                held.append(aside_of(begin, count)[0])
+        return min(held, default=len(history.side) * ASIDE_STRIDE)
+
     def _trims_at(self, history: _History, moment: int, log_start: int) -> list[int]:
         there = [s for s in history.snapshots if s.fence.offset < moment]
         # What has written nothing so far may begin later, as far as anything here goes by that.
@@ -182,15 +227,26 @@ class LivesWorld(FencesWorld):
         who += f" from {left.journal_start},"
         if whole.stopped is not None:
             return f"{who} stops: {whole.stopped}"
-        wrong = self._compare(history, x, whole.delivered, want)
+        # Retention took what was open: whoever began before that was decided may deliver them.
+        taken = {t.sequence for t in history.told.values() if t.first < left.log_start and t.count}
+        free = self._alone_before(history, left, x, taken)
+
+        def compare(got: tuple[int, ...]) -> str | None:
+            some = tuple(o for o in got if self._begin_at(history, o) not in free)
+            needed = [o for o in want if self._begin_at(history, o) not in free]
+            return self._compare(history, x, some, needed)
+
+        wrong = compare(whole.delivered)
         if wrong is not None:
             return f"{who} {wrong}"
+        if whole.torn & self._gone_before(history, left):
+            return f"{who} stops at what was gone before it began: {sorted(whole.torn)}"
         for at in whole.moments:
             for later in self._later(history, left, at, {*want, *whole.delivered}):
                 for whole_journal in (False, True):
                     rest = read(later, at.position, whole_journal)
                     both = (*at.delivered, *rest.delivered)
-                    wrong = rest.stopped or self._compare(history, x, both, want)
+                    wrong = rest.stopped or compare(both)
                     if at.position.passed is not None and set(both) != set(whole.delivered):
                         wrong = wrong or f"delivers {both}, and one life {whole.delivered}"
                     if rest.torn - whole.torn:
@@ -205,7 +261,42 @@ class LivesWorld(FencesWorld):
     def _due(self, history: _History, left: _Left, x: int) -> list[int]:
         torn = [("d", b) for b, t in history.told.items() if t.first < left.log_start]
         due = expected(history.items, history.told, x)
-        return [offset for offset in due if history.items[offset] not in torn]
+        if not history.side:
+            return [offset for offset in due if history.items[offset] not in torn]
+        gone = {b for b, t in history.told.items() if t.count and t.first < left.log_start}
+        # What lies in the sidecar alone is due where the log starts, but not before what is gone.
+        gone |= self._alone_before(history, left, x, self._gone_before(history, left))
+        return [offset for offset in due if self._begin_at(history, offset) not in gone]
+
+    @staticmethod
+    def _alone_before(history: _History, left: _Left, x: int, gone: Collection[int]) -> set[int]:
+        """Returns the BEGINs of what lies in the sidecar alone, is placed where the log starts, and
+        is decided before one of these commit sequences."""
+        last = max(gone, default=-1) if x == left.log_start else -1
+        return {
+            begin
+            for begin, t in history.told.items()
+            if t.placed and not t.count and t.place == left.log_start and t.sequence < last
+        }
+
+    @staticmethod
+    def _begin_at(history: _History, offset: int) -> int | None:
+        """Returns the BEGIN of the transaction that a delivered record is of."""
+        if is_delivered_from_sidecar(offset):
+            return in_sidecar(offset) % ASIDE_STRIDE
+        item = history.items[offset]
+        return item[1] if item[0] == "d" else None
+
+    @staticmethod
+    def _gone_before(history: _History, left: _Left) -> set[int]:
+        """Returns the commit sequences of what was placed where the log starts, or below, when the
+        reader began."""
+        told = decided(history.records[: left.moment])
+        return {
+            t.sequence
+            for t in told.values()
+            if t.count and t.place is not None and t.place <= left.log_start
+        }
 
     def _compare(
         self, history: _History, x: int, got: tuple[int, ...], want: list[int]
@@ -230,7 +321,12 @@ class LivesWorld(FencesWorld):
             yield left._replace(moment=moment)
             # Nothing that it has not delivered is deleted.
             rest = due - set(at.delivered)
-            firsts = (t.first for b, t in history.told.items() if self._has(history, b, rest))
+            firsts = (
+                t.first if t.count else (t.place or 0)
+                for b, t in history.told.items()
+                if self._has(history, b, rest)
+            )
+            rest = {offset for offset in rest if not is_delivered_from_sidecar(offset)}
             for log_start in {left.log_start, min([at.position.o1, *firsts, *rest])}:
                 for trimmed in self._trims_at(history, moment, log_start):
                     if log_start >= left.log_start and trimmed >= left.journal_start:
@@ -238,7 +334,7 @@ class LivesWorld(FencesWorld):
 
     @staticmethod
     def _has(history: _History, begin: int, offsets: set[int]) -> bool:
-        return any(history.items[offset] == ("d", begin) for offset in offsets)
+        return any(LivesWorld._begin_at(history, offset) == begin for offset in offsets)
 
     def _live(
         self, history: _History, left: _Left, position: Position, whole_journal: bool
@@ -262,7 +358,8 @@ class LivesWorld(FencesWorld):
             fence = next(s for s in known if s.fence.offset == begin[0])
             listed = self._listed(fence, history.told)
         view.attach(DATA, start, listed)
-        reader, stopped = _Reader(history, left.log_start, position, view), None
+        side_start = self.side_start(history, left.moment, left.log_start)
+        reader, stopped = _Reader(history, left.log_start, position, view, side_start), None
         try:
             reader.read(left.moment, whole_journal=whole_journal)
         except CORE_ERRORS as error:
@@ -274,9 +371,15 @@ class _Reader:
     """One life: the cores that read a partition and its home."""
 
     def __init__(
-        self, history: _History, log_start: int, position: Position, view: HomeView
+        self,
+        history: _History,
+        log_start: int,
+        position: Position,
+        view: HomeView,
+        side_start: int,
     ) -> None:
         self._history, self._log_start, self._view = history, log_start, view
+        self._side_start = side_start
         self._pending = PendingTransactionMap(FAR)
         self._buffer = buffer = _Buffer(
             DATA.key,
@@ -324,13 +427,33 @@ class _Reader:
             while buffer.side_reads():
                 side.step(buffer, 0)
         self._note(moment)
-        while buffer.ready:
-            for record in buffer.take(1):
-                if self._history.items[record.offset()][0] != "s":
-                    self._delivered = (*self._delivered, record.offset())
-                self._note(moment)
+        while True:
+            while buffer.ready:
+                for record in buffer.take(1):
+                    if not self._is_mode_record(record.offset()):
+                        self._delivered = (*self._delivered, record.offset())
+                    self._note(moment)
+            if not self._stream():
+                break
         if buffer.failure is not None:
             raise buffer.failure
+
+    def _is_mode_record(self, offset: int) -> bool:
+        is_here = not is_delivered_from_sidecar(offset)
+        return is_here and bool(self._history.items[offset][0] == "s")
+
+    def _stream(self) -> bool:
+        # A few records at a time. Returns whether there was anything to read.
+        wanted, side = self._buffer.stream_wanted(), self._history.side
+        if wanted is None:
+            return False
+        if not wanted.is_open:
+            self._buffer.open_stream(wanted, self._side_start, side[-1].offset() + 1)
+        else:
+            upto = wanted.next_offset + ASIDE_STRIDE // 2
+            read = [r for r in side if wanted.next_offset <= r.offset() < upto]
+            self._buffer.push_stream(wanted, read, upto)
+        return True
 
     def _note(self, moment: int) -> None:
         position = self._buffer.position()

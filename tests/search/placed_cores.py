@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.ended import EndedTxIds
-from logtx.consumer.core.home_view import HomeView, HomeWrites, Start, where_to_begin
+from logtx.consumer.core.home_view import Aside, HomeView, HomeWrites, Start, where_to_begin
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
@@ -34,6 +34,7 @@ from .placed_logs import (
     Item,
     Told,
     adoption_of,
+    aside_of,
     change_of,
     entry_of,
     foreign_txid,
@@ -513,14 +514,21 @@ class LiveReader:
         )
 
 
+def told_aside(begin: int, count: int) -> Aside | None:
+    """Returns what a decision says of the sidecar."""
+    offsets = aside_of(begin, count)
+    return Aside((BranchRange(0, offsets[0], offsets[-1], count),)) if offsets else None
+
+
 def take_in(view: HomeView, offset: int, item: Item) -> None:
     """Tells a view what a valid record of its home says."""
     match item:
         case ("begin",):
             view.begun(offset)
-        case ("commit", begin, first, last, count, placed):
-            accepted = (BranchRange(0, first, last, count),)
-            view.committed(begin, offset, [HomeWrites(DATA, accepted, placed)])
+        case ("commit", begin, first, last, count, placed, *aside):
+            accepted = (BranchRange(0, first, last, count),) if count else ()
+            writes = HomeWrites(DATA, accepted, placed, told_aside(begin, sum(aside)))
+            view.committed(begin, offset, [writes])
         case ("abort", begin):
             view.aborted(begin)
         case ("adopt", *_):

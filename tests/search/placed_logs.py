@@ -14,7 +14,8 @@ Items of the data partition are tuples:
 Records of the journal are pairs of an epoch and an item:
 
 - ("owner", replaces), ("begin",)
-- ("commit", begin, first, last, count, whether placed), ("abort", begin)
+- ("commit", begin, first, last, count, whether placed), ("abort", begin); behind that, of one in
+  the sidecar, the number of its records there
 - ("placed", upto, place), ("mode", phase, since)
 - ("adopt", begin, sequence, whether committed, whether placed, first, last, count, settled)
 
@@ -35,6 +36,7 @@ from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import Entry, Owner
+from logtx.journal.sidecar import to_delivered
 from logtx.journal.txid import TxId
 
 from ..coordinator.harness import INCARNATION, PARTITION
@@ -47,6 +49,8 @@ HOME: Final = (PARTITION, INCARNATION)
 FOREIGN: Final = TxId(PARTITION + 1, INCARNATION, 7)
 OTHER: Final = FOREIGN.journal
 """The journal that decides what the home adopts."""
+ASIDE_STRIDE: Final = 4
+"""Distance in the sidecar between two records of a transaction."""
 Item = tuple[Any, ...]
 
 
@@ -188,6 +192,13 @@ class Decided:
     count: int = 0
     placed: bool = False
     place: int | None = None
+    aside: int = 0
+    """Number of its records in the sidecar."""
+
+
+def aside_of(begin: int, count: int) -> list[int]:
+    """Returns the offsets in the sidecar of a transaction's records: between them lie others'."""
+    return [ASIDE_STRIDE * n + begin for n in range(count)]
 
 
 def valid(journal: Sequence[Item]) -> list[tuple[int, Item]]:
@@ -208,8 +219,9 @@ def decided(journal: Sequence[Item]) -> dict[int, Decided]:
     told: dict[int, Decided] = {}
     for offset, item in valid(journal):
         match item:
-            case ("commit", begin, first, last, count, placed):
-                told.setdefault(begin, Decided(offset, True, first, last, count, placed))
+            case ("commit", begin, first, last, count, placed, *aside):
+                each = Decided(offset, True, first, last, count, placed, aside=sum(aside))
+                told.setdefault(begin, each)
             case ("abort", begin):
                 told.setdefault(begin, Decided(offset, False))
             case ("placed", upto, place):
@@ -257,4 +269,5 @@ def expected(data: Sequence[Item], told: dict[int, Decided], start: int = 0) -> 
 
 
 def _records(data: Sequence[Item], begin: int, told: Decided) -> list[int]:
-    return [o for o in range(told.first, told.last + 1) if data[o] == ("d", begin)]
+    here = [o for o in range(told.first, told.last + 1) if data[o] == ("d", begin)]
+    return [*here, *map(to_delivered, aside_of(begin, told.aside))]

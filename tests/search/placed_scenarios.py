@@ -12,6 +12,7 @@ from logtx.consumer.core.placed_input import PlacedInput
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Fence, Places
 from logtx.coordinator.core.placing import Placer
+from logtx.coordinator.core.staircases import Staircases
 from logtx.journal.modes import Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.position import Position
@@ -87,6 +88,17 @@ LIVES_SWITCHED: Final = replace(
     length_max=4, switched=True,
 )  # fmt: skip
 
+ASIDES: Final = LivesScenario(
+    "lives, sidecar", "the same of transactions whose records lie in the sidecar, or in both",
+    records=(0, 1), asides=(2, 0), plain=0, snapshots=1, length_max=2,
+)  # fmt: skip
+ASIDES_IN_BOTH: Final = replace(
+    ASIDES, name="lives, in both", records=(1, 0), asides=(1, 1), plain=1, snapshots=0,
+)  # fmt: skip
+ASIDES_HELD_UP: Final = replace(
+    ASIDES, name="lives, sidecar, held up", asides=(1, 0), snapshots=1, plain=0, held_up=True,
+)  # fmt: skip
+
 PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     # In full, and as every test run visits it.
     (LATE, replace(LATE, records=(1,), budget=Budget(plain=1, late=1, aborts=1))),
@@ -106,6 +118,9 @@ PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (LIVES, replace(LIVES, first=(*BOTH_DECIDED, ("place",)))),
     (LIVES_TOO_LOW, replace(LIVES_TOO_LOW, first=(*FINISHED_FIRST, ("write", 2), ("plain",)))),
     (LIVES_SWITCHED, replace(LIVES_SWITCHED, first=(*BOTH_DECIDED[:3], ("mode",)))),
+    (ASIDES, replace(ASIDES, asides=(1, 0))),
+    (ASIDES_IN_BOTH, ASIDES_IN_BOTH),
+    (ASIDES_HELD_UP, replace(ASIDES_HELD_UP, first=(("commit", 1), ("place", 0)))),
 )  # fmt: skip
 
 
@@ -298,6 +313,39 @@ def placed_at_the_logs_start_is_due(patch: Patch) -> None:
     patch(home_view._Part, "is_behind", mutant)
 
 
+def aside_at_the_logs_start_is_gone(patch: Patch) -> None:
+    """What lies in the sidecar alone counts as delivered where the log starts (trap 166)."""
+    is_behind = home_view._Part.is_behind
+
+    def mutant(self: Any, place: int, due: Any) -> bool:
+        return is_behind(self, place, due) or (not due.branches and place <= self.log_start)
+
+    patch(home_view._Part, "is_behind", mutant)
+
+
+def asides_are_due_at_once(patch: Patch) -> None:
+    """What lies in the sidecar alone is due where the log starts, whatever comes behind it."""
+    place = HomeView._place
+
+    def mutant(self: HomeView, part: Any, at: int, due: Any) -> None:
+        place(self, part, at, due)
+        if part.passed is None and part.placed:
+            part.passed = due.sequence - 1
+
+    patch(HomeView, "_place", mutant)
+
+
+def fences_forget_asides(patch: Patch) -> None:
+    """A fence's last place is that of what lies in the sidecar, too (trap 167)."""
+    patch(fences_world, "last_needed", lambda last, _: last)
+
+
+def places_are_no_steps(patch: Patch) -> None:
+    """A sidecar is trimmed as if nothing placed where the main log starts needed it (trap 169)."""
+    needed = Staircases.needed
+    patch(Staircases, "needed", lambda self, key, start: needed(self, key, start + 1))
+
+
 def last_fence_for_all(patch: Patch) -> None:
     """A reader whose sequence is trimmed begins at the last fence, as new ones do (trap 175)."""
 
@@ -339,6 +387,7 @@ ZOMBIE: Final = replace(
     budget=Budget(plain=1, crashes=1),
 )
 SWITCH: Final = replace(TO_PLACES, budget=Budget(plain=1, switches=1))
+ASIDES_SMALL: Final = replace(ASIDES, asides=(1, 0))
 SMALL_FENCES: Final = replace(FENCES, length_max=4)
 PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
     ("any journal places", "two journals place in one partition (R1)", FOREIGN, any_journal_places),
@@ -376,6 +425,14 @@ PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
     ("due at the log's start", "what is placed at the log's start is due (trap 174)",
      replace(LIVES, first=(*BOTH_DECIDED, ("place",)), plain=0, length_max=2),
      placed_at_the_logs_start_is_due),
+    ("gone at the log's start", "what lies in the sidecar is gone at the log's start (trap 166)",
+     ASIDES_SMALL, aside_at_the_logs_start_is_gone),
+    ("sidecars at once", "what lies in the sidecar is due before what is gone (trap 166)",
+     ASIDES_SMALL, asides_are_due_at_once),
+    ("fences forget sidecars", "a fence forgets what is placed at its last place (trap 167)",
+     ASIDES_SMALL, fences_forget_asides),
+    ("places are no steps", "a sidecar is trimmed at a place where the log starts (trap 169)",
+     ASIDES_SMALL, places_are_no_steps),
     ("the last fence for all", "who was trimmed begins at the last fence (trap 175)",
      replace(LIVES_TOO_LOW, first=(*FINISHED_FIRST, ("write", 2), ("plain",))), last_fence_for_all),
     ("trimmed at once", "the journal is trimmed as soon as all is placed (R14)", SMALL_FENCES,

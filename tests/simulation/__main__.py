@@ -40,7 +40,12 @@ COMPACTIONS_EVERY: Final = 20
 """The same of histories in which sidecars are compacted."""
 
 
-KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "queues", "resets", "compactions")
+PLACED_EVERY: Final = 20
+"""The same of histories in which both is: topics are switched, and transactions write to their
+sidecars."""
+
+
+KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "placed", "queues", "resets", "compactions")
 
 
 class Failure(NamedTuple):
@@ -63,6 +68,8 @@ Result = tuple[list[Failure], Counter[str]]
 
 def history_of(seed: int, kind: str) -> History:
     """Returns the history of a seed, of a kind."""
+    if kind == "placed":
+        return simulate(seed, switches=True, sidecars=True)
     return simulate(seed, **{kind: True}) if kind else simulate(seed)
 
 
@@ -75,6 +82,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
     if not only:
         histories += [(seed, "switches") for seed in seeds if not seed % SWITCHED_EVERY]
         histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
+        histories += [(seed, "placed") for seed in seeds if not seed % PLACED_EVERY]
         histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
         histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
         histories += [(seed, "compactions") for seed in seeds if not seed % COMPACTIONS_EVERY]
@@ -165,6 +173,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--sidecars", action="store_true", help="only histories with transactions in sidecars"
+    )
+    parser.add_argument(
+        "--placed",
+        action="store_true",
+        help="only histories in which topics with transactions in sidecars are switched",
     )
     parser.add_argument(
         "--queues", action="store_true", help="only histories with workers of a queue"

@@ -18,6 +18,7 @@ from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.decision import (
     ClearOffsets,
     Effect,
+    EndSidecars,
     Instant,
     PublishMode,
     Ref,
@@ -817,6 +818,8 @@ class _Shell:
                 self._seat.coordinator.markers.write(self.tenure, transaction)
             case WriteLateMarkers(transaction, keys):
                 self._seat.coordinator.markers.write_late(self.tenure, transaction, keys)
+            case EndSidecars(transaction, places):
+                self._seat.coordinator.markers.end_sidecars(self.tenure, transaction, places)
             case WriteOffsets():
                 self._seat.offsets.write(self.tenure, effect)
             case ClearOffsets():

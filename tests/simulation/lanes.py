@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -104,6 +104,17 @@ class Markers:
         self.lanes.write_late(
             transaction, shard.epoch, lambda: shard.hw, tenure.written, may_mark, keys
         )
+
+    def end_sidecars(
+        self,
+        tenure: Tenure,
+        transaction: TransactionMetadata,
+        places: Mapping[TopicPartition, int],
+    ) -> None:
+        """Writes markers to sidecars in whose main partitions a transaction has its place."""
+        shard = tenure.shard
+        self.lanes.end_sidecars(transaction, shard.epoch, lambda: shard.hw, tenure.written, places)
+        self._setting.history.counts["sidecars ended at places"] += len(places)
 
     def write_mode(
         self, tenure: Tenure, effect: WriteModeRecords, is_told: Callable[[str, int], bool]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from logtx.coordinator.core.sidecars import main_partition
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -86,7 +87,8 @@ def _placed(history: History, reading: Reading, found: JournalTransaction) -> It
     decision = found.decision
     if decision is None or not decision.committed:
         return
-    for key in decision.placed & {k for k, ranges in decision.writes.items() if ranges}:
+    mains = {main_partition(k) for k in decision.since}
+    for key in decision.placed & ({k for k, ranges in decision.writes.items() if ranges} | mains):
         partition = reading.partitions.get(key)
         places = [place for p, place in found.places.items() if p.key == key]
         if not places:
@@ -108,6 +110,13 @@ def _trimmed(history: History, journal: Journal) -> Iterator[str]:
         for record, placed in journal.placings:
             if record.offset < trim.before:
                 last.update((p.key, e) for p, e in placed.ends.items() if e != GONE)
+        for found in journal.transactions.values():
+            # What lies in the sidecar alone is due where the log starts (trap 167).
+            decision = found.decision
+            for partition, place in found.places.items() if decision is not None else ():
+                is_alone = decision is not None and not decision.writes.get(partition.key)
+                if is_alone and last.get(partition.key, -1) == place:
+                    last[partition.key] = place + 1
         for key, place in last.items():
             starts = (t.before for t in history.data_trims if t.partition == key and t.at < trim.at)
             gone = any(a.topic == key[0] and a.at <= trim.at for a in history.absent)

@@ -261,7 +261,9 @@ class Journal:
                 decision = found.decision
                 if decision is None or decision.sequence > told.upto:
                     continue
-                due = partition.key in decision.placed and decision.writes.get(partition.key)
+                writes = decision.writes
+                accepts = writes.get(partition.key) or writes.get(sidecar_key(partition.key))
+                due = partition.key in decision.placed and accepts
                 if due and found.ids[partition.key] == partition.topic_id:
                     found.places.setdefault(partition, place)
 
@@ -550,10 +552,13 @@ class Partition:
                 if found.decision is not None and place != GONE:
                     own = (journal.partition, found.decision.sequence)
                     home, sequence = found.adopted.get(here, own)
-                    writes = found.decision.writes[self.key]
-                    ends.append((PlacedEnd(found.txid, home, sequence, place), writes))
-        for end, ranges in sorted(ends, key=lambda end: (end[0].place, end[0].sequence)):
+                    writes = found.decision.writes
+                    aside = writes.get(sidecar_key(self.key), ())
+                    end = PlacedEnd(found.txid, home, sequence, place)
+                    ends.append((end, writes.get(self.key, ()), aside))
+        for end, ranges, aside in sorted(ends, key=lambda end: (end[0].place, end[0].sequence)):
             accepted = _accepted(by_txid.get(end.txid, ()), ranges)
+            accepted += map(to_delivered, _accepted(self.sidecar.get(end.txid, ()), aside))
             self.ends.append(end)
             self.placed.update(dict.fromkeys(accepted, end.txid))
             # Before the record at its place, and in commit-sequence order with others at it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from logtx.journal.control import TopicPartition
+from logtx.journal.places import GONE
 from logtx.journal.relocation import decode_relocation, origin_of
 from logtx.journal.sidecar import is_sidecar, to_delivered
 from logtx.journal.txid import TxId
@@ -84,9 +85,15 @@ def _ends(reading: Reading, key: TopicPartition, partition: Partition) -> Iterat
     for marked in partition.markers:
         if not marked.marker.committed:
             continue
+        found = reading.transaction(marked.txid)
+        where = f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
+        places = [at for p, at in found.places.items() if p.key == main] if found else []
+        if places and places != [GONE]:
+            if marked.marker.pointer not in places:
+                yield f"{where} does not name its place {places}"
+            continue
         own = [p.record for p in pointers if p.txid == marked.txid and p.marker.is_pointer]
         before = [record for record in own if record.at < marked.record.at]
-        where = f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
         if not before:
             yield f"{where} stands before its pointer"
         elif marked.marker.pointer not in {None, *(record.offset() for record in own)}:
@@ -113,6 +120,8 @@ def _trimmed(history: History, reading: Reading, key: TopicPartition) -> Iterato
             pointer, start = firsts.get(found.txid), max(starts, default=0)
             is_passed = pointer is not None and pointer.record.at < trim.at
             is_passed = is_passed and pointer is not None and pointer.record.offset() < start
+            places = [at for p, at in found.places.items() if p.key == main]
+            is_passed = is_passed or (bool(places) and max(places) < start)
             if trim.before <= needed or is_passed or key in found.gone:
                 continue
             if not _is_copied(history, reading, key, found, trim):

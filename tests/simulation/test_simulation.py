@@ -6,9 +6,15 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from logtx.coordinator.core.lane import Finished
+from logtx.coordinator.core.lanes import MarkerLanes
+from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.journal.control import TopicPartition
 
 from .__main__ import history_of, never_happened, run_seeds, table
 from .world import simulate
@@ -17,6 +23,8 @@ SEEDS = range(40, 64)
 """They have every kind of fault: each test run has them."""
 COMPACTED = range(10)
 """Histories in which sidecars are compacted, of each test run."""
+PLACED = range(8)
+"""Histories in which topics with transactions in sidecars are switched, of each test run."""
 MANY = 600
 """What `make test-all` runs, and where mutations are looked for. `make simulate` runs more."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +55,34 @@ def test_histories_with_compactions(seeds: range) -> None:
     assert counts["ranges copied"]
     assert counts["sidecars trimmed by compactions"]
     assert counts["consumers' relocated_pointers"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seeds", [PLACED, pytest.param(range(MANY), marks=pytest.mark.slow)])
+def test_histories_with_sidecars_of_topics_that_are_switched(seeds: range) -> None:
+    failures, counts = run_seeds(seeds, only="placed")
+    print(table(counts))
+    for each in failures[:1]:
+        trace = history_of(each.seed, each.kind).trace()
+        pytest.fail(f"{trace}\n\nchecker {each.checker}: {each.what}\nagain by: {each.again}")
+    assert counts["sidecars ended at places"]
+
+
+def test_a_place_that_no_marker_of_a_sidecar_names_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(
+        self: MarkerLanes,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
+        places: Mapping[TopicPartition, int],
+    ) -> None:
+        end(self, transaction, epoch, hw, finished, dict.fromkeys(places, 0))
+
+    end = MarkerLanes.end_sidecars
+    monkeypatch.setattr(MarkerLanes, "end_sidecars", told)
+    failures, _ = run_seeds(PLACED, only="placed")
+    assert "sidecars" in {each.checker for each in failures}
 
 
 def _digest(hash_seed: str) -> str:

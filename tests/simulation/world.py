@@ -168,8 +168,8 @@ class World:
         Args:
             seed: what everything is drawn from.
             switches: whether an operator switches topics to places and back.
-            sidecars: whether transactions use sidecars. Not together with `switches`: a commit with
-                a sidecar is refused in metadata mode.
+            sidecars: whether transactions use sidecars. Together with `switches` some of them are
+                placed.
             queues: whether there are workers of a queue, in place of those of a consumer group and
                 of readers. Not together with the others: some of these histories have switches, and
                 some of the rest sidecars.
@@ -225,7 +225,10 @@ class World:
             shard_config=CONFIG,
             journals=journals,
             outputs=outputs,
-            snapshot_every=chance.choice((12, 30, 80, 10**9)),
+            # What is placed in sidecars and not finished makes snapshots longer than 12 records.
+            snapshot_every=max(
+                chance.choice((12, 30, 80, 10**9)), 30 if switches and sidecars else 0
+            ),
             hour_ms=Random(-seed - 1).choice((150, 400, 10**9, 10**9)),
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,

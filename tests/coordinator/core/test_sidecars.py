@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from logtx.coordinator.core.data_partitions import BRANCH_MARKER_BYTES, MARKER_FIXED_BYTES
-from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.decision import (
+    Decision,
+    EndSidecars,
+    TopicFacts,
+    WriteLateMarkers,
+)
 from logtx.coordinator.core.lane import Failure
+from logtx.coordinator.core.placing import PlaceWrites
 from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.sidecars import check_mains_place_sidecars
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.core.trimming import JournalView
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_control
 from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTopicError
 from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.places import GONE, PartitionId
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import (
     Committed,
@@ -62,6 +71,16 @@ class Stage(LaneStage):
         super().__init__()
         self.know("a")
         self.tell("a._txnlog", "id-side")
+
+    def finish(
+        self,
+        begin: int,
+        gone: tuple[TopicPartition, ...],
+        pointers: Mapping[TopicPartition, int],
+    ) -> None:
+        """Notes what is finished that `write` did not send."""
+        self.finished[0, begin] = gone
+        self.pointers.update(pointers)
 
     def headers(self, index: int = 0) -> Marker:
         """Returns a marker in flight."""
@@ -226,6 +245,11 @@ class Commits(Parts):
                 replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
         replica.read_decisions()
         return replica
+
+    @property
+    def main(self) -> PartitionId:
+        """The main partition of `SIDE0`."""
+        return PartitionId(*A0, self.coordinator.topics["a"].topic_id)
 
     @property
     def decision(self) -> PrepareCommit:
@@ -409,12 +433,151 @@ def test_a_main_topic_that_does_not_exist_is_told(stage: Commits) -> None:
     assert isinstance(stage.end({side: wrote(0)}), UnknownTopicError)
 
 
-def test_a_topic_in_metadata_mode_is_refused_and_the_remedy_named(stage: Commits) -> None:
+# ---- metadata mode ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def placing(stage: Commits) -> Commits:
+    """The same coordinator, which is the home of the topic: what is decided is placed there."""
     topic_id = stage.coordinator.topics["a"].topic_id
     for phase in (Phase.TO_METADATA, Phase.METADATA):
-        change = ModeChange("a", topic_id, phase)
-        stage.coordinator.shard.modes.replay(stage.coordinator.shard.next_offset, change)
+        stage.coordinator.apply(Decision(records=(ModeChange("a", topic_id, phase, {}),)))
+        stage.coordinator.ack()
+        stage.coordinator.mode_records.clear()
+    return stage
+
+
+def place(stage: Commits, at: int) -> None:
+    """Places what waits, and lets the record be durable."""
+    assert stage.coordinator.ask_ends()
+    stage.coordinator.tell_ends({stage.main: at})
+    stage.coordinator.ack()
+
+
+def test_trap_169_what_lies_in_the_sidecar_alone_gets_a_place_which_its_marker_names(
+    placing: Commits,
+) -> None:
+    assert is_committing(placing.end({SIDE0: wrote(0, first=20)}, ends={A0: 41}))
+    assert placing.decision.placed == (A0,)
+    assert placing.decision.sidecar_since == ((SIDE0, 41),)
+    assert encode_entry(placing.records(PrepareCommit)[0])[0] == 12, (
+        "trap 170: an older one loses it"
+    )
+    begin, coordinator = placing.txid.offset, placing.coordinator
+    coordinator.finish(begin)
+    assert coordinator.ended_sidecars == [], "its place is not known"
+    for view in views(placing):
+        assert view.needed(SIDE0, 41) == PointerStep(SIDE0, 41, 20)
+    place(placing, 43)
+    assert coordinator.ended_sidecars == [(begin, {SIDE0: 43})]
+    assert not placing.records(Committed)
+    coordinator.finish_sidecars()
+    coordinator.ack()
+    [entry] = placing.records(Committed)
+    assert entry.record == Committed(begin=begin, pointers=(PointerStep(SIDE0, 43, 20),))
+    for view in views(placing):
+        assert view.needed(SIDE0, 43) == PointerStep(SIDE0, 43, 20), "readers may begin there"
+        assert view.needed(SIDE0, 44) is None
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_new_owner_ends_it_in_the_sidecar(placing: Commits, is_placed: bool, gone: bool) -> None:
+    placing.coordinator.keeps_late = True
+    placing.end({SIDE0: wrote(0), A1: wrote(0)}, ends={A0: 41})
+    begin, at = placing.txid.offset, GONE if gone else 43
+    if is_placed:
+        assert placing.coordinator.ask_ends()
+        placing.coordinator.tell_ends({placing.main: at})
+        placing.coordinator.ack()
+    for loaded in (placing.journal.load(placing.coordinator.config), placing.restored().shard):
+        effects = loaded.loaded(placing.coordinator.now)
+        ended = [e for e in effects if isinstance(e, EndSidecars)]
+        late = [e.partitions for e in effects if isinstance(e, WriteLateMarkers)]
+        waiting = [p for e in effects if isinstance(e, PlaceWrites) for p in e.partitions]
+        assert [e.places for e in ended] == [{SIDE0: 43}] * (is_placed and not gone)
+        assert late == [(A0,)] * (is_placed and gone)
+        assert (placing.main in waiting) is not is_placed
+        row = loaded.places.of(begin)
+        assert row is not None
+        assert row.places.get(placing.main) == (at if is_placed else None)
+        assert row.ends[placing.main] == 0
+
+
+def test_trap_167_the_journal_is_kept_while_the_log_starts_at_the_place(placing: Commits) -> None:
+    placing.end({SIDE0: wrote(0)}, ends={A0: 41})
+    placing.coordinator.finish(placing.txid.offset)
+    place(placing, 43)
+    for is_finished in (False, True):
+        first = placing.snapshot()
+        waiting = placing.coordinator.shard.fences.waiting
+        assert waiting is not None
+        assert waiting.last == {placing.main: 44}, "no record of it lies below its place"
+        assert first >= waiting.offset
+        assert not waiting.passed({placing.main: 43})
+        assert waiting.passed({placing.main: 44})
+        if not is_finished:
+            placing.coordinator.finish_sidecars()
+            placing.coordinator.ack()
+
+
+def test_lanes_leave_the_sidecar_to_its_place() -> None:
+    stage = Stage()
+    placed = pointed(0, SIDE0, SIDE1)
+    placed.placed = frozenset({A0})
+    stage.write(placed)
+    assert stage.in_flight() == [(0, A1)], "the other one has markers"
+    stage.lanes.end_sidecars(placed, 1, lambda: 0, stage.finish, {SIDE0: 43})
+    assert stage.in_flight() == [(0, A1), (0, SIDE0)]
+    ended = stage.headers(1)
+    assert (ended.committed, ended.branches, ended.pointer) == (True, (OF_SIDE,), 43)
+
+
+def test_lanes_have_nothing_to_do_where_all_is_placed() -> None:
+    stage = Stage()
+    placed = pointed(0, SIDE0)
+    placed.placed = frozenset({A0})
+    stage.write(placed)
+    assert stage.in_flight() == []
+    assert stage.finished == {(0, 0): ()}
+
+
+def test_a_place_that_is_gone_is_made_up_for_by_a_pointer() -> None:
+    stage = Stage()
+    placed = pointed(0, SIDE0)
+    placed.placed = frozenset({A0})
+    stage.lanes.write_late(placed, 1, lambda: 0, stage.finish, lambda *_: True, (A0,))
+    assert stage.headers().is_pointer
+    stage.answer(offset=7)
+    assert stage.headers().pointer == 7
+    assert not stage.finished
+    stage.answer()
+    assert stage.finished == {(0, 0): ()}
+
+
+def test_trap_171_a_topic_of_which_readers_were_not_told_is_refused(stage: Commits) -> None:
+    topic_id = stage.coordinator.topics["a"].topic_id
+    for phase in (Phase.TO_METADATA, Phase.METADATA):
+        change = ModeChange("a", topic_id, phase, with_records=False)
+        stage.coordinator.apply(Decision(records=(change,)))
+        stage.coordinator.ack()
+        stage.coordinator.mode_records.clear()
     refusal = stage.end({SIDE0: wrote(0)}, ends={A0: 41})
+    assert isinstance(refusal, TopicModeError)
+    assert "without mode records" in str(refusal)
+    assert is_committing(stage.end({A0: wrote(0)})), "what lies in the topic is looked up"
+
+
+def test_what_is_handed_over_is_refused() -> None:
+    with pytest.raises(TopicModeError, match="home"):
+        check_mains_place_sidecars([SIDE0], (), [A0], (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], [A0], (), (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], (), (), [A0], has_parts=True)
+
+
+def test_parts_in_metadata_mode_are_refused_and_the_remedy_named(placing: Commits) -> None:
+    assert placing.add(0, {SIDE0: wrote(0)}) == commands.Done()
+    refusal = placing.end({SIDE1: wrote(0)}, ends={A0: 41, A1: 3}, parts=1)
     assert isinstance(refusal, TopicModeError)
     assert "begin_transaction(sidecar=False)" in str(refusal)
     assert "set-mode a --mode markers" in str(refusal)

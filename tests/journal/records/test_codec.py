@@ -536,6 +536,35 @@ SAMPLES_V11: dict[str, JournalRecord] = {
     "snapshot_behind_an_era": chunk(first=17042, index=0, last=True, last_era=17031),
 }
 """What ends eras of subscriptions, and snapshots behind that. All others are written as before."""
+ASIDE = DataPartition("delays._txnlog", 3, "aside", 2**40)
+MAIN = DataPartition("delays", 3, "main")
+MAIN_ID = PartitionId("delays", 3, "main")
+SAMPLES_V12: dict[str, JournalRecord] = {
+    "prepare_commit_placed_sidecar": PrepareCommit(
+        begin=17042,
+        writes=(
+            PartitionWrites(ASIDE, (BranchRange(0, 2**40, 2**40 + 9, 10),)),
+            PartitionWrites(MAIN, ()),
+        ),
+        decided_ms=1_700_000_000_000,
+        placed=(MAIN.key,),
+        sidecar_since=((ASIDE.key, 41),),
+    ),
+    "snapshot_placed_sidecar": chunk(
+        first=17042,
+        index=0,
+        last=True,
+        places=(SnapshotPlaces(17040, 17041, ((MAIN_ID, 0, 41),)),),
+        sidecar_since=(SnapshotSince(17040, ((ASIDE.key, 41),)),),
+    ),
+    "snapshot_unplaced_sidecar": chunk(
+        first=17042,
+        index=0,
+        last=True,
+        places=(SnapshotPlaces(17040, 17041, ((MAIN_ID, 0, None),)),),
+    ),
+}
+"""What is placed in main partitions of sidecars (trap 170). All others are written as before."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -548,6 +577,7 @@ GOLDEN_SAMPLES = {
     9: SAMPLES_V9,
     10: SAMPLES_V10,
     11: SAMPLES_V11,
+    12: SAMPLES_V12,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -848,7 +878,7 @@ def test_golden(version: int, name: str) -> None:
 def test_every_type_has_a_golden_record() -> None:
     assert set(GOLDEN_SAMPLES) == set(range(1, FORMAT_VERSION + 1))
     samples = SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5 | SAMPLES_V6 | SAMPLES_V7
-    samples |= SAMPLES_V8 | SAMPLES_V9 | SAMPLES_V10 | SAMPLES_V11
+    samples |= SAMPLES_V8 | SAMPLES_V9 | SAMPLES_V10 | SAMPLES_V11 | SAMPLES_V12
     assert {r.type for r in samples.values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
@@ -1114,7 +1144,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x0c\x03",
+        b"\x0d\x03",
         b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",

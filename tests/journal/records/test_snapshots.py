@@ -167,6 +167,7 @@ def test_a_reader_that_begins_there_learns_of_modes_and_places() -> None:
             committing.writes + more.writes,
             frozenset({P.key, Q.key, ("q", 2)}),
             {P: 9, Q._replace(partition=2): GONE},
+            placed_ids=(P, Q, Q._replace(partition=2)),
         ),
         Unfinished(71, State.ABORTING, 81, aborting.writes),
     )
