@@ -124,6 +124,8 @@ def writes_of(
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     modes: TopicModes,
     handed_of: Callable[[Iterable[DataPartition]], HandedTo],
+    *,
+    place_sidecars: bool,
 ) -> tuple[
     tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...], HandedTo
 ]:
@@ -137,6 +139,7 @@ def writes_of(
         named: what the commit names.
         modes: tell where no marker is written.
         handed_of: returns those of some partitions that are handed over, and to which homes.
+        place_sidecars: see `ShardConfig`.
 
     Returns:
         What the decision says; the partitions of which the parts say more: all, or where it is
@@ -157,7 +160,14 @@ def writes_of(
         silent = {
             p.key for p in partitions if not modes.wrote_records(PartitionId(*p.key, p.topic_id))
         }
-        check_mains_place_sidecars(sidecars, placed, dict(handed), silent, has_parts=bool(added))
+        check_mains_place_sidecars(
+            sidecars,
+            placed,
+            dict(handed),
+            silent,
+            has_parts=bool(added),
+            place_sidecars=place_sidecars,
+        )
     check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
         whole = tuple(

@@ -57,6 +57,9 @@ class ShardConfig:
     Half of what its stream may have under way. If waiting commits filled the stream's window, the
     commit that they wait for would never be read.
     """
+    place_sidecars: bool = False
+    """Whether commits with records in sidecars are placed where the topic is in metadata mode, and
+    not refused. Nothing but tests sets it yet: see decision 40."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -451,6 +451,7 @@ class Shard(ShardState):
                 command.writes,
                 self.modes,
                 lambda partitions: self._handed_of(transaction, partitions),
+                place_sidecars=self.config.place_sidecars,
             )
         except LogtxError as error:
             return self._refused(refs, error)

@@ -258,7 +258,7 @@ class Coordinator:
         """
         self.journal = journal
         self.name = name
-        self.config = config or ShardConfig()
+        self.config = config or ShardConfig(place_sidecars=True)
         self.now = Instant(0, WALL_MS)
         self.topics = dict(TOPICS)
         """What the coordinator knows of data topics."""

@@ -40,11 +40,6 @@ COMPACTIONS_EVERY: Final = 20
 """The same of histories in which sidecars are compacted."""
 
 
-PLACED_EVERY: Final = 20
-"""The same of histories in which both is: topics are switched, and transactions write to their
-sidecars."""
-
-
 KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "placed", "queues", "resets", "compactions")
 
 
@@ -82,7 +77,6 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
     if not only:
         histories += [(seed, "switches") for seed in seeds if not seed % SWITCHED_EVERY]
         histories += [(seed, "sidecars") for seed in seeds if not seed % SIDECARS_EVERY]
-        histories += [(seed, "placed") for seed in seeds if not seed % PLACED_EVERY]
         histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
         histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
         histories += [(seed, "compactions") for seed in seeds if not seed % COMPACTIONS_EVERY]
@@ -177,7 +171,8 @@ def main() -> int:
     parser.add_argument(
         "--placed",
         action="store_true",
-        help="only histories in which topics with transactions in sidecars are switched",
+        help="only histories in which topics with transactions in sidecars are switched, as"
+        " coordinators do not allow it yet (decision 40)",
     )
     parser.add_argument(
         "--queues", action="store_true", help="only histories with workers of a queue"

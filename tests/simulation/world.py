@@ -57,6 +57,7 @@ CONFIG: Final = ShardConfig(
     session_grace_ms=200,
     reload_grace_ms=400,
     producer_retention_hours=1,
+    place_sidecars=True,
 )
 MONKEY_MS: Final = 80
 """Time between two tries to disturb the parties."""

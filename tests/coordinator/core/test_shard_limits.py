@@ -28,7 +28,9 @@ class Stage:
 
     def __init__(self, **limits: int) -> None:
         self.journal = Journal()
-        self.coordinator = Coordinator(self.journal, config=ShardConfig(**limits))
+        self.coordinator = Coordinator(
+            self.journal, config=ShardConfig(place_sidecars=True, **limits)
+        )
         self.coordinator.take_over()
         self.refs = 0
 
