@@ -40,16 +40,16 @@ def buffer_at(position: Position) -> PlacedBuffer:
     )
 
 
+def of_sidecar(sequence: int, written: BranchRange) -> Marker:
+    """The end of a committed transaction, of which all records lie in the sidecar."""
+    return Marker(
+        committed=True, commit_sequence=sequence, hw=0, epoch=0, branches=(), sidecar=(written,)
+    )
+
+
 def pointer(offset: int = 0) -> FakeRecord:
     """A pointer of the other journal's transaction."""
-    marker = Marker(
-        committed=True,
-        commit_sequence=6,
-        hw=0,
-        epoch=0,
-        branches=(),
-        sidecar=(BranchRange(0, 1, 7, 4),),
-    )
+    marker = of_sidecar(6, BranchRange(0, 1, 7, 4))
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, FOREIGN.to_bytes()),
         (TXCTL_HEADER, encode_marker(marker)),
@@ -143,13 +143,6 @@ def test_trap_172_in_serial_order_a_place_that_is_too_low_is_due_to_who_knows_th
     buffer = SerialBuffer(
         ("t", 0), start, PendingTransactionMap(2**62), journal_partition=0, malformed=malformed
     )
-    end = Marker(
-        committed=True,
-        commit_sequence=9,
-        hw=0,
-        epoch=0,
-        branches=(),
-        sidecar=(BranchRange(0, 0, 6, 4),),
-    )
+    end = of_sidecar(9, BranchRange(0, 0, 6, 4))
     buffer.place(MINE.to_bytes(), end, 4)
     assert buffer.will_not_come(MINE.to_bytes()) is not is_known
