@@ -18,9 +18,9 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from typing import Final
 
-from ..journal.control import TopicPartition
 from ..journal.errors import BrokerError, TornTransactionError
 from ..journal.logs.interface import Log
 from ..journal.modes import ModeChange
@@ -34,7 +34,7 @@ from ..journal.reader import (
     read_entries,
 )
 from ..journal.records.fate import EpochFilter, FateScan
-from ..journal.records.snapshots import LastNeeded, SnapshotCollector, begins_at
+from ..journal.records.snapshots import LastNeeded, SnapshotCollector, begins_at, sidecars_named
 from ..journal.records.types import (
     NO_FENCE,
     AddWrites,
@@ -467,10 +467,7 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
         for row in chunk.places:
             at = placed.setdefault(row.begin, {})
             at |= {partition: place for partition, _, place in row.places}
-    sidecars: dict[int, set[TopicPartition]] = {}
-    for chunk in chunks:
-        for told in chunk.sidecar_since:
-            sidecars.setdefault(told.begin, set()).update(key for key, _ in told.partitions)
+    sidecars = sidecars_named(chain.from_iterable(c.sidecar_since for c in chunks))
     rows: dict[int, SnapshotTransaction] = {}
     writes: dict[int, list[PartitionWrites]] = {}
     for chunk in chunks:

@@ -40,9 +40,10 @@ from ..journal.records.types import (
     PrepareCommit,
     joined,
 )
-from ..journal.sidecar import is_sidecar, main_of
+from ..journal.sidecar import is_sidecar, main_partition
 from ..journal.txid import TxId
 from .core.home_journal import asides_of
+from .core.home_view import NO_ASIDE
 from .core.looks import OFFSET_TIMEOUT_S
 from .core.pending import RawTxId
 from .core.serial_buffer import SerialBuffer
@@ -75,7 +76,7 @@ def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ..
     # The branches of one partition may be spread over several rows of a snapshot. What lies in a
     # sidecar is delivered in its main partition.
     written = {w.partition.key for w in writes if w.branches}
-    return tuple(sorted({(main_of(topic), number) for topic, number in written}))
+    return tuple(sorted(set(map(main_partition, written))))
 
 
 def _sidecars_in(writes: Sequence[PartitionWrites]) -> list[TopicPartition]:
@@ -277,7 +278,7 @@ class JournalTail:
         mains |= {w.partition.key: _id_of(w.partition) for w in whole}
         written = {w.partition.key: w.branches for w in whole if w.branches}
         for key in dict.fromkeys((*written, *asides)):
-            aside = asides.get(key)
+            aside = asides.get(key, NO_ASIDE)
             if key not in decision.placed or key not in self._buffers:
                 continue
             partition = mains[key]
@@ -288,8 +289,8 @@ class JournalTail:
                 epoch=0,
                 branches=written.get(key, ()),
                 topic_id=partition.topic_id,
-                sidecar=() if aside is None else aside.branches,
-                sidecar_id="" if aside is None else aside.topic_id,
+                sidecar=aside.branches,
+                sidecar_id=aside.topic_id,
             )
             place = places.get(partition)
             if partition.key in decision.handed:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .control import TopicPartition
 from .errors import ConfigError, UnsupportedTopicError
 
 SUFFIX: Final = "._txnlog"
@@ -31,6 +32,11 @@ def is_sidecar(topic: str) -> bool:
 def main_of(topic: str) -> str:
     """Returns the topic to which a sidecar belongs."""
     return topic.removesuffix(SUFFIX)
+
+
+def main_partition(key: TopicPartition) -> TopicPartition:
+    """Returns the main partition of a sidecar partition, and any other partition itself."""
+    return main_of(key[0]), key[1]
 
 
 def sidecar_of(topic: str) -> str:

@@ -36,7 +36,7 @@ from ...journal.records.types import (
     PrepareAbort,
     PrepareCommit,
 )
-from ...journal.sidecar import main_of
+from ...journal.sidecar import main_partition
 from ...journal.value import value
 from .home_view import SOME_RECORDS, Aside, HomeWrites
 
@@ -173,7 +173,7 @@ def asides_of(
     if not sidecars:
         return {}
     named = ((w.partition, w.branches) for w in writes if w.partition.key in sidecars)
-    return {(main_of(p.topic), p.partition): Aside(tuple(b), p.topic_id) for p, b in named}
+    return {main_partition(p.key): Aside(tuple(b), p.topic_id) for p, b in named}
 
 
 def _offset_of(item: tuple[int, object]) -> int:

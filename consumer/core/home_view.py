@@ -100,6 +100,10 @@ class Aside:
     """Id of the sidecar's topic, as of the decision."""
 
 
+NO_ASIDE: Final = Aside(())
+"""Stands for nothing in the sidecar, where a marker is made of what was decided."""
+
+
 @value(frozen=True, slots=True)
 class HomeWrites:
     """What a decision accepts in one data partition."""

@@ -27,7 +27,7 @@ from .counters import ConsumerCounters
 from .ended import JOURNAL_BYTES
 from .entries import EndedTransaction, PlainRun
 from .headers import well_formed
-from .home_view import Due
+from .home_view import NO_ASIDE, Due
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .pointers import PointedTransaction
 from .shared import Shared
@@ -153,7 +153,7 @@ class PlacedBuffer(PartitionBuffer):
         Returns:
             False if more was fed: the transaction comes now, behind its place.
         """
-        offset = max(place, self.next_offset)
+        offset, aside = max(place, self.next_offset), due.aside or NO_ASIDE
         raw = (due.txid or TxId(*self._home, due.begin)).to_bytes()
         marker = Marker(
             committed=True,
@@ -162,8 +162,8 @@ class PlacedBuffer(PartitionBuffer):
             epoch=0,
             branches=due.branches,
             topic_id=self._topic_id,
-            sidecar=() if due.aside is None else due.aside.branches,
-            sidecar_id="" if due.aside is None else due.aside.topic_id,
+            sidecar=aside.branches,
+            sidecar_id=aside.topic_id,
         )
         pending = self._pending.pop(raw, None)
         if due.txid is not None:

@@ -9,10 +9,10 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
-from ...journal.sidecar import is_sidecar
+from ...journal.sidecar import is_sidecar, main_partition
 from .decision import TopicFacts
 from .modes import TopicModes
-from .sidecars import check_mains_place_sidecars, main_partition, sidecars_among
+from .sidecars import check_mains_place_sidecars, sidecars_among
 from .topics import disagreement, may_be_same
 from .transactions import TransactionMetadata
 

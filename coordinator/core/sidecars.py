@@ -19,14 +19,9 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import TopicModeError
 from ...journal.places import GONE, PartitionId
 from ...journal.records.types import DataPartition, PointerStep
-from ...journal.sidecar import is_sidecar, main_of, sidecar_of
+from ...journal.sidecar import is_sidecar, main_partition, sidecar_of
 from .ranges import first_offset_of
 from .transactions import TransactionMetadata
-
-
-def main_partition(key: TopicPartition) -> TopicPartition:
-    """Returns the main partition of a sidecar partition."""
-    return main_of(key[0]), key[1]
 
 
 def sidecars_among(

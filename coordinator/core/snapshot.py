@@ -61,6 +61,7 @@ from ...journal.records.types import (
     SnapshotTransaction,
     StepIdentity,
 )
+from ...journal.sidecar import main_partition
 from ...journal.txid import TxId
 from .adopting import Adopted
 from .decision import ShardConfig
@@ -69,7 +70,6 @@ from .places import Fence, PlacedWrites, Places
 from .producers import ProducerMetadata
 from .ranges import PackedRanges
 from .shard import Shard
-from .sidecars import main_partition
 from .transactions import TransactionMetadata
 
 CHUNK_BYTES: Final = 200_000
@@ -626,16 +626,16 @@ def _restore_places(
     for row in chain.from_iterable(c.unplaced for c in chunks):
         known = unplaced.setdefault(row.offset, row._replace(writes=()))
         unplaced[row.offset] = known._replace(writes=(*known.writes, *row.writes))
-    mains: dict[int, set[TopicPartition]] = {}
-    for begin, since in chain.from_iterable(c.sidecar_since for c in chunks):
-        mains.setdefault(begin, set()).update(main_partition(key) for key, _ in since)
+    for begin, partitions in chain.from_iterable(c.sidecar_since for c in chunks):
+        transactions[begin].since = {**transactions[begin].since, **dict(partitions)}
     ends: dict[int, tuple[int, dict[PartitionId, int], dict[PartitionId, int]]] = {}
     for begin, sequence, placed in chain.from_iterable(c.places for c in chunks):
+        mains: set[TopicPartition] = set()
         if begin not in unplaced:
             transactions[begin].placed |= {partition.key for partition, _, _ in placed}
-        alone = mains.get(begin, ())
+            mains.update(map(main_partition, transactions[begin].since))
         written = [
-            (p, end, place) for p, end, place in placed if end or place != GONE or p.key in alone
+            (p, end, place) for p, end, place in placed if end or place != GONE or p.key in mains
         ]
         if written:
             _, its_ends, its_places = ends.setdefault(begin, (sequence, {}, {}))
@@ -648,8 +648,6 @@ def _restore_places(
         transaction = transactions[begin]
         transaction.handed = {**transaction.handed, **dict(partitions)}
         transaction.placed |= transaction.handed.keys()
-    for begin, partitions in chain.from_iterable(c.sidecar_since for c in chunks):
-        transactions[begin].since = {**transactions[begin].since, **dict(partitions)}
     adopted: dict[Journal, tuple[int, dict[int, frozenset[PartitionId]]]] = {}
     for journal, upto, refused in chain.from_iterable(c.adopted for c in chunks):
         found = adopted.setdefault(journal, (upto, {}))[1]

@@ -36,7 +36,7 @@ from ...journal.errors import (
 from ...journal.keys import is_key_name
 from ...journal.modes import is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
-from ..core.sidecars import main_partition
+from ...journal.sidecar import main_partition
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc

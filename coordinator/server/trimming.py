@@ -41,11 +41,10 @@ from ...journal.logs.interface import Headers, Log, TopicInfo
 from ...journal.position import Journal
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of, read_batches
 from ...journal.relocation import origin_of
-from ...journal.sidecar import is_sidecar, main_of
+from ...journal.sidecar import is_sidecar, main_of, main_partition
 from ...journal.txid import TxId
 from ..core.floors import LOOKS_APART_MS
 from ..core.handing import Known
-from ..core.sidecars import main_partition
 from ..core.trimming import CHECKPOINTS_PER_DELAY, Bound, JournalView, Noted, Trimming
 from ..runtime.alarm import monotonic_ms
 from .sidecars import check_sidecar

@@ -13,7 +13,7 @@ from ..control import TopicPartition
 from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed, Unplaced
 from ..position import Journal, Position
-from ..sidecar import main_of
+from ..sidecar import main_partition
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
 from .fate import EpochFilter
@@ -250,7 +250,7 @@ class JournalScan:
 
     def _place(self, seen: SeenTransaction, offset: int, record: PrepareCommit) -> None:
         seen.placed = frozenset(record.placed)
-        mains = {(main_of(topic), number) for topic, number in seen.since}
+        mains = set(map(main_partition, seen.since))
         for written in seen.writes:
             named = written.partition
             if named.key in seen.placed and (written.branches or named.key in mains):
@@ -333,7 +333,7 @@ class JournalScan:
                 seen.writes = joined(seen.writes)
             elif seen.commit_sequence is not None:
                 seen.placed = self._in_metadata_mode(seen)
-            mains = {(main_of(topic), number) for topic, number in seen.since}
+            mains = set(map(main_partition, seen.since))
             for partition, end, place in listed.get(begin, ()):
                 seen.placed |= {partition.key}
                 is_due = end or partition.key in mains

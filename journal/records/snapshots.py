@@ -29,10 +29,18 @@ from itertools import chain
 from ..control import TopicPartition
 from ..errors import CorruptRecordError
 from ..places import PartitionId
-from ..sidecar import SUFFIX
+from ..sidecar import main_partition
 from ..state import State
 from .fate import EpochFilter
-from .types import Entry, Owner, PartitionWrites, PointerStep, Snapshot, SnapshotMode
+from .types import (
+    Entry,
+    Owner,
+    PartitionWrites,
+    PointerStep,
+    Snapshot,
+    SnapshotMode,
+    SnapshotSince,
+)
 
 
 def last_needed(
@@ -52,13 +60,19 @@ def last_needed(
     """
     highest: dict[TopicPartition, int] = {}
     for step in pointers:
-        highest[step.sidecar] = max(step.pointer, highest.get(step.sidecar, -1))
+        main = main_partition(step.sidecar)
+        highest[main] = max(step.pointer, highest.get(main, -1))
     if not highest:
         return dict(last_places)
-    return {
-        p: place + (highest.get((p.topic + SUFFIX, p.partition), -1) >= place)
-        for p, place in last_places.items()
-    }
+    return {p: place + (highest.get(p.key, -1) >= place) for p, place in last_places.items()}
+
+
+def sidecars_named(rows: Iterable[SnapshotSince]) -> dict[int, set[TopicPartition]]:
+    """Returns BEGIN → the sidecar partitions that a snapshot's rows name of that transaction."""
+    found: dict[int, set[TopicPartition]] = {}
+    for row in rows:
+        found.setdefault(row.begin, set()).update(key for key, _ in row.partitions)
+    return found
 
 
 class LastNeeded:
@@ -68,24 +82,27 @@ class LastNeeded:
         """Begins before the first chunk."""
         self._last: dict[PartitionId, int] = {}
         self._pointers: list[PointerStep] = []
-        self._since: dict[int, set[TopicPartition]] = {}
+        self._since: list[SnapshotSince] = []
         self._places: list[tuple[int, PartitionId, int]] = []
 
     def add(self, chunk: Snapshot) -> None:
         """Takes the next chunk."""
         self._last.update(chunk.last_places)
         self._pointers += chunk.pointers
-        for told in chunk.sidecar_since:
-            self._since.setdefault(told.begin, set()).update(key for key, _ in told.partitions)
+        self._since += chunk.sidecar_since
         for row in chunk.places:
             self._places += [(row.begin, p, at) for p, _, at in row.places if at is not None]
 
     def found(self) -> dict[PartitionId, int]:
         """Returns what `last_needed` does, of the whole snapshot."""
+        mains = {
+            begin: {main_partition(key): key for key in keys}
+            for begin, keys in sidecars_named(self._since).items()
+        }
         unfinished = (
-            PointerStep(sidecar, place, 0)
+            PointerStep(mains[begin][p.key], place, 0)
             for begin, p, place in self._places
-            if (sidecar := (p.topic + SUFFIX, p.partition)) in self._since.get(begin, ())
+            if p.key in mains.get(begin, ())
         )
         return last_needed(self._last, chain(self._pointers, unfinished))
 

@@ -22,7 +22,7 @@ from ..modes import ModeChange, Phase
 from ..places import AdoptedWrites, Adoption, PartitionId, Placed
 from ..position import Journal, Place, Position
 from ..record_type import RecordType
-from ..sidecar import main_of
+from ..sidecar import main_partition
 from ..state import State
 from ..txid import TxId
 from ..value import Lazy, value
@@ -222,7 +222,7 @@ class PrepareCommit(Lazy):
     @property
     def places_sidecars(self) -> bool:
         """Whether a place stands for a pointer in one of its partitions."""
-        mains = {(main_of(topic), number) for (topic, number), _ in self.sidecar_since}
+        mains = {main_partition(key) for key, _ in self.sidecar_since}
         return bool(mains) and not mains.isdisjoint(self.placed)
 
     @property
@@ -231,7 +231,7 @@ class PrepareCommit(Lazy):
         their sidecars."""
         if not self.sidecar_since:
             return self.written
-        return list(dict.fromkeys((main_of(topic), number) for topic, number in self.written))
+        return list(dict.fromkeys(map(main_partition, self.written)))
 
 
 @value(frozen=True, slots=True, kw_only=True)

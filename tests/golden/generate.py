@@ -29,7 +29,7 @@ from logtx.coordinator.core.decision import (
 from logtx.coordinator.core.dispatch import GONE_MS
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
-from logtx.coordinator.core.sidecars import main_partition, pointing
+from logtx.coordinator.core.sidecars import pointing
 from logtx.coordinator.core.topic_homes import TopicHomes
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
@@ -62,7 +62,7 @@ from logtx.journal.records.types import (
     OffsetStep,
     Owner,
 )
-from logtx.journal.sidecar import is_sidecar, sidecar_of
+from logtx.journal.sidecar import is_sidecar, main_partition, sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
 from logtx.journal.txid import TxId

@@ -31,7 +31,7 @@ from logtx.coordinator.core.decision import (
 from logtx.coordinator.core.handing import Known, exchange
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
-from logtx.coordinator.core.sidecars import main_partition, sidecars_among
+from logtx.coordinator.core.sidecars import sidecars_among
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topic_homes import TopicHomes, unwritten
 from logtx.coordinator.protocol import commands
@@ -53,6 +53,7 @@ from logtx.journal.places import GONE, PartitionId
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
 from logtx.journal.records.types import Entry, Owner
+from logtx.journal.sidecar import main_partition
 from logtx.journal.txid import TxId
 
 from .history import Told

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from logtx.coordinator.core.sidecars import main_partition
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.sidecar import is_sidecar
+from logtx.journal.sidecar import is_sidecar, main_partition
 from logtx.journal.txid import TxId
 
 from .history import History

@@ -13,13 +13,13 @@ from typing import Final, cast
 from logtx.coordinator.core import floors
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
-from logtx.coordinator.core.sidecars import main_partition
 from logtx.coordinator.core.trimming import JournalView, Noted, Trimming
 from logtx.coordinator.runtime.loading import load
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.logs.interface import Log
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.sidecar import main_partition
 
 from .logs import LogView
 from .schedule import Party
