@@ -28,6 +28,7 @@ from logtx.journal.txid import TxId
 
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
+from .lost_checkers import nobody_knew
 from .place_checkers import may_come_late, placed_order
 from .queue_checkers import acknowledged, given_out, results, worked_off
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
@@ -348,38 +349,13 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             lost = sorted(due - got)
             if lost:
                 yield f"{view.name} rests at {rest.next_offset} without {lost}"
-        if view.consumed.failure and not _nobody_knew(history, reading, view):
-            yield f"{view.name} stopped: {view.consumed.failure}"
+        why = view.consumed.failure
+        if why and not nobody_knew(history, reading, view.partition.key, why):
+            yield f"{view.name} stopped: {why}"
     for journal in reading.journals:
         for found in journal.transactions.values():
             if found.decision is not None and found.decision.committed:
                 yield from _written(history, reading, found.txid)
-
-
-def _nobody_knew(history: History, reading: Reading, view: View) -> bool:
-    """Whether a reader stopped for lost records that nobody could know to be in another topic.
-
-    They went with the topic's predecessor. The partition had not been registered by then, and the
-    coordinator that decided had never heard of that one.
-    """
-    key, why = view.partition.key, view.consumed.failure
-    former = reading.former.get(key)
-    gone = set(former.txids.values()) if former is not None else set()
-    txid = next((txid for txid in gone if f"transaction {txid} " in why), None)
-    found = reading.transaction(txid) if txid is not None else None
-    if found is None or found.decision is None:
-        return False
-    [absence] = [a for a in history.absent if a.topic == key[0]]
-    record = reading.journals[found.txid.partition].records[found.decision.sequence]
-    registered_at = found.registered.get(key, found.decision.at)
-    # One that it heard of later than of the new topic is no former one to it: brokers were behind.
-    heard = (
-        topic_id
-        for who, at, topic_id in history.heard
-        if topic_id.endswith(key[0]) and who == record.writer and at < found.decision.at
-    )
-    knew = not next(heard, "new-").startswith("new-")
-    return absence.until_at < registered_at and not knew
 
 
 def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:

@@ -20,7 +20,7 @@ from logtx.journal.errors import LogtxError
 from logtx.journal.mode_registry import ModeKey, TopicModeRecord
 from logtx.journal.places import PartitionId
 from logtx.journal.records.types import Entry
-from logtx.journal.spans import MessageId
+from logtx.journal.spans import MessageId, Span
 from logtx.journal.txid import TxId
 
 
@@ -253,6 +253,15 @@ class Said:
 
 
 @dataclass(slots=True)
+class Skip:
+    """An operator skips messages of a queue, as a worker said that nobody can read them."""
+
+    partition: PartitionId
+    span: Span
+    error: str
+
+
+@dataclass(slots=True)
 class Work:
     """What an application did in one transaction, and what it believes became of it."""
 
@@ -339,6 +348,7 @@ class History:
         self.works: dict[TxId, Work] = {}
         self.taken: list[Taken] = []
         self.said: list[Said] = []
+        self.skips: list[Skip] = []
         self.resting: list[Resting] = []
         """When consumers of queues took nothing."""
         self.gone: list[tuple[str, int, int]] = []

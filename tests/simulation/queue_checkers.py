@@ -15,6 +15,7 @@ from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.txid import TxId
 
 from .history import History, Message, Said, Told
+from .lost_checkers import nobody_knew
 from .queue_reference import Fate, Queue, State, queues_of
 from .reference import Reading
 from .topology import RESULTS
@@ -34,6 +35,9 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         if history.settled_ms is not None and history.crash is None:
             yield from queue.left()
         yield from _owned(history, queue)
+    for skip in history.skips:
+        if not nobody_knew(history, reading, skip.partition.key, skip.error):
+            yield f"{skip.partition} {skip.span} could not be read: {skip.error}"
 
 
 def _ordered(history: History, queue: Queue) -> Iterator[str]:

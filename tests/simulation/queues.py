@@ -392,8 +392,12 @@ class QueueWorker(Producer):
         if isinstance(error, TopicRecreatedError):
             self._attach_from_ms = 0
             self._end(self._work.gone)
-        else:
-            self._end(partial(self._work.unreadable, is_lasting=isinstance(error, _LASTING)))
+            return
+        lease, era, is_lasting = self._lease, self._work.holdings.era, isinstance(error, _LASTING)
+        told = self.setting.unreadable
+        self._end(partial(self._work.unreadable, is_lasting=is_lasting))
+        if is_lasting and lease is not None and lease.span.offset_count == 1 and told is not None:
+            told(QUEUE, era, lease, error)
 
     def _change(self, client: Attachment) -> None:
         """Subscribes to other topics. What was not given out yet goes back."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.control import TopicPartition
 from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
@@ -79,6 +80,9 @@ class Setting:
     resting: Random | None = None
     """What histories draw from whose workers leave their queue alone for a while, and go on; None:
     they don't."""
+    unreadable: Callable[[str, int, Lease, Exception], None] | None = None
+    """Is told by a worker of a queue what nobody can ever read: subscription, era, lease of the
+    smallest size, and why."""
     workers_leave: bool = False
     """Whether workers of the queue are to leave it: an operator wants to reset it."""
     together: Random | None = None

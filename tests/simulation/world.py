@@ -38,6 +38,7 @@ from .retention import retain
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
 from .setting import Setting
+from .skipping import Skipper
 from .switching import Operator
 from .topology import SIDECAR, TEMPORARY, Topology
 from .workers import Group, Worker
@@ -277,6 +278,9 @@ class World:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
         self._operator: Operator | None = None
+        if queues:
+            skipper = Skipper(self.setting, self.network, Random(-seed - 76))
+            self.setting.unreadable = skipper.is_told
         self._queue_operator: QueueOperator | None = None
         if resets:
             draws = Random(-seed - 75)
