@@ -35,8 +35,8 @@ from ..journal.errors import (
     NotAuthorizedError,
     UnknownTopicError,
 )
-from ..journal.logs.interface import Headers, Log, LogConsumer
-from ..journal.relocation import Origin, Relocation, origin_of, original_headers
+from ..journal.logs.interface import Log, LogConsumer
+from ..journal.relocation import Relocation
 from ..journal.relocation_log import RelocationLog
 from ..journal.rights import grant
 from ..journal.sidecar import to_delivered
@@ -44,6 +44,7 @@ from .core.buffer import PartitionBuffer
 from .core.pending import Record
 from .core.pointers import StreamRequest
 from .malformed import readable_runs
+from .sidecar_copies import CopyPlaces, originals
 
 _LOG = logging.getLogger(__name__)
 MIB: Final = 1024 * 1024
@@ -63,6 +64,9 @@ fewer a pointer into another one is a seek away."""
 STANDS_S: Final = 5.0
 """How long such a partition stays assigned. A longer time fetches what no pointer names yet for
 longer, after a shorter one the next pointer opens a fetch of its own."""
+COPIES_MAX: Final = 32
+"""Copies whose places are kept. More cost memory, some 10 kB for a million records; with fewer, a
+queue may read one from its first record again."""
 PASS_MAX: Final = 2_000
 """Offsets up to the next range that are read and passed over. Reading more takes longer than to
 seek."""
@@ -99,51 +103,6 @@ def delivered(main: TopicPartition, record: Record) -> Record:
         timestamp=message.timestamp(),
     )
     return cast(Record, made)
-
-
-class _Original:
-    """A record of a copy, with what its original had."""
-
-    __slots__ = ("_headers", "_origin", "_record")
-
-    def __init__(self, record: Message, origin: Origin, headers: Headers) -> None:
-        self._record, self._origin = record, origin
-        self._headers = original_headers(headers, origin)
-
-    def offset(self) -> int:
-        return self._origin.offset
-
-    def headers(self) -> Headers:
-        return self._headers
-
-    def key(self) -> Any:
-        return self._record.key()
-
-    def value(self) -> Any:
-        return self._record.value()
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._origin.timestamp
-
-    def __len__(self) -> int:
-        return len(self._record)
-
-
-def _originals(records: Sequence[Message], moved: Relocation, from_offset: int) -> list[_Original]:
-    """Returns those records of a copy whose originals had this offset, or a higher one."""
-    found = []
-    for record in records:
-        try:
-            headers = cast(Headers, record.headers() or [])
-        except SystemError:
-            continue  # Somebody else's: the name of a header is not UTF-8.
-        origin = origin_of(headers)
-        if origin is None or (origin.copy_id, origin.txid) != (moved.copy_id, moved.txid):
-            continue
-        if origin.offset >= from_offset:  # In the order of the originals, so each comes once.
-            found.append(_Original(record, origin, headers))
-            from_offset = origin.offset + 1
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +146,14 @@ class _Sidecar:
         """When it was first refused to be read."""
         self.is_denied = False
         """Whether it was refused again, long enough after that."""
-        self.moved: Relocation | None = None
-        """The copy in which it is read for the pointer; None: where its records always lay."""
         self.lost_s: float | None = None
         """Since when a range was told to be in no copy."""
         self._lost_start = 0
         self.lost_below, self.lost_id = 0, ""
         """Where the sidecar with this id began then: below, all relocations are known."""
-        self._moved_at = self._moved_next = 0
-        """Where to read on in the copy, and which of the originals comes next there."""
+        self.places: CopyPlaces | None = None
+        """Those of the copy in which it is read for the pointer; None: it is read where its records
+        always lay."""
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -208,26 +166,17 @@ class _Sidecar:
     def begin(self, buffer: PartitionBuffer, request: StreamRequest) -> None:
         """Begins to serve another pointer."""
         self.buffer, self.identity = buffer, _identity(request)
-        self.ask_s, self.short_s, self.moved, self.lost_s = 0.0, None, None, None
+        self.ask_s, self.short_s, self.places, self.lost_s = 0.0, None, None, None
 
-    def move(self, moved: Relocation | None) -> None:
-        """Reads a copy from now on, from its first record."""
-        self.moved = moved
-        self._moved_next = 2**63
+    def move(self, places: CopyPlaces | None) -> None:
+        """Reads a copy from now on; None: where the range always lay."""
+        self.places = places
 
     def place(self, request: StreamRequest) -> tuple[int, int]:
         """Returns the next offset to read for a request, and the last."""
-        moved = self.moved
-        if moved is None:
+        if self.places is None:
             return request.next_offset, request.last_offset
-        if request.next_offset < self._moved_next:
-            self._moved_at = moved.first  # It was counted, and is read again to be delivered.
-            self._moved_next = request.next_offset
-        return self._moved_at, moved.last
-
-    def passed(self, stop: int, upto: int) -> None:
-        """Notes that a copy was read up to an offset, and the originals up to another."""
-        self._moved_at, self._moved_next = stop, upto
+        return self.places.of(request.next_offset), self.places.moved.last
 
     def has_lost(self, offset: int, told: _Told) -> bool:
         """Returns whether it was told for long enough that an offset is in no copy either."""
@@ -300,6 +249,8 @@ class SidecarReader:
         self._sidecars: dict[TopicPartition, _Sidecar] = {}
         """Those that are wanted, or stand."""
         self._relocations = RelocationLog(log)
+        self._places: dict[tuple[bytes, bytes], CopyPlaces] = {}
+        """(copy, TxId) → its places, those that were used last. What was noted there stays true."""
         self._relocated_s = -1.0
         """When relocations were last asked for."""
         self._interrupted = False
@@ -496,7 +447,7 @@ class SidecarReader:
                 return False
             if moved is not None:
                 buffer.counters.relocated_pointers += 1
-                each.move(moved)
+                each.move(self._places_in(moved))
                 start, last = request.next_offset, moved.last
             elif not each.has_lost(request.next_offset, told):
                 return False  # A former leader may tell relocations of the past, or of no topic.
@@ -507,7 +458,7 @@ class SidecarReader:
             _LOG.warning("sidecar_short topic=%s partition=%d end=%d", *each.key, end)
         else:
             each.short_s = None
-        if each.moved is not None:  # To the buffer, all of it lies where it always lay.
+        if each.places is not None:  # To the buffer, all of it lies where it always lay.
             end = request.last_offset + (end > last)
         buffer.open_stream(request, start, end, told.topic_id)
         return True
@@ -521,6 +472,14 @@ class SidecarReader:
         else:
             known = self._relocations.known
         return known.find(each.key, told.topic_id, request.txid, told.start)
+
+    def _places_in(self, moved: Relocation) -> CopyPlaces:
+        name = moved.copy_id, moved.txid
+        places = self._places.pop(name, None) or CopyPlaces(moved)
+        self._places[name] = places  # The one that was used last.
+        if len(self._places) > COPIES_MAX:
+            del self._places[next(iter(self._places))]
+        return places
 
     def _denied(self, each: _Sidecar) -> str:
         topic, log = each.key[0], self._log
@@ -538,11 +497,11 @@ class SidecarReader:
         stop = min(each.next_offset, last + 1)
         records = each.between(at, stop)
         assert each.buffer is not None
-        if each.moved is not None:
-            moved = _originals(records, each.moved, request.next_offset)
+        if each.places is not None:
+            moved = originals(records, each.places.moved, request.next_offset)
             upto = request.next_offset if not moved else moved[-1].offset() + 1
             upto = request.last_offset + 1 if stop > last else upto
-            each.passed(stop, upto)
+            each.places.passed(upto, stop)
             each.buffer.push_stream(request, cast(Sequence[Record], moved), upto)
             return True
         try:

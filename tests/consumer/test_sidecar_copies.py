@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from logtx.consumer import sidecar_read
 from logtx.consumer.sidecar_read import CONFIRM_S, SidecarReader
 from logtx.journal.control import TXID_HEADER, TopicPartition
 from logtx.journal.errors import (
@@ -16,6 +17,7 @@ from logtx.journal.errors import (
     TornTransactionError,
     UnknownRecordError,
 )
+from logtx.journal.position import Position
 from logtx.journal.relocation import (
     Origin,
     Relocation,
@@ -212,6 +214,41 @@ def test_relocations_are_read_behind_the_start_and_not_for_each_pointer(
     log.starts[main.sidecar] = 4
     assert read(reader, main) == [*one, *two]
     assert told.readings == 1
+
+
+@pytest.mark.parametrize("slice_records", [1, 3, 7])
+def test_a_part_of_a_copy_is_not_read_from_the_copys_first_record(
+    log: Brokers,
+    main: Main,
+    reader: SidecarReader,
+    told: Told,
+    slice_records: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A queue reads a range in many leases, each by a buffer of its own.
+    monkeypatch.setattr(sidecar_read, "SLICE_RECORDS", slice_records)
+    monkeypatch.setattr(sidecar_read, "PASS_MAX", 0)
+    count, lease = 200, 5
+    wanted = main.committed(0, count)
+    at = []
+    for original in wanted:
+        at.append(copy_record(log, main, original))
+        main.write(98)
+    told.known.add(moved(main, 0, at))
+    log.starts[main.sidecar] = count
+    for first in (*range(0, count, lease), 0, 101):
+        place = Position(o1=0, o2=0, o3=first, side=wanted[first])
+        part = Main(log, "a", place if first else None)
+        part.commit(0, wanted)
+        before, got = log.fetched, list[int]()
+        while len(got) < lease:
+            assert reader.step([part.buffer], 0)
+            got += part.taken(lease - len(got))
+        assert got == wanted[first : first + lease]
+        if first:
+            assert log.fetched - before <= 2 * (lease + 2 * slice_records)
+        reader.forget(part.buffer)
+        log.now_s += 60
 
 
 # ---- records ------------------------------------------------------------------------------------

@@ -86,6 +86,8 @@ class Brokers:
         self.next: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.moves: list[str] = []
+        self.fetched = 0
+        """Number of records that were fetched."""
         self.may_seek = True
         self.interrupt_at = ""
         """Call of the consumer behind which a signal handler raises, once."""
@@ -169,6 +171,7 @@ class Brokers:
             at = self.next[key]
             batch = self.logs[key][at : at + count - len(found)]
             self.next[key] = at + len(batch)
+            self.fetched += len(batch)
             found += batch
         self._called("consume")
         return found
@@ -180,12 +183,15 @@ class Brokers:
 class Main:
     """A reader of partition 0 of a topic, in which transactions in its sidecar commit."""
 
-    def __init__(self, log: Brokers, topic: str) -> None:
+    def __init__(self, log: Brokers, topic: str, start: Position | None = None) -> None:
         self.key: TopicPartition = (topic, 0)
         self.sidecar: TopicPartition = (sidecar_of(topic), 0)
         self._messages = log.logs.setdefault(self.sidecar, [])
         self.buffer = PartitionBuffer(
-            self.key, Position.at(0), PendingTransactionMap(1 << 40), malformed=malformed
+            self.key,
+            start or Position.at(0),
+            PendingTransactionMap(1 << 40),
+            malformed=malformed,
         )
         self._count = 0
 
