@@ -60,8 +60,11 @@ class WriterClient(Protocol):
     def in_flight(self) -> int:
         """How many transactions it can have under way."""
 
-    def begin(self, *, sidecar: bool = False) -> WriterTransaction:
-        """Opens a transaction, which writes to sidecars if it is told to.
+    def begin(self, *, sidecar: bool | None = False) -> WriterTransaction:
+        """Opens a transaction.
+
+        Args:
+            sidecar: whether it writes to sidecars alone; None: what it writes beyond some bytes.
 
         Raises FencedError, BrokenError; FailedError if none opens now.
         """

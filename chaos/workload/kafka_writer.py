@@ -44,7 +44,7 @@ class KafkaWriter:
         """Why it can do nothing more; None while it can."""
         retried(lambda: self.producer.init_transactions(_CALL_S))
 
-    def begin(self, *, sidecar: bool = False) -> KafkaTransaction:
+    def begin(self, *, sidecar: bool | None = False) -> KafkaTransaction:
         """Opens a transaction; Kafka's have no sidecars."""
         del sidecar
         if self.failure is not None:

@@ -22,6 +22,8 @@ from ...producer.transaction import Transaction
 from ..settings import METADATA_MS, TRANSACTION_TIMEOUT_MS, Settings
 from .clients import DeliveryCallback, Ended, FailedError, FencedError
 
+GROWS_BYTES: Final = 80
+"""What a growing transaction writes to a topic first: two of its one to four records, about."""
 _CLOSE_S: Final = 20.0
 """Bounds the closing of a producer."""
 _FENCED: Final = (ProducerFencedError, DoubleStartError)
@@ -74,15 +76,16 @@ class LogtxWriter:
         self.in_flight: Final = in_flight
         identity: dict[str, Any] = {"transaction.key": key} if key else {"transactional.id": name}
         limit = {} if key else {"transactions.in.flight.max": in_flight}
-        self._producer = Producer({**producer_settings(settings), **identity, **limit})
+        grows = {"transaction.sidecar.min.bytes": GROWS_BYTES} if settings.sidecar else {}
+        self._producer = Producer({**producer_settings(settings), **identity, **limit, **grows})
         try:
             _translated(self._producer.init_transactions)
         except BaseException:
             self._producer.close(0)
             raise
 
-    def begin(self, *, sidecar: bool = False) -> LogtxTransaction:
-        """Opens a transaction, which writes to sidecars if it is told to."""
+    def begin(self, *, sidecar: bool | None = False) -> LogtxTransaction:
+        """Opens a transaction. With None it goes over to sidecars behind its first records."""
         return LogtxTransaction(
             _translated(lambda: self._producer.begin_transaction(sidecar=sidecar))
         )

@@ -43,9 +43,11 @@ FLEETING_SHARE: Final = 0.15
 """Share of transactions that write to the topic that is deleted and made anew, too."""
 KEYS_EVERY: Final = 20
 """After so many appends a producer looks whether there are more partitions, and so more keys."""
-SIDECAR_SHARE: Final = 0.4
-"""Share of transactions that write to the topic's sidecar, if any may. They leave the topic alone
-that is made anew: its sidecar would outlive it."""
+SIDECAR_SHARE: Final = 0.25
+"""Share of transactions that write to the topic's sidecar alone, if any may. They leave the topic
+alone that is made anew: its sidecar would outlive it."""
+GROWING_SHARE: Final = 0.25
+"""Share of those that begin in the topic, and go over to its sidecar."""
 PLAIN_SHARE: Final = 0.08
 """Share of appends that are plain records instead of a transaction."""
 ABORT_SHARE: Final = 0.06
@@ -164,7 +166,7 @@ class Producer:
         operation = self._process.operation()
         self._recorder.write("begin", op=operation, **({"key": key} if key else {}))
         self._under_way += 1
-        sidecar = self._settings.sidecar and self._random.random() < SIDECAR_SHARE
+        sidecar = self._draw_sidecar()
         try:
             transaction = client.begin(sidecar=sidecar)
         except (FencedError, BrokenError, FailedError) as error:
@@ -173,7 +175,7 @@ class Producer:
                 raise
             return
         try:
-            self._append_some(transaction, operation, only_input=sidecar)
+            self._append_some(transaction, operation, only_input=sidecar is not False)
         except FencedError as error:
             # Its abort tells what became of it; no commit was requested.
             self._end(operation, transaction.abort)
@@ -187,6 +189,13 @@ class Producer:
             self._slow.append(_Slow(until_s, operation, transaction))
         else:
             self._commit_or_abort(operation, transaction)
+
+    def _draw_sidecar(self) -> bool | None:
+        """Returns whether the next transaction writes to sidecars alone; None: it grows."""
+        drawn = self._random.random() if self._settings.sidecar else 1.0
+        if drawn < SIDECAR_SHARE:
+            return True
+        return None if drawn < SIDECAR_SHARE + GROWING_SHARE else False
 
     def _append_some(
         self, transaction: WriterTransaction, operation: str, *, only_input: bool
