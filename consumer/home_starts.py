@@ -483,7 +483,7 @@ def listed_in(chunks: list[Snapshot]) -> list[Listed]:
         mine = []
         asides = asides_of(writes[begin], sidecars.get(begin, ()))
         for each in joined(writes[begin]):
-            partition = PartitionId(*each.partition.key, each.partition.topic_id)
+            partition = each.partition.identity
             is_placed = partition in places
             aside = asides.pop(partition.key, None) if is_placed else None
             mine.append(HomeWrites(partition, each.branches, is_placed, aside))

@@ -607,7 +607,7 @@ class Homes:
         placed = {w.partition.key for w in (*decided.writes, *decided.further) if w.placed}
         found = marked
         for each in self._starts.writes(view.journal, decided.begin, offset):
-            partition = PartitionId(*each.partition.key, each.partition.topic_id)
+            partition = each.partition.identity
             found.append(HomeWrites(partition, each.branches, partition.key in placed))
         return found
 

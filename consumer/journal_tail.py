@@ -84,7 +84,7 @@ def _sidecars_in(writes: Sequence[PartitionWrites]) -> list[TopicPartition]:
 
 
 def _id_of(partition: DataPartition) -> PartitionId:
-    return PartitionId(*partition.key, partition.topic_id)
+    return partition.identity
 
 
 class JournalTail:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
-from ...journal.places import Adoption, PartitionId, Placed
+from ...journal.places import Adoption, Placed
 from ...journal.records.fate import EpochFilter
 from ...journal.records.types import (
     Begin,
@@ -185,7 +185,7 @@ def _decided(record: PrepareCommit) -> Decided:
     asides = asides_of(record.writes, dict(record.sidecar_since))
 
     def writes(partition: DataPartition, branches: tuple[BranchRange, ...]) -> HomeWrites:
-        where, is_placed = PartitionId(*partition.key, partition.topic_id), partition.key in placed
+        where, is_placed = partition.identity, partition.key in placed
         aside = asides.get(partition.key) if is_placed and asides else None
         return HomeWrites(where, branches, is_placed, aside)
 

@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
-from ...journal.places import PartitionId
 from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWrites
 from ...journal.sidecar import is_sidecar, main_partition
 from .decision import TopicFacts
@@ -157,9 +156,7 @@ def writes_of(
     handed = handed_of(partitions)
     unmarked = (*placed, *dict(handed))
     if sidecars and unmarked:
-        silent = {
-            p.key for p in partitions if not modes.wrote_records(PartitionId(*p.key, p.topic_id))
-        }
+        silent = {p.key for p in partitions if not modes.wrote_records(p.identity)}
         check_mains_place_sidecars(
             sidecars,
             placed,
@@ -184,7 +181,7 @@ def writes_of(
     of_parts = tuple(
         p
         for p in (p for p in registered.values() if added.get(p.key))
-        if not named.get(p.key) or modes.is_placed(PartitionId(*p.key, p.topic_id))
+        if not named.get(p.key) or modes.is_placed(p.identity)
     )
     placed = placed_of((*(w.partition for w in writes), *of_parts), modes)
     return writes, of_parts, placed, handed
@@ -221,7 +218,7 @@ def placed_of(partitions: Iterable[DataPartition], modes: TopicModes) -> tuple[T
         which = p.topic, p.topic_id
         is_placed = known.get(which)
         if is_placed is None:
-            is_placed = known[which] = modes.is_placed(PartitionId(*p.key, p.topic_id))
+            is_placed = known[which] = modes.is_placed(p.identity)
         if is_placed:
             placed[p.topic, p.partition] = None
     return tuple(placed)

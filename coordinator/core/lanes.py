@@ -420,7 +420,7 @@ class MarkerLanes:
         # What an earlier tenure had in flight may lie below what another owner has written since.
         if offset is not None and job.part_of.is_live:
             reached = self._reached.setdefault(job.txid.partition, {})
-            where = PartitionId(*job.partition.key, job.partition.topic_id)
+            where = job.partition.identity
             reached[where] = max(offset + 1, reached.get(where, 0))
 
     def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:

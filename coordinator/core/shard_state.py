@@ -604,7 +604,7 @@ class ShardState:
 
 
 def _id_of(transaction: TransactionMetadata, key: TopicPartition) -> PartitionId:
-    return PartitionId(*key, transaction.partitions[key].topic_id)
+    return transaction.partitions[key].identity
 
 
 def handed_by(transaction: TransactionMetadata) -> Handed:

@@ -279,7 +279,7 @@ def _places_row(t: TransactionMetadata, written: PlacedWrites | None) -> Snapsho
     ends, places = ({}, {}) if written is None else (written.ends, written.places)
     found: list[tuple[PartitionId, int, int | None]] = []
     for key in sorted(t.placed - t.handed.keys()):
-        partition = PartitionId(*key, t.partitions[key].topic_id)
+        partition = t.partitions[key].identity
         if partition in ends:
             found.append((partition, ends[partition], places.get(partition)))
         else:

@@ -184,7 +184,7 @@ class _Progress:
     def _place(self, record: PrepareCommit) -> None:
         self.placed = frozenset(record.placed)
         for key in self.placed.intersection(record.delivered_in):
-            self.places[PartitionId(*key, self.partitions[key].topic_id)] = None
+            self.places[self.partitions[key].identity] = None
 
     def _finish(self, state: State, record: Committed | Aborted) -> None:
         if self.enter(state):

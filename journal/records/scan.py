@@ -254,7 +254,7 @@ class JournalScan:
         for written in seen.writes:
             named = written.partition
             if named.key in seen.placed and (written.branches or named.key in mains):
-                partition = PartitionId(*named.key, named.topic_id)
+                partition = named.identity
                 seen.places[partition] = None
                 self._unplaced.add(partition, offset, seen)
 

@@ -73,6 +73,11 @@ class DataPartition:
         """Topic name and partition number, without the topic id."""
         return self.topic, self.partition
 
+    @property
+    def identity(self) -> PartitionId:
+        """Which partition it is, whatever else has the name."""
+        return PartitionId(self.topic, self.partition, self.topic_id)
+
 
 @value(frozen=True, slots=True)
 class PartitionWrites:
