@@ -101,8 +101,11 @@ class SideReader:
         """The buffer whose side reads are being served, if any."""
         return self._pass.buffer if self._pass else None
 
-    def step(self, buffer: PartitionBuffer, timeout_s: float) -> None:
+    def step(self, buffer: PartitionBuffer, timeout_s: float) -> bool:
         """Reads one slice of the current pass; begins a pass for `buffer` if there is none.
+
+        Returns whether anything came of it: brokers may tell a start and an end, and then no record
+        (trap 228).
 
         Waits up to `timeout_s` for the slice's first record. If anything is raised, the pass is
         dropped, and the next call begins it again: records of the slice may be lost.
@@ -115,33 +118,36 @@ class SideReader:
             if self._pass is None:
                 requests = buffer.side_reads()
                 if not requests:
-                    return
+                    return False
                 self._begin(buffer, overlapping(requests))
             # Before the read: if the disk refuses, reading stops and memory does not grow.
             self._pending_map.enforce()
-            if self._pass is not None and not self._pass.wanted:
-                self._identify(self._pass, timeout_s)
-            else:
-                self._slice(timeout_s)
+            if self._pass is None or self._pass.wanted:
+                return self._slice(timeout_s)
+            self._identify(self._pass, timeout_s)
+            return True
         except BaseException:
             self._drop()
             raise
 
-    def _slice(self, timeout_s: float) -> None:
+    def _slice(self, timeout_s: float) -> bool:
         assert self._consumer is not None
         first = self._consumer.poll(timeout_s)
         if first is None:
-            return
+            return False
+        has_come = False
         for message in [first, *self._consumer.consume(SLICE_RECORDS, 0)]:
             current = self._pass
             if current is None or not current.wanted:
-                return
+                return True
             if message.error() is not None:
-                self._event(current, message)
+                has_come = self._event(current, message) or has_come
             else:
                 self._record(current, cast(Record, message))
+                has_come = True
         self._pending_map.charge(list(self._view.values()))
         self._pending_map.enforce()
+        return has_come
 
     def _begin(self, buffer: PartitionBuffer, requests: list[SideRead]) -> None:
         topic, partition = buffer.partition
@@ -164,7 +170,8 @@ class SideReader:
         topic, partition = current.buffer.partition
         self._consumer.assign([KafkaPartition(topic, partition, current.next_offset)])
 
-    def _event(self, current: _Pass, message: Message) -> None:
+    def _event(self, current: _Pass, message: Message) -> bool:
+        # Returns whether it says where the log begins or ends.
         error = message.error()
         assert error is not None
         topic, partition = current.buffer.partition
@@ -180,6 +187,8 @@ class SideReader:
             self._settle_below(current, cast(int, message.offset()))
         else:
             _LOG.warning("side_read_error topic=%s partition=%d error=%s", topic, partition, error)
+            return False
+        return True
 
     def _record(self, current: _Pass, record: Record) -> None:
         offset = record.offset()

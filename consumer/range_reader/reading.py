@@ -253,29 +253,25 @@ class RangeReader:
             self._on_step()
             wanted = buffer.stream_wanted()
             if wanted is not None:
-                if self._stream(buffer, wanted):
-                    progress_s = time.monotonic()
-                else:
-                    self._check_progress(progress_s, wanted)
-                continue
-            if buffer.blocked:
-                self._side_reader.step(buffer, _POLL_S)
-                progress_s = time.monotonic()
-                continue
-            if buffer.mode_met is not None:
+                has_come = self._stream(buffer, wanted)
+            elif buffer.blocked:
+                has_come = self._side_reader.step(buffer, _POLL_S)
+            elif buffer.mode_met is not None:
                 self._follow(buffer.mode_met)
                 buffer = self._buffer
                 continue
-            if self._reached and self._placed is not None:
+            elif self._reached and self._placed is not None:
                 self._placed.finish(part.end)
                 self._placed = None
                 continue
-            if self._reached:
+            elif self._reached:
                 return
-            if self._fetch():
+            else:
+                has_come = self._fetch()
+            if has_come:
                 progress_s = time.monotonic()
             else:
-                self._check_progress(progress_s, None)
+                self._check_progress(progress_s, wanted)
 
     def _check_progress(self, progress_s: float, wanted: StreamRequest | None) -> None:
         if time.monotonic() - progress_s <= STALL_S:

@@ -28,12 +28,13 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId
 
-from .followers import MemoryStore, ReadersLog
+from .followers import HomeReader, MemoryStore, ReadersLog
 from .logs import LogReader, NotYetError
 from .network import Network, query
 from .schedule import Party
 from .setting import Setting
 from .sidecars import BrokenOff, reader_of
+from .topology import OUTPUT, TEMPORARY
 
 ERROR_SHARE: Final = 0.03
 """Share of the fetches in which brokers are away."""
@@ -176,6 +177,21 @@ class _Coordinators:
         """Does nothing: there is nothing to release."""
 
 
+class _Reader(HomeReader):
+    """Reads homes, and data on the side."""
+
+    def poll(self, timeout: float = -1) -> Any:
+        """Returns the next record if there is one.
+
+        Raises:
+            NotYetError: a broker has told that there is data, and there is none (trap 228).
+        """
+        found = super().poll(timeout)
+        if found is None and self._of is not None and self._of[0] in (OUTPUT, TEMPORARY):
+            raise NotYetError(*self._of)
+        return found
+
+
 class _Log(ReadersLog):
     """The log of one worker."""
 
@@ -208,7 +224,8 @@ class _Log(ReadersLog):
 
     def consumer(self, config: object) -> LogReader:
         """Returns a reader that fetches much at once: one look at a home is all that it gets."""
-        made = super().consumer(config)
+        del config
+        made = _Reader(self._setting, self._messages)
         made._batch = BATCH
         return made
 

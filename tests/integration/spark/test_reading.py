@@ -7,9 +7,10 @@ import uuid
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from logtx.consumer.range_reader import reading
 from logtx.consumer.range_reader.errors import DataLossError
@@ -18,6 +19,7 @@ from logtx.consumer.range_reader.spot import Spot, Vector
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.testing import Cluster, EmbeddedCoordinators
 from logtx.journal.errors import (
+    BrokerError,
     ConfigError,
     OffsetsPendingError,
     TornTransactionError,
@@ -205,6 +207,37 @@ def test_s17_what_is_too_large_goes_where_the_executor_has_room(
     finally:
         reader.close()
     assert used == {"own" if by_option else "local"}
+
+
+@pytest.mark.parametrize("gives", ["nothing", "errors"])
+def test_trap_228_a_side_read_that_gives_nothing_is_not_awaited_for_ever(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, gives: str
+) -> None:
+    cluster = logtx_memory_cluster
+    topic = cluster.topic(1)
+    with cluster.producer() as producer, producer.begin_transaction() as txn:
+        for number in range(10):
+            txn.produce(topic, b"%d" % number, partition=0)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 11)
+    error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    told = Message(topic=topic, partition=0, error=error) if gives == "errors" else None
+
+    class Silent:
+        """The consumer of side reads, whose topic was deleted behind the questions for its ends."""
+
+        assign = unassign = close = staticmethod(lambda *_: None)
+        poll = staticmethod(lambda _: told)
+        consume = staticmethod(lambda *_: [])
+
+    monkeypatch.setattr(reading, "STALL_S", 0.3)
+    config = ReadConfig(kafka={"bootstrap.servers": cluster.bootstrap_servers})
+    reader = RangeReader(config, Range(topic, 0, Position.at(5), 11), cluster.log)
+    reader._side_reader._consumer = cast(Any, Silent())
+    try:
+        with pytest.raises(BrokerError, match=r"stood at 11 of 11 for 0\.3 s"):
+            list(reader.shares())
+    finally:
+        reader.close()
 
 
 def test_what_retention_took_is_said(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
