@@ -170,6 +170,9 @@ class ShareConsumer(Acknowledger):
         """Whether an operator has deleted the subscription, and the next poll makes it anew."""
         self._client: AttachedClient | None = None
         self._acquiring: Future[Reply] | None = None
+        """The answer to the question for messages that is under way, or not looked at."""
+        self._leases_ahead = False
+        """Whether the coordinator gives out leases while others are worked on."""
         self._reader: LeaseReader | None = None
         self._reading: Generator[Run, None, None] | None = None
         self._unseen: Run | None = None
@@ -365,6 +368,7 @@ class ShareConsumer(Acknowledger):
             is_changing = self._changing is not None and not self._changing.done()
             if not (self._rests or is_changing):
                 self._starts = {}
+            self._leases_ahead = attached.leases_ahead
             was_reset = self._work.attached(attached.leases, time.monotonic(), attached.era)
         if was_reset:
             _LOG.warning("subscription_reset group=%s: what was held is dropped", self.group_id)
@@ -415,9 +419,7 @@ class ShareConsumer(Acknowledger):
             raise SessionClosedError("the consumer is not subscribed: call subscribe")
         with self._alone():
             deadline_s = _deadline_s(timeout)
-            lease, share = self._work.holdings.lease, min(most, self._config.poll_records)
-            is_slow = self._pace.is_slow(time.monotonic())
-            if is_slow and lease is not None and lease.span.offset_count > share:
+            if self._pace.is_slow(time.monotonic()) and self._has_more_than(most):
                 self._end(self._work.put_back)
             self._accept_last()
             self._outbox.send(client)
@@ -448,6 +450,14 @@ class ShareConsumer(Acknowledger):
             self._counters.delivered_records += len(found)
             self._pace.returned(time.monotonic())
             return found
+
+    def _has_more_than(self, most: int) -> bool:
+        """Returns whether it holds more than a poll returns, which others may wait for."""
+        holdings = self._work.holdings
+        is_large = holdings.lease is not None and holdings.lease.span.offset_count > min(
+            most, self._config.poll_records
+        )
+        return is_large or holdings.has_unread
 
     def rest(self, unseen: Iterable[Message] = ()) -> None:
         """Gives back all that no application has seen, and takes nothing up to the next `poll`.
@@ -515,17 +525,9 @@ class ShareConsumer(Acknowledger):
                     self._attach_anew(client)
                 else:
                     client.submit(self._attach())
-            assert self._reader is not None, "it is subscribed"
-            share = min(most, self._config.poll_records)
-            command = Acquire(
-                group=self.group_id,
-                consumer=self._number,
-                max_offsets=share,
-                max_new_offsets=self._pace.ask(share, now_s),
-                at_ends=self._reader.may_be_placed(self._topics),
-                delivery_limit=self._config.delivery_limit,
-            )
-            self._acquiring = client.submit(command)
+            least = min(most, self._config.poll_records)
+            self._ask_for(client, least, self._pace.ask(least, now_s))
+        assert self._acquiring is not None, "it was asked"
         try:
             reply = self._acquiring.result(wait_s)
         except TimeoutError:
@@ -541,14 +543,41 @@ class ShareConsumer(Acknowledger):
         elif isinstance(reply, LogtxError):
             raise reply
 
+    def _ask_for(
+        self, client: AttachedClient, least: int, new: int, *, ahead: bool = False
+    ) -> None:
+        assert self._reader is not None, "it is subscribed"
+        command = Acquire(
+            group=self.group_id,
+            consumer=self._number,
+            max_offsets=least,
+            max_new_offsets=new,
+            at_ends=self._reader.may_be_placed(self._topics),
+            delivery_limit=self._config.delivery_limit,
+            ahead=ahead,
+        )
+        self._acquiring = client.submit(command)
+
+    def _ask_ahead(self, client: AttachedClient, least: int) -> None:
+        """Asks for the next lease, when one is begun: so nobody has to wait for the answer."""
+        last = self._acquiring
+        if last is not None and last.done() and not isinstance(last.result(), LogtxError):
+            last = self._acquiring = None  # It is what was begun.
+        new = self._pace.ask_ahead(least)
+        is_due = time.monotonic() >= self._attach_s  # Then it attaches first.
+        if last is None and self._leases_ahead and new is not None and not is_due:
+            self._ask_for(client, least, new, ahead=True)
+
     @property
     def _was_attached(self) -> bool:
         return self._work.era is not None
 
     def _read(self, client: AttachedClient, found: list[Message], most: int) -> None:
         while not found:
-            if self._reading is None and not self._begin():
-                return
+            if self._reading is None:
+                if not self._begin():
+                    return
+                self._ask_ahead(client, min(most, self._config.poll_records))
             assert self._reading is not None, "it has begun"
             try:
                 self._take(client, found, most)
@@ -578,7 +607,7 @@ class ShareConsumer(Acknowledger):
             return False
         assert self._reader is not None, "it is subscribed"
         self._reading, self._renew_s = self._reader.runs(lease), 0.0
-        self._pace.begin(lease.span.offset_count)
+        self._pace.begin(lease.span.offset_count, time.monotonic())
         return True
 
     def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:

@@ -69,6 +69,11 @@ class Holdings:
         return self._lease
 
     @property
+    def has_unread(self) -> bool:
+        """Whether there are leases that were not begun."""
+        return bool(self._unread)
+
+    @property
     def lease(self) -> Lease | None:
         """The lease that is being read."""
         return self._lease

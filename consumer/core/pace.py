@@ -1,9 +1,9 @@
 """How much a queue's consumer asks for: what it works off in a fraction of a second. Pure.
 
 A lease costs questions, whatever its size. So one that is fast asks for more than a poll returns,
-and gives it out poll by poll. What it has and does not work on, others wait for. So it asks for no
-more than it works off in `AHEAD_S`, as fast as it was. When it is slower than that, it gives back
-what it has not begun (trap 186).
+and gives it out poll by poll; and it asks for the next lease when it begins one. What it has and
+does not work on, others wait for. So it asks for no more than it works off in `AHEAD_S`, as fast as
+it was. When it is slower than that, it gives back what it has not begun (trap 186).
 """
 
 from __future__ import annotations
@@ -31,29 +31,45 @@ class Pace:
             most: most offsets of a lease; less than a poll returns: it asks for that.
         """
         self._most = most
-        self._begun = 0
-        """Offsets of the leases that were begun since it asked last."""
-        self._asked_s: float | None = None
+        self._begun: tuple[int, float] | None = None
+        """The lease that is worked off: its offsets, and when it was begun."""
+        self._wanted = 0
+        """How many offsets it worked off in `AHEAD_S`, of the last lease."""
         self._returned_s: float | None = None
         """When the last poll returned."""
 
-    def begin(self, offsets: int) -> None:
-        """Notes that a lease of so many offsets is read."""
-        self._begun += offsets
+    def begin(self, offsets: int, now_s: float) -> None:
+        """Notes that a lease of so many offsets is begun, and the one before worked off."""
+        self._measure(now_s)
+        self._begun = offsets, now_s
 
     def ask(self, least: int, now_s: float) -> int:
-        """Returns how many new offsets to ask for.
+        """Returns how many new offsets to ask for, with nothing left to work on.
 
         Args:
             least: what a poll returns.
             now_s: the time.
         """
-        begun, self._begun = self._begun, 0
-        since_s, self._asked_s = self._asked_s, now_s
-        if since_s is None or now_s <= since_s:
-            return least
-        wanted = round(begun * AHEAD_S / (now_s - since_s))
-        return max(least, min(wanted, self._most, POLLS_MAX * least))
+        self._measure(now_s)
+        return self._bounded(least)
+
+    def ask_ahead(self, least: int) -> int | None:
+        """Returns how many to ask for when a lease is begun; None: nothing, for it is too slow, or
+        may hold no more than a poll returns.
+
+        Args:
+            least: what a poll returns.
+        """
+        return self._bounded(least) if self._most >= least <= self._wanted else None
+
+    def _measure(self, now_s: float) -> None:
+        if self._begun is not None and now_s > self._begun[1]:
+            offsets, begun_s = self._begun
+            self._wanted = round(offsets * AHEAD_S / (now_s - begun_s))
+        self._begun = None
+
+    def _bounded(self, least: int) -> int:
+        return max(least, min(self._wanted, self._most, POLLS_MAX * least))
 
     def returned(self, now_s: float) -> None:
         """Notes that a poll returns messages."""

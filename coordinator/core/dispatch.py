@@ -20,6 +20,10 @@ reads them. A consumer that releases what no application got takes that back. Wh
 in ever smaller leases: a message that kills its consumers takes its neighbours along, and would
 bring them to the limit of deliveries with it.
 
+A consumer may ask for the next lease while it works on one. It is given only what was never given
+out: so of all that it holds unseen, nothing counts more than once for that, and nothing comes to
+the limit of deliveries by it. And only within a backlog: the last messages go to who has nothing.
+
 Volatile: leases, counts and delays are lost with the process. Losing them makes messages come
 again, to other consumers or with a lower count; it decides nothing. So that the consumers that are
 at work keep what they have, a new owner gives out nothing for `HELD_MS`, and takes from each what
@@ -314,6 +318,8 @@ class Dispatch:
         queue = self._queues.get(command.group)
         if subscription is None or queue is None or self.is_opening(now):
             return None
+        if command.ahead and command.delivery_limit == 1:
+            return None  # The only delivery of a message is not to be one that nobody may see.
         self._begin_pauses(now)
         consumer = queue.consumers[command.consumer]
         keys = self._readable(subscription, consumer)
@@ -326,7 +332,7 @@ class Dispatch:
             if not self._may_have(subscription, queue, partition, consumer, now):
                 continue
             span = self._next_span(partition, known, here, command, now)
-            if span is not None:
+            if span is not None and (not command.ahead or self._is_ahead(partition, here, span)):
                 if partition != stays:
                     queue.turn, consumer.came_ms = queue.turn + 1, now.monotonic_ms
                 is_within = span.hi < MessageId(self._ends[partition])
@@ -339,6 +345,10 @@ class Dispatch:
                 acks = Acks(partition, (span,))
                 return self._lease(command.group, consumer.number, acks, span, now)
         return None
+
+    def _is_ahead(self, partition: PartitionId, here: _Partition, span: Span) -> bool:
+        """Returns whether a span may go to a consumer that has something to work on."""
+        return here.counts.at(span.lo) is None and span.hi < MessageId(self._ends[partition])
 
     def _readable(self, subscription: Subscription, consumer: _Consumer) -> list[PartitionId]:
         named = (p for p in subscription.partitions if p.topic in consumer.topics)

@@ -146,6 +146,9 @@ class Queues:
         lease = self.dispatch.acquire(command, now)
         if lease is not None:
             return Decision(replies=((ref, commands.Leases((lease,))),), fresh=True)
+        if command.ahead:
+            # What comes later would go to one that is at work, while others have nothing to do.
+            return Decision(replies=((ref, commands.Leases()),))
         before = self.dispatch.wait(command, ref, now)
         # A consumer has one request that waits: a second one ends the first.
         return Decision(replies=() if before is None else ((before, commands.Leases()),))

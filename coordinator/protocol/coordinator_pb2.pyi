@@ -768,28 +768,32 @@ class Attach(_message.Message):
     def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., kind: _Optional[_Union[Attach.Kind, str]] = ..., topics: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Acks, _Mapping]]] = ..., ack_timeout_ms: _Optional[int] = ..., version: _Optional[int] = ..., partition: _Optional[int] = ..., partition_count: _Optional[int] = ..., era: _Optional[int] = ...) -> None: ...
 
 class Attached(_message.Message):
-    __slots__ = ("leases", "era")
+    __slots__ = ("leases", "era", "leases_ahead")
     LEASES_FIELD_NUMBER: _ClassVar[int]
     ERA_FIELD_NUMBER: _ClassVar[int]
+    LEASES_AHEAD_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     era: int
-    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., era: _Optional[int] = ...) -> None: ...
+    leases_ahead: bool
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., era: _Optional[int] = ..., leases_ahead: _Optional[bool] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit", "max_new_offsets")
+    __slots__ = ("group", "consumer", "max_offsets", "at_ends", "delivery_limit", "max_new_offsets", "ahead")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     AT_ENDS_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     group: str
     consumer: int
     max_offsets: int
     at_ends: bool
     delivery_limit: int
     max_new_offsets: int
-    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ..., max_new_offsets: _Optional[int] = ...) -> None: ...
+    ahead: bool
+    def __init__(self, group: _Optional[str] = ..., consumer: _Optional[int] = ..., max_offsets: _Optional[int] = ..., at_ends: _Optional[bool] = ..., delivery_limit: _Optional[int] = ..., max_new_offsets: _Optional[int] = ..., ahead: _Optional[bool] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)

@@ -154,6 +154,7 @@ def encode_acquire(wire: pb.Acquire, command: commands.Acquire) -> None:
     wire.at_ends = command.at_ends
     wire.delivery_limit = command.delivery_limit
     wire.max_new_offsets = command.max_new_offsets
+    wire.ahead = command.ahead
 
 
 def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
@@ -171,6 +172,7 @@ def decode_acquire(wire: pb.Acquire, _: Any) -> commands.Acquire:
         at_ends=wire.at_ends,
         delivery_limit=wire.delivery_limit,
         max_new_offsets=wire.max_new_offsets,
+        ahead=wire.ahead,
     )
 
 
@@ -307,12 +309,12 @@ def encode_attached(wire: pb.Attached, reply: commands.Attached) -> None:
     """Encodes the answer to a consumer that joined."""
     wire.SetInParent()
     wire.leases.extend(map(_lease_to_wire, reply.leases))
-    wire.era = reply.era
+    wire.era, wire.leases_ahead = reply.era, reply.leases_ahead
 
 
 def decode_attached(wire: pb.Attached) -> commands.Attached:
     """Decodes the answer to a consumer that joined."""
-    return commands.Attached(tuple(map(_lease_from_wire, wire.leases)), wire.era)
+    return commands.Attached(tuple(map(_lease_from_wire, wire.leases)), wire.era, wire.leases_ahead)
 
 
 def encode_leases(wire: pb.Leases, reply: commands.Leases) -> None:

@@ -129,6 +129,9 @@ class Acquire:
     delivery_limit: int = 0
     """How often this consumer lets messages be given out; 0: no limit. It gives up what comes more
     often. The last time, what stands at an offset comes alone."""
+    ahead: bool = False
+    """Whether it still has something to work on. Then it gets only what was never given out, within
+    a backlog, and waits for nothing."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -192,6 +195,9 @@ class Attached:
     era: int = 0
     """The subscription's era. If it is another one than the consumer had, an operator has reset the
     subscription, and nothing that was given out before is the consumer's."""
+    leases_ahead: bool = True
+    """Whether the owner knows `Acquire.ahead`. One of an older build would let such a request wait,
+    and answer it with what comes again."""
 
 
 @value(frozen=True, slots=True)

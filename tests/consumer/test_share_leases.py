@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,12 @@ from logtx.consumer.core.share_work import How
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
 from logtx.consumer.range_reader.reading import ReadConfig
-from logtx.coordinator.protocol.queues import AcknowledgeType
+from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.core.decision import Instant
+from logtx.coordinator.core.dispatch import Dispatch
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import queue_wire
+from logtx.coordinator.protocol.queues import AcknowledgeType, Acquire, Attached, Lease
 from logtx.journal.acks import Acks
 from logtx.journal.control import Marker
 from logtx.journal.errors import NotHeldError
@@ -196,3 +202,80 @@ def test_who_becomes_slow_gives_back_what_it_has_not_begun(
     lease = queue._work.holdings.lease
     queue.poll(10.0)
     assert queue._work.holdings.lease in (lease, None), "one that is fast goes on"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each question for messages was asked ahead, in order; all consumers are fast."""
+    found: list[bool] = []
+    acquire = Dispatch.acquire
+
+    def noting(self: Dispatch, command: Acquire, now: Instant) -> Lease | None:
+        if command not in [each.command for each in self._waiting.values()]:
+            found.append(command.ahead)
+        return acquire(self, command, now)
+
+    monkeypatch.setattr(Dispatch, "acquire", noting)
+    monkeypatch.setattr(Pace, "ask", lambda _, least, __: least)
+    monkeypatch.setattr(Pace, "ask_ahead", lambda _, least: least)
+    return found
+
+
+def test_who_is_fast_asks_for_the_next_lease_when_it_begins_one(
+    queues: Queues, producer: Producer, asked: list[bool]
+) -> None:
+    fill(producer, 40)
+    queue = queues(**{"max.poll.records": 4})
+    assert values(take(queue, 40)) == [b"%d" % n for n in range(40)]
+    # The very last lease reaches the end: nobody gets that ahead.
+    assert asked.count(True) >= 8
+    assert asked[0] is False
+    assert asked.count(False) <= 5
+
+
+def test_what_was_leased_ahead_goes_to_others_if_its_consumer_is_slow(
+    queues: Queues, producer: Producer, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SLOW_S", 0.2)
+    fill(producer, 40)
+    queue = queues(**{"max.poll.records": 2})
+    assert len(take(queue, 2)) == 2
+    eventually(lambda: queue._work.holdings.has_unread)
+    time.sleep(0.3)
+    other = queues(**{"max.poll.records": 40})
+    assert b"2" not in values(take(other, 10)), "it is leased"
+    again = queue.poll(10.0)
+    assert values(again)[:1] == [b"2"], "the first one is given back first"
+    assert {queue.delivery_count(each) for each in again} == {1}, "nobody had got them"
+    assert asked.count(True) >= 1
+
+
+def test_an_owner_of_an_older_build_is_asked_for_nothing_ahead(
+    queues: Queues, producer: Producer, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(self: ShareConsumer, attached: Attached) -> None:
+        told(self, replace(attached, leases_ahead=False))
+
+    told = ShareConsumer._attached
+    monkeypatch.setattr(ShareConsumer, "_attached", older)
+    fill(producer, 20)
+    assert len(take(queues(**{"max.poll.records": 4}), 20)) == 20
+    assert not any(asked)
+    assert queue_wire.decode_attached(pb.Attached()).leases_ahead is False
+
+
+def test_who_leaves_gives_back_what_was_leased_ahead(
+    queues: Queues, producer: Producer, asked: list[bool]
+) -> None:
+    fill(producer, 12)
+    queue = queues(**{"max.poll.records": 2})
+    first = take(queue, 2)
+    eventually(lambda: queue._work.holdings.has_unread)
+    for message in first:
+        queue.acknowledge(message)
+    queue.close()
+    other = queues()
+    found = take(other, 10)
+    assert values(found) == [b"%d" % n for n in range(2, 12)]
+    assert {other.delivery_count(each) for each in found} == {1}
+    assert True in asked

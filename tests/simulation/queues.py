@@ -56,6 +56,8 @@ ATTACH_AGAIN_MS: Final = 250
 """How often a consumer attaches anew, so that partitions which its topic got join the queue."""
 AGAIN_MS: Final = (2, 20)
 """Least and most time until it is tried again to read what was not there."""
+AHEAD_SHARE: Final = 0.7
+"""Share of the leases behind which the next one is asked for, in histories with such questions."""
 PATIENCE: Final = 40
 """Number of those tries in a row after which a lease is given up as one that can't be read."""
 STANDS_MS: Final = (100, 900)
@@ -236,6 +238,9 @@ class QueueWorker(Producer):
         if self.setting.now_ms >= self._attach_from_ms:
             self._attach_from_ms = self.setting.now_ms + ATTACH_AGAIN_MS
             client.submit(self._attach(), self._ignore)
+        self._ask_for(client)
+
+    def _ask_for(self, client: Attachment, *, ahead: bool = False) -> None:
         command = commands.Acquire(
             group=QUEUE,
             consumer=self._number,
@@ -243,8 +248,17 @@ class QueueWorker(Producer):
             max_new_offsets=self._poll_records * (self._number % POLLS_MAX),
             at_ends=self._leases.may_be_placed(self._topics),
             delivery_limit=self._delivery_limit,
+            ahead=ahead,
         )
         client.submit(command, self._acquired)
+
+    def _ask_ahead(self, client: Attachment) -> None:
+        draw = self.setting.leasing_ahead
+        if draw is None or client.waits_for(commands.Acquire):
+            return
+        if self.setting.now_ms < self._attach_from_ms and draw.random() < AHEAD_SHARE:
+            self.setting.history.counts["leases that were asked for ahead"] += 1
+            self._ask_for(client, ahead=True)
 
     def _acquired(self, reply: commands.Reply) -> None:
         self._is_deleted = self._is_deleted or isinstance(reply, SubscriptionResetError)
@@ -296,6 +310,7 @@ class QueueWorker(Producer):
                     return
                 self._reading, self._tries = self._leases.begin(self._lease), 0
                 self._renew_from_ms = 0
+                self._ask_ahead(client)
             try:
                 self._take(client, found)
                 self._send(client)

@@ -80,6 +80,9 @@ class Setting:
     resting: Random | None = None
     """What histories draw from whose workers leave their queue alone for a while, and go on; None:
     they don't."""
+    leasing_ahead: Random | None = None
+    """What histories draw from whose workers ask for a lease while they work on one; None: they
+    don't."""
     unreadable: Callable[[str, int, Lease, Exception], None] | None = None
     """Is told by a worker of a queue what nobody can ever read: subscription, era, lease of the
     smallest size, and why."""

@@ -110,6 +110,8 @@ TOGETHER_HISTORIES: Final = 0.4
 """Share of the histories with switches in which a consumer may have several partitions."""
 DAWDLING_SHARE: Final = 0.2
 """Share of those in which workers keep messages of it for long."""
+AHEAD_HISTORIES: Final = 0.4
+"""Share of the histories with a queue whose workers ask for leases ahead."""
 RESTING_SHARE: Final = 0.15
 """Share of the queues whose workers leave them alone for a while."""
 SIDECAR_QUEUES: Final = 0.5
@@ -249,6 +251,7 @@ class World:
             queue_has_temporary=queue is not None and queue.random() < TEMPORARY_QUEUES,
             dawdling=_some(dawdling, DAWDLING_SHARE),
             resting=_some(resting, RESTING_SHARE),
+            leasing_ahead=_some(Random(-seed - 77) if queues else None, AHEAD_HISTORIES),
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)

@@ -123,7 +123,7 @@ class Queue:
         return subscriptions.last_era if found is None else found.era
 
     def acquire(
-        self, consumer: int, count: int = 100, *, limit: int = 0, new: int = 0
+        self, consumer: int, count: int = 100, *, limit: int = 0, new: int = 0, ahead: bool = False
     ) -> Lease | None:
         """Returns the first lease of the answer; None without an answer, or without leases."""
         answer = self.ask(
@@ -133,6 +133,7 @@ class Queue:
                 max_offsets=count,
                 delivery_limit=limit,
                 max_new_offsets=new,
+                ahead=ahead,
             )
         )
         if answer is None:

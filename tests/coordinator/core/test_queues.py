@@ -481,6 +481,32 @@ def test_who_stays_where_nothing_is_left_goes_on_elsewhere(wide: Queue) -> None:
     assert partition_for(wide, 1) == 1
 
 
+def test_ahead_comes_only_what_was_never_given_out(queue: Queue) -> None:
+    first, second = queue.acquire(1, 2), queue.acquire(1, 2, new=3, ahead=True)
+    assert first is not None
+    assert second is not None
+    assert (second.span, second.delivery_count) == (offsets(2, 5), 1)
+    queue.acknowledge(1, AcknowledgeType.RELEASE, first.span)
+    assert queue.acquire(1, 2, ahead=True) is None, "the first that is free comes again"
+    assert queue.acquire(2, 2, ahead=False) is not None
+
+
+def test_ahead_comes_nothing_at_the_end_and_nobody_waits_for_it(queue: Queue) -> None:
+    """The last messages go to who has nothing to work on."""
+    assert queue.acquire(1, 6)
+    command = commands.Acquire(group=GROUP, consumer=1, max_offsets=4, ahead=True)
+    assert queue.ask(command) == commands.Leases(), "it is answered"
+    lease = queue.acquire(2, 4)
+    assert lease is not None
+    assert lease.span == offsets(6, 10)
+
+
+def test_ahead_comes_nothing_whose_first_delivery_is_the_last(queue: Queue) -> None:
+    assert queue.acquire(1, 2, limit=1)
+    assert queue.acquire(1, 2, limit=1, ahead=True) is None
+    assert queue.acquire(1, 2, limit=2, ahead=True)
+
+
 def test_what_is_beyond_the_limit_comes_in_whole_leases(queue: Queue) -> None:
     """Nobody works on it any more."""
     for limit, end in ((1, 6), (0, 1)):
