@@ -147,10 +147,12 @@ class QueueWorker(Producer):
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing left to do or to learn. It always waits for messages."""
-        client = self._client
+        """Whether it has nothing left to do or to learn. It always waits for messages, and looks at
+        the very ends of partitions again and again."""
+        client, lease = self._client, self._lease
         says = client is not None and client.waits_for(commands.Acknowledge)
-        return super().idle and not (self._hands or self._lease or says)
+        reads = lease is not None and lease.span.lo.offset < lease.span.hi.offset
+        return super().idle and not (self._hands or reads or says)
 
     # ---- the consumer's shell -------------------------------------------------------------------
 
