@@ -119,10 +119,10 @@ SEEN_WITH_COMPACTIONS_AT: Final = {
 """The same for mutations of compaction, in histories with it (traps 189, 191, 193 and 206)."""
 SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
-    "anybody_releases": 3,
+    "anybody_releases": 19,
     "commit_before_the_acks": 1,
     "conflicts_are_not_seen": 1,
-    "ended_transactions_take_acks": 50,
+    "ended_transactions_take_acks": 101,
     "ends_of_former_topics_are_awaited": 45,
     "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
@@ -130,8 +130,8 @@ SEEN_WITH_QUEUES_AT: Final = {
     "leases_pass_the_end": 0,
     "names_begin_anew": 0,
     "new_owner_gives_out_at_once": 0,
-    "pending_is_told_as_done": 23,
-    "plain_acks_take_what_is_pending": 15,
+    "pending_is_told_as_done": 50,
+    "plain_acks_take_what_is_pending": 50,
     "repeated_acks_count_again": 1,
     "snapshot_forgets_acks": 1,
     "snapshot_forgets_pending_acks": 1,
@@ -142,16 +142,16 @@ SEEN_WITH_QUEUES_AT: Final = {
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 328,
     "what_is_given_up_is_a_gap": 2,
-    "who_rests_keeps_its_topics": 13,
+    "who_rests_keeps_its_topics": 5,
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_RESETS_AT: Final = {
-    "acks_of_before_count": 14,
+    "acks_of_before_count": 10,
     "consumers_keep_what_was_reset": 80,
     "each_subscription_counts_its_eras": 0,
     "eras_end_while_messages_are_pending": 0,
-    "plain_acks_of_before_count": 5,
+    "plain_acks_of_before_count": 1,
     "resets_may_be_repeated": 9,
     "snapshot_forgets_eras": 1,
 }
