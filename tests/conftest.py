@@ -26,6 +26,8 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
 
+from . import parameters
+
 # Examples take as long as a busy machine lets them.
 hypothesis.settings.register_profile("logtx", deadline=None)
 hypothesis.settings.load_profile("logtx")
@@ -188,6 +190,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (places.get(item.path, len(places)), item.path))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws fewer examples where slow tests are left out."""
+    if "not slow" in config.getoption("markexpr"):
+        parameters.reduce_examples()
+
+
 def pytest_sessionstart() -> None:
     """Collects tests without garbage collections: they take a sixth of the time, for little."""
     gc.disable()
@@ -196,9 +204,9 @@ def pytest_sessionstart() -> None:
 def pytest_collection_finish() -> None:
     """Keeps what was collected out of garbage collections: no test makes garbage of it.
 
-    It is a third of a million objects, which take half a second of each `gc.collect()`.
+    It is a third of a million objects, which take half a second of each `gc.collect()`, also of one
+    before this.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
 
