@@ -19,7 +19,7 @@ def draw(large: Large, rss_goal_bytes: int, path: Path) -> None:
         rss_goal_bytes: drawn as a line.
         path: of the PNG.
     """
-    from matplotlib.figure import Figure  # here: it takes a second and a half of CPU
+    from matplotlib.figure import Figure  # here: it takes half a second of CPU
 
     samples = large.samples
     figure = Figure(figsize=(8, 4), dpi=110, layout="constrained")
