@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from matplotlib.figure import Figure
-
 from .measure import GB, Large
 
 MB: Final = 10**6
@@ -21,6 +19,8 @@ def draw(large: Large, rss_goal_bytes: int, path: Path) -> None:
         rss_goal_bytes: drawn as a line.
         path: of the PNG.
     """
+    from matplotlib.figure import Figure  # here: it takes half a second of CPU
+
     samples = large.samples
     figure = Figure(figsize=(8, 4), dpi=110, layout="constrained")
     memory = figure.add_subplot()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.consumer.core.buffer import PartitionBuffer
@@ -20,6 +20,7 @@ from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMa
 from logtx.journal.control import Marker
 from logtx.journal.position import Position
 
+from ...parameters import examples
 from ..records import DATA, FakeRecord, data, malformed, mode_record, plain, txid
 from .naive import LogWriter, expected, parse
 
@@ -90,7 +91,7 @@ def offsets(records: Sequence[FakeRecord]) -> list[int]:
     return [record.at for record in records]
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(ACTIONS, st.integers(0, 60), st.integers(1, 40), st.integers(1, 4))
 def test_deliveries_equal_the_naive_readers_from_any_start(
     actions: list[tuple[int, int, int]], start: int, batch: int, limit: int
@@ -105,7 +106,7 @@ def test_deliveries_equal_the_naive_readers_from_any_start(
     assert offsets(got) == offsets(expected(log, min(start, len(log))))
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(ACTIONS, st.integers(0, 30), st.integers(1, 40), st.booleans(), st.booleans())
 def test_a_crash_after_every_record_loses_and_repeats_nothing(
     actions: list[tuple[int, int, int]], start: int, batch: int, forget_o1: bool, travel: bool
@@ -134,7 +135,7 @@ def test_a_crash_after_every_record_loses_and_repeats_nothing(
     assert got == want
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(ACTIONS, st.integers(1, 40))
 def test_every_record_is_delivered_late_aborted_or_pending(
     actions: list[tuple[int, int, int]], batch: int
@@ -162,7 +163,7 @@ def test_every_record_is_delivered_late_aborted_or_pending(
     assert counters.discarded_transactions == 0
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(ACTIONS, st.integers(1, 40), st.integers(1, 6), st.data())
 def test_position_after_any_record_resumes_behind_it(
     actions: list[tuple[int, int, int]], batch: int, limit: int, draw: st.DataObject
@@ -186,7 +187,7 @@ def test_position_after_any_record_resumes_behind_it(
     assert offsets(delivered) == want
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(ACTIONS, st.integers(1, 40), st.integers(1, 5))
 def test_position_holds_nothing_delivered_and_only_rises(
     actions: list[tuple[int, int, int]], batch: int, limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.consumer.core.counters import ConsumerCounters
@@ -18,6 +18,7 @@ from logtx.journal.control import TopicPartition
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 
+from ...parameters import examples
 from ..records import INCARNATION, FakeRecord, data, malformed, marker, plain
 
 KEYS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))
@@ -221,7 +222,7 @@ def settled(made: World, keys: tuple[TopicPartition, ...]) -> list[tuple[int, li
     return expected
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.integers(0, 2**32), st.integers(10, 150), st.integers(1, 3), st.integers(0, 2**32))
 def test_whole_transactions_come_in_decision_order_through_every_crash(
     seed: int, count: int, width: int, reading: int
@@ -249,7 +250,7 @@ def test_whole_transactions_come_in_decision_order_through_every_crash(
     assert [s for s, _ in got] == sorted(s for s, _ in got)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 2**32), st.integers(10, 150), st.integers(0, 40))
 def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
     seed: int, count: int, start: int
@@ -287,7 +288,7 @@ def a_floor(made: World, chance: Random) -> int | None:
     return chance.randrange(len(made.journal) + 1) if chance.random() < 0.5 else None
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.integers(0, 2**32), st.integers(10, 150), st.integers(1, 3), st.integers(0, 2**32))
 def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
     seed: int, count: int, width: int, reading: int
@@ -321,7 +322,7 @@ def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
     assert got == want
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 2**32), st.integers(10, 150), st.integers(0, 2**32))
 def test_partitions_that_move_are_neither_lost_nor_repeated(
     seed: int, count: int, reading: int

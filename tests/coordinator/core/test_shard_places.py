@@ -291,9 +291,12 @@ def drawn(seeds: range) -> Mapping[str, int]:
     return counts
 
 
-def test_the_histories_have_what_they_are_for() -> None:
-    counts = drawn(range(60))
-    assert min(counts.values()) >= 5, sorted(counts.items(), key=lambda c: c[1])
+@pytest.mark.parametrize(
+    ("histories", "least"), [(25, 3), pytest.param(60, 5, marks=pytest.mark.slow)]
+)
+def test_the_histories_have_what_they_are_for(histories: int, least: int) -> None:
+    counts = drawn(range(histories))
+    assert min(counts.values()) >= least, sorted(counts.items(), key=lambda c: c[1])
 
 
 # ---- rules that are left out --------------------------------------------------------------------
@@ -359,7 +362,7 @@ def test_a_rule_that_is_left_out_is_noticed(
 ) -> None:
     leave_out(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
-        run_seeds(range(60))
+        run_seeds(range(10, 60))  # The first ten do not show two of the rules.
 
 
 def run_seeds(seeds: range) -> None:

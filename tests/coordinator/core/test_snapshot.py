@@ -314,7 +314,7 @@ def test_a_bid_for_a_void_epoch_is_found_out() -> None:
 def test_a_huge_transaction_is_spread_over_chunks_that_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 5_000)
     journal = Journal()
     owner = Coordinator(journal)
     owner.take_over()
@@ -328,7 +328,7 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
         )
         owner.ack()
         big[number] = owner.replies[ref].txid  # type: ignore[union-attr]
-        for part in range(40):
+        for part in range(10):
             first = 10_000 * number + 100 * part
             steps = tuple(step(("a", p), None, 7) for p in range(first, first + 100))
             owner.submit(
@@ -350,7 +350,7 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
     owner.ack()
     chunks = [e for e in journal.entries if isinstance(e.record, Snapshot)]
     assert len(chunks) > 10
-    assert max(len(encode_entry(chunk)) for chunk in chunks) < 20_000
+    assert max(len(encode_entry(chunk)) for chunk in chunks) < 5_000
     found = replica(journal.entries, first, certain=True)
     assert known(found.shard) == known(replica(journal.entries).shard)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -20,6 +19,7 @@ from logtx.journal.errors import (
 )
 from logtx.producer.core.bookkeeping import Phase, TransactionBook
 
+from ...parameters import examples
 from .test_tally import Observed
 
 PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
@@ -168,4 +168,4 @@ class LifeOfATransaction(RuleBasedStateMachine):
 
 
 TestLifeOfATransaction = LifeOfATransaction.TestCase
-TestLifeOfATransaction.settings = settings(max_examples=200, stateful_step_count=40)
+TestLifeOfATransaction.settings = examples(200, stateful_step_count=40)
