@@ -287,6 +287,21 @@ def test_an_end_is_heard_while_requests_lie_unread(
                 assert str(asking.end()) == "not that"
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_is_refused_while_it_sends_is_not_reset(loop: str) -> None:
+    """Trap 214: a system may throw away what it had for the peer when that resets."""
+
+    async def refuse(connection: LoopConnection) -> None:
+        await connection.receive()
+        raise NotSupportedError("not that")
+
+    with Served(refuse, loop=loop) as served, raw_client(served.address) as raw:
+        for _ in range(20):
+            raw.sendall(message(bytes(1_000)))
+            time.sleep(0.005)
+        assert read_all(raw).endswith(b"not that")
+
+
 def test_a_client_that_closes_tells_it_and_its_task_is_cancelled(
     variant: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
@@ -528,7 +543,8 @@ class Still:
 def test_who_stood_still_itself_does_not_take_its_peer_for_dead(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trap 213. Its clock says that each deadline passed; what the peer answered lies unread."""
+    """Its clock jumps by a minute, over each of its deadlines. `tests/search/test_frames.py` has
+    every moment at which that can be."""
     clock = Still(addresses.now_ms)
     monkeypatch.setattr(f"logtx.coordinator.transport.{module}.now_ms", clock)
     times = Deadlines(hello_ms=20_000, ping_after_ms=200, pong_ms=20_000, late_ms=2_000)
