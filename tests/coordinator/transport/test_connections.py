@@ -53,6 +53,8 @@ from .served import (
 )
 
 QUICK = Deadlines(hello_ms=2_000, ping_after_ms=100, pong_ms=400, frame_ms=700, linger_ms=300)
+ALIVE = Deadlines(hello_ms=20_000, ping_after_ms=200, pong_ms=2_000)
+"""For peers that are alive, on a machine that may be busy."""
 
 
 @pytest.fixture(params=[*LOOPS, "uvloop-tls", "asyncio-tls"])
@@ -166,12 +168,12 @@ def test_messages_wait_for_a_coordinator_that_takes_none_and_pings_do_not() -> N
 
     sent = payloads([10_000] * 200)
     with (
-        Served(serve, deadlines=QUICK, window_bytes=50_000) as served,
-        Client(served.address, deadlines=QUICK) as client,
+        Served(serve, deadlines=ALIVE, window_bytes=50_000) as served,
+        Client(served.address, deadlines=ALIVE) as client,
     ):
         client.send(*sent)
         eventually(lambda: len(client.queue) < 200)
-        time.sleep(1.5)  # three times what it takes to find a peer dead
+        time.sleep(3.0)  # more than it takes to find a peer dead
         assert 180 < len(client.queue) < 200
         served.look(takes.set)
         for each in sent:
@@ -189,11 +191,11 @@ def test_messages_wait_for_a_client_that_takes_none_and_pings_do_not() -> None:
         await read(connection)
 
     with (
-        Served(serve, deadlines=QUICK) as served,
-        Client(served.address, deadlines=QUICK, window_bytes=50_000) as client,
+        Served(serve, deadlines=ALIVE) as served,
+        Client(served.address, deadlines=ALIVE, window_bytes=50_000) as client,
     ):
         eventually(lambda: sent > 0)
-        time.sleep(1.5)
+        time.sleep(3.0)
         assert 0 < sent < 20
         for _ in range(200):
             assert client.receive() == b"x" * 10_000
@@ -526,6 +528,30 @@ def test_a_client_that_is_stopped_is_noticed(peer: Callable[..., subprocess.Pope
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: served.listener.connections == 0 and served.cancelled == 1)
         assert "said nothing for 500 ms" in str(served.seen[0].error)
+
+
+def test_a_peer_that_is_stopped_for_less_than_its_time_goes_on(
+    peer: Callable[..., subprocess.Popen[str]],
+) -> None:
+    patient = Deadlines(hello_ms=20_000, ping_after_ms=100, pong_ms=20_000)
+    with Served(idle, deadlines=patient) as served:
+        coordinator, client = peer("listen"), peer("connect", served.address.rsplit(":")[1])
+        assert coordinator.stdout is not None
+        with Client(
+            f"127.0.0.1:{int(coordinator.stdout.readline())}", deadlines=patient
+        ) as connected:
+            eventually(lambda: len(served.seen) == 1 and connected.connection._may_send())
+            for _ in range(2):
+                for each in (coordinator, client):
+                    each.send_signal(signal.SIGSTOP)
+                connected.send(*[b"x" * 1_000_000] * 20)  # more than the system takes
+                time.sleep(0.5)
+                assert connected.queue
+                for each in (coordinator, client):
+                    each.send_signal(signal.SIGCONT)
+                eventually(lambda: not connected.queue)
+            assert not connected.connection.is_over
+        assert served.listener.connections == 1
 
 
 class Still:
