@@ -7,6 +7,7 @@ service depends on which of the two carries it. No coordinator listens with this
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Final, TypeVar
@@ -20,6 +21,8 @@ from ..protocol.open_pb2 import Open
 from ..protocol.replies import encode_reply
 from ..transport.on_loop import LoopConnection
 from .streams import CONNECT_TIMEOUT_S, Streams
+
+_LOG = logging.getLogger(__name__)
 
 CALLS_MAX: Final = 256
 """Calls of one connection at one time; it is not read while there are as many. More hold more
@@ -83,7 +86,12 @@ class Opened:
                 task.cancel()
 
     async def _call(self, connection: LoopConnection, request: pb.CallRequest) -> None:
-        reply = await self._streams.Call(request, None)
+        try:
+            reply = await self._streams.Call(request, None)
+        except Exception:  # noqa: BLE001 - one client's call, and the log has it
+            _LOG.exception("call_failed address=%s", connection.remote)
+            connection.close(SessionClosedError("the coordinator failed; its log says how"))
+            return
         if reply.ByteSize() > MESSAGE_MAX_BYTES:
             refusal = NotSupportedError(
                 f"the answer takes {reply.ByteSize()} bytes, and {MESSAGE_MAX_BYTES} are allowed:"

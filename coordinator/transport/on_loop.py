@@ -263,7 +263,7 @@ async def dial(
     window_bytes: int = WINDOW_BYTES,
     tls: Tls | None = None,
 ) -> LoopConnection:
-    """Connects to an address. `deadlines.hello_ms` bounds that, and then the wait for the hello.
+    """Connects to an address. Does not wait for the hello; `deadlines.hello_ms` is for both.
 
     Raises:
         SessionClosedError: nobody takes the connection.

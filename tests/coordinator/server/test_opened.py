@@ -275,6 +275,22 @@ def test_calls_under_way_fail_when_the_connection_breaks(
         calls.close()
 
 
+def test_a_bug_in_a_call_is_told_to_its_client(
+    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(_request: pb.CallRequest, _context: Any) -> pb.Reply:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(coordinator.streams, "Call", call)
+    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    try:
+        with pytest.raises(SessionClosedError, match="its log says how"):
+            calls.call(pb.CallRequest(), TIMEOUT_S)
+    finally:
+        calls.close()
+    assert "call_failed" in caplog.text
+
+
 # ---- what a connection is for --------------------------------------------------------------------
 
 SESSION: Final = Open(session=OpenSession()).SerializeToString()
