@@ -1,0 +1,178 @@
+"""A session and calls over a connection on frames, as `connection` has them over gRPC.
+
+No client uses these yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from copy import copy
+from typing import Final, Generic, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from ...journal.errors import FrameError, LogtxError, RequestTimedOutError
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.frames import CLIENT_DEADLINES, Deadlines
+from ..protocol.open_pb2 import Open, OpenCalls, OpenSession
+from ..transport.in_thread import ThreadConnection
+from ..transport.tls import Tls
+from .connection import FRAME_MAX, FRAME_MAX_BYTES
+
+T = TypeVar("T")
+
+
+class FramedConnection(Generic[T]):
+    """A stream to one address that begins with the request `connect`.
+
+    `send`, `flush` and `close` may be called from any thread. An item is encoded when it leaves, so
+    that it says how things are at that time. An item that encodes to None is not sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        connect: pb.Request,
+        encode: Callable[[T], pb.Request | None],
+        *,
+        deadlines: Deadlines = CLIENT_DEADLINES,
+        tls: Tls | None = None,
+    ) -> None:
+        """Begins to connect; does not wait for that.
+
+        Raises:
+            ConfigError: that is no address.
+        """
+        self.address: Final = address
+        self.ended = "the coordinator ended the stream"
+        """Why the stream ended; valid once `receive` has returned None."""
+        self._encode = encode
+        self._begin = deque(
+            message.SerializeToString()
+            for message in (Open(session=OpenSession()), pb.ClientFrame(requests=[connect]))
+        )
+        self._outbox: deque[T] = deque()
+        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
+
+    def send(self, item: T) -> None:
+        """Queues a request behind the earlier ones; `flush` sends it. It is lost if the stream
+        breaks."""
+        self._outbox.append(item)
+
+    def flush(self) -> None:
+        """Sends what is queued, without waiting for the coordinator. Call it without a lock that
+        `encode` needs."""
+        self._connection.flush()
+
+    def receive(self) -> pb.ServerFrame | None:
+        """Blocks for the next message. Returns None when the stream has ended. One thread only."""
+        try:
+            return pb.ServerFrame.FromString(self._connection.receive())
+        except LogtxError as error:
+            self.ended = str(error)
+        except DecodeError as error:
+            self.ended = f"the coordinator sent what is no ServerFrame: {error}"
+            self._connection.close(FrameError(self.ended))
+        return None
+
+    def close(self) -> None:
+        """Ends the stream, which ends `receive`. Takes no lock."""
+        self._connection.close()
+
+    def _next(self) -> bytes | None:
+        if self._begin:
+            return self._begin.popleft()
+        requests: list[pb.Request] = []
+        size = 0
+        while self._outbox and len(requests) < FRAME_MAX and size < FRAME_MAX_BYTES:
+            request = self._encode(self._outbox.popleft())
+            if request is not None:
+                requests.append(request)
+                size += request.ByteSize()
+        return pb.ClientFrame(requests=requests).SerializeToString() if requests else None
+
+
+class FramedCalls:
+    """Requests to one coordinator that need no session. Thread-safe; many may be under way."""
+
+    def __init__(
+        self, address: str, *, deadlines: Deadlines = CLIENT_DEADLINES, tls: Tls | None = None
+    ) -> None:
+        """Begins to connect; does not wait for that.
+
+        Raises:
+            ConfigError: that is no address.
+        """
+        self.address: Final = address
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[pb.Reply]] = {}
+        self._next_id = 1
+        self._failure: LogtxError | None = None
+        self._outbox = deque([Open(calls=OpenCalls()).SerializeToString()])
+        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
+        threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
+
+    def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
+        """Sends a request, and returns its answer. Sets its request id.
+
+        Raises:
+            RequestTimedOutError: the answer did not come in time.
+            LogtxError: the connection is over; whether the request arrived is not known.
+        """
+        future: Future[pb.Reply] = Future()
+        with self._lock:
+            if self._failure is not None:
+                raise copy(self._failure)
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._waiting[request_id] = future
+            request.request.request_id = request_id
+            self._outbox.append(request.SerializeToString())
+        try:
+            self._connection.flush()
+            return future.result(timeout_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{self.address} did not answer in {timeout_s:g} s"
+            ) from None
+        finally:
+            with self._lock:
+                self._waiting.pop(request_id, None)
+
+    def close(self) -> None:
+        """Ends the connection. Calls under way fail."""
+        self._connection.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether another connection is needed."""
+        return self._connection.is_over
+
+    def _next(self) -> bytes | None:
+        return self._outbox.popleft() if self._outbox else None
+
+    def _run(self) -> None:
+        """Hands answers to those who wait for them, to the connection's end."""
+        failure: LogtxError
+        try:
+            while True:
+                self._take(self._connection.receive())
+        except LogtxError as error:
+            failure = error
+        except DecodeError as error:
+            failure = FrameError(f"{self.address} sent what is no Reply: {error}")
+            self._connection.close(failure)
+        with self._lock:
+            self._failure = failure
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(copy(failure))
+
+    def _take(self, payload: bytes) -> None:
+        reply = pb.Reply.FromString(payload)
+        with self._lock:
+            future = self._waiting.pop(reply.request_id, None)
+        if future is not None:  # else it gave up
+            future.set_result(reply)

@@ -1,0 +1,8 @@
+"""Connections between clients and coordinators, and of coordinators among each other.
+
+`coordinator/protocol/frames.py` has the machine of one end, pure. Here are the two shells that run
+it: `on_loop` on an event loop, for coordinators, and `in_thread` with a thread of its own, for
+clients. `tls` lies between the machine's bytes and the socket's.
+
+What a message says is the business of who uses them. Imports `protocol` and `journal`.
+"""

@@ -1,0 +1,24 @@
+"""The clock and the addresses of both shells."""
+
+from __future__ import annotations
+
+import time
+
+from ...journal.errors import ConfigError
+
+
+def now_ms() -> int:
+    """Returns the monotonic clock, as `Endpoint` has it."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def split(address: str) -> tuple[str, int]:
+    """Returns host and port of `host:port`; an IPv6 host may stand in brackets.
+
+    Raises:
+        ConfigError: it is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{address!r} is no address: give host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

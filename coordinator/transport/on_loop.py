@@ -1,0 +1,432 @@
+"""A connection on an event loop, and who listens for connections. Coordinators run these.
+
+`LoopConnection` puts sockets and a clock to the machine of `frames`, and tasks wait for what it
+says. So F1 to F6 are the machine's; what is added here:
+
+- *Memory.* asyncio keeps what the network does not take. While that is more than
+  `WRITE_BUFFER_BYTES`, nothing is added, neither messages nor what the machine says by itself (F2).
+- *Waits.* `receive` and `send` end with the connection, which ends when the peer is dead (F4). A
+  peer that lives may send nothing, or take nothing, for as long as it likes: who can't wait for
+  that gives its own bound.
+- *Ends.* A task that serves a connection is cancelled when that is over: it may be in the middle of
+  a request, and nobody waits for the answer. A socket is closed without waiting for bytes that the
+  peer does not take; what it was to be told was waited for in LINGERING, if it could be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from copy import copy
+from typing import Final, cast
+
+from ...journal.errors import ConfigError, FrameError, LogtxError, SessionClosedError
+from ..protocol.frames import (
+    COORDINATOR_DEADLINES,
+    Deadlines,
+    Ended,
+    Endpoint,
+    Event,
+    Message,
+    State,
+)
+from ..protocol.strangers import Role
+from .address import now_ms, split
+from .tls import Tls, TlsFilter
+
+_LOG = logging.getLogger(__name__)
+
+WINDOW_BYTES: Final = 256 * 1024
+"""What messages of a peer that nobody has taken yet may cost. More let each connection hold more
+memory; with less, a peer far away waits for room more often than for the network."""
+WRITE_BUFFER_BYTES: Final = 64 * 1024
+"""What asyncio may hold of a connection's bytes, and one message beside it."""
+CONNECTIONS_MAX: Final = 20_000
+"""Connections of a listener at one time; a further one is closed at once."""
+BACKLOG: Final = 1_024
+"""Connections that the system keeps until they are accepted: all clients of a dead coordinator come
+at the same moment."""
+
+
+class LoopConnection(asyncio.Protocol):
+    """One connection. Only one task may call `receive`; any may call `send`."""
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        deadlines: Deadlines,
+        window_bytes: int = WINDOW_BYTES,
+        tls: TlsFilter | None = None,
+        on_open: Callable[[LoopConnection], None] | None = None,
+        on_closed: Callable[[LoopConnection], None] | None = None,
+    ) -> None:
+        """Begins when the event loop has connected it.
+
+        Args:
+            role: which end this is.
+            deadlines: how long to wait for the peer.
+            window_bytes: what messages that nobody has taken yet may cost.
+            tls: the connection's TLS; None: none.
+            on_open: called once when the peer has said hello.
+            on_closed: called once when the socket is closed.
+        """
+        self._endpoint = Endpoint(
+            role, window_bytes=window_bytes, deadlines=deadlines, now_ms=now_ms()
+        )
+        self._tls = tls
+        self._on_open, self._on_closed = on_open, on_closed
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_full = False
+        """Whether the network is behind (F2)."""
+        self._is_shut = False
+        self._inbox: deque[Message] = deque()
+        self._given = 0
+        """What the message costs that `receive` returned last."""
+        self._came = asyncio.Event()
+        self._room = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        """Who serves it: cancelled when the connection is over."""
+        self.error: LogtxError | None = None
+        """Why the connection is over; None while it is not."""
+        self.remote = ""
+        """The peer's address, for people."""
+
+    # ---- what tasks call ------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """Returns the name in the peer's certificate; "" if it showed none."""
+        return self._tls.peer if self._tls is not None else ""
+
+    async def receive(self) -> bytes:
+        """Returns the next message. To ask for it frees the room of the one before.
+
+        Raises:
+            LogtxError: the connection is over, and all that came was returned.
+        """
+        if self._given:
+            self._endpoint.release(self._given)
+            self._given = 0
+            self._go_on()
+        while not self._inbox:
+            if self.error is not None:
+                raise copy(self.error)  # The traceback of one that is kept would make a circle.
+            self._came.clear()
+            await self._came.wait()
+        message = self._inbox.popleft()
+        self._given = message.cost
+        return message.payload
+
+    async def send(self, payload: bytes) -> None:
+        """Sends a message once there is room for it. Messages of one task keep their order.
+
+        Raises:
+            LogtxError: the connection is over. Nobody knows what the peer got of earlier ones.
+            ValueError: the message is larger than `MESSAGE_MAX_BYTES`.
+        """
+        while not self._may_send():
+            if self.error is not None:
+                raise copy(self.error)  # The traceback of one that is kept would make a circle.
+            self._room.clear()
+            await self._room.wait()
+        self._write(self._endpoint.send(payload))
+
+    def close(self, error: LogtxError) -> None:
+        """Ends the connection, and tells the peer why. Does not wait for it."""
+        self._take(self._endpoint.close(error, now_ms()))
+
+    # ---- what the event loop calls --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self.remote = _shown(transport.get_extra_info("peername"))
+        if self.error is not None:  # closed before it was connected
+            self._transport.abort()
+            return
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes of the peer."""
+        is_new = self._endpoint.state is State.HELLO
+        try:
+            plain = data if self._tls is None else self._tls.unwrap(data)
+        except FrameError as error:
+            self._fail(error)
+            return
+        self._take(self._endpoint.receive(plain, now_ms()))
+        if is_new and self._endpoint.state is State.OPEN and self._on_open is not None:
+            self._on_open(self)
+
+    def eof_received(self) -> None:
+        """Takes the end of the peer's direction."""
+        self._take(self._endpoint.receive_end())
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - said by `error`
+        """Takes the end of both directions."""
+        self._transport = None
+        self._take(self._endpoint.receive_end())
+        if self._on_closed is not None:
+            self._on_closed(self)
+
+    def pause_writing(self) -> None:
+        """Notes that the network is behind."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Says what could not be said before."""
+        self._is_full = False
+        self._go_on()
+
+    # ---- between the machine and the event loop -------------------------------------------------
+
+    def _may_send(self) -> bool:
+        return not self._is_full and self._endpoint.may_send
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Ended):
+                self.error = event.error
+                if self.task is not None:
+                    self.task.cancel()
+            else:
+                self._inbox.append(event)
+        if events:
+            self._came.set()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Does what the machine wants; called after each call that may have changed it."""
+        endpoint, transport = self._endpoint, self._transport
+        if transport is not None:
+            if not self._is_full:
+                self._write(endpoint.to_send())
+            if endpoint.state is State.CLOSED and not transport.is_closing():
+                transport.abort()
+            elif endpoint.state is State.LINGERING and not (self._is_shut or self._is_full):
+                self._is_shut = True
+                transport.write_eof()  # behind what is written; reading goes on
+        self._set_timer()
+        if self.error is not None or self._may_send():
+            self._room.set()
+
+    def _write(self, data: bytes) -> None:
+        if self._tls is not None:
+            data = self._tls.wrap(data)
+        # Behind the end of the stream TLS may still have to say something, of itself.
+        if data and self._transport is not None and not self._is_shut:
+            self._transport.write(data)
+
+    def _fail(self, error: FrameError) -> None:
+        """Ends a connection whose TLS failed."""
+        assert self._tls is not None, "it has raised this"
+        transport, words = self._transport, self._tls.last_words()
+        if transport is not None and not self._is_full:
+            transport.write(words)
+            if self._endpoint.state is State.HELLO:
+                # Nothing else was written: so the system takes these few bytes at once, and to
+                # close the socket behind them does not wait.
+                transport.close()
+        self.close(error)
+
+    def _set_timer(self) -> None:
+        """Wakes the machine when something is due. Most often the timer is early enough as it is,
+        for each byte of the peer puts the PING off: it is set again when it has fired."""
+        due_ms = self._endpoint.next_due_ms if self._transport is not None else None
+        if self._timer is not None:
+            if due_ms is not None and self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_ms is not None:
+            wait_s = max(due_ms - now_ms(), 1) / 1_000
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+            self._timer_ms = due_ms
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._take(self._endpoint.tick(now_ms()))
+
+
+async def dial(
+    address: str,
+    *,
+    deadlines: Deadlines,
+    window_bytes: int = WINDOW_BYTES,
+    tls: Tls | None = None,
+) -> LoopConnection:
+    """Connects to an address. Does not wait for the hello; `deadlines.hello_ms` is for both.
+
+    Raises:
+        SessionClosedError: nobody takes the connection.
+        ConfigError: that is no address.
+    """
+    host, port = split(address)
+
+    def connection() -> LoopConnection:
+        return LoopConnection(
+            Role.CLIENT,
+            deadlines=deadlines,
+            window_bytes=window_bytes,
+            tls=None if tls is None else tls.filter(host),
+        )
+
+    try:
+        async with asyncio.timeout(deadlines.hello_ms / 1_000):
+            loop = asyncio.get_running_loop()
+            _, made = await loop.create_connection(connection, host, port)
+    except TimeoutError:
+        raise SessionClosedError(
+            f"{address} took no connection in {deadlines.hello_ms} ms"
+        ) from None
+    except OSError as error:
+        raise SessionClosedError(f"can't connect to {address}: {error}") from error
+    return made
+
+
+Serve = Callable[[LoopConnection], Awaitable[None]]
+"""Serves one connection. It is cancelled when that is over. A `LogtxError` that it raises, and the
+end of it, end the connection."""
+
+
+class Listener:
+    """Takes connections at one address, and has each served by a task."""
+
+    def __init__(
+        self,
+        serve: Serve,
+        *,
+        tls: Tls | None = None,
+        deadlines: Deadlines = COORDINATOR_DEADLINES,
+        window_bytes: int = WINDOW_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """Does nothing before `start`.
+
+        Args:
+            serve: serves one connection, from the peer's hello on.
+            tls: what connections are protected with; None: nothing.
+            deadlines: how long to wait for a peer.
+            window_bytes: what messages of one peer that nobody has taken yet may cost.
+            connections_max: most connections at one time.
+        """
+        self._serve = serve
+        self._tls, self._deadlines, self._window_bytes = tls, deadlines, window_bytes
+        self._connections_max = connections_max
+        self._server: asyncio.Server | None = None
+        self._connections: set[LoopConnection] = set()
+        """Those whose sockets are open."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._one_less = asyncio.Event()
+        self.refused = 0
+        """Connections that were closed at once, for there were too many."""
+
+    @property
+    def connections(self) -> int:
+        """Returns how many connections there are."""
+        return len(self._connections)
+
+    async def start(self, address: str) -> int:
+        """Listens at host:port; port 0 takes a free one. Returns the port.
+
+        Raises:
+            ConfigError: it can't listen there.
+        """
+        try:
+            listening = _bound(*split(address))
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen at {address}: is another coordinator running there? ({error})"
+            ) from error
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accept, sock=listening, backlog=BACKLOG
+        )
+        return int(listening.getsockname()[1])
+
+    async def stop(self, error: LogtxError | None = None) -> None:
+        """Takes no more connections, and ends those that there are, each with the error.
+
+        Waits until they are closed and their tasks have ended, for as long as peers may take to end
+        their side, and no longer.
+        """
+        if self._server is not None:
+            self._server.close()
+        error = error or SessionClosedError("the coordinator stops")
+        for connection in list(self._connections):
+            connection.close(error)
+        # Each closes by its own deadline; the rest is for a loop that is late.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._deadlines.linger_ms / 1_000):
+                while self._connections or self._tasks:
+                    self._one_less.clear()
+                    await self._one_less.wait()
+
+    def _accept(self) -> LoopConnection:
+        connection = LoopConnection(
+            Role.COORDINATOR,
+            deadlines=self._deadlines,
+            window_bytes=self._window_bytes,
+            tls=None if self._tls is None else self._tls.filter(),
+            on_open=self._opened,
+            on_closed=self._closed,
+        )
+        if len(self._connections) >= self._connections_max:
+            self.refused += 1
+            connection.close(SessionClosedError("there are too many connections"))
+        else:
+            self._connections.add(connection)
+        return connection
+
+    def _opened(self, connection: LoopConnection) -> None:
+        task = connection.task = asyncio.create_task(self._run(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._one_less.set()
+
+    def _closed(self, connection: LoopConnection) -> None:
+        self._connections.discard(connection)
+        self._one_less.set()
+        if isinstance(connection.error, FrameError):
+            _LOG.warning("stranger address=%s error=%s", connection.remote, connection.error)
+
+    async def _run(self, connection: LoopConnection) -> None:
+        try:
+            await self._serve(connection)
+        except LogtxError as error:
+            connection.close(error)
+        except Exception:  # noqa: BLE001 - one client's connection, and the log has it
+            _LOG.exception("connection_failed address=%s", connection.remote)
+            connection.close(SessionClosedError("the coordinator failed; its log says how"))
+        else:
+            connection.close(SessionClosedError("the coordinator ended the connection"))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound to the first address of a host.
+
+    One, for with port 0 several would get several ports. `::` takes IPv4, too, as it does elsewhere
+    but in asyncio.
+    """
+    family, *_, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=both)
+
+
+def _shown(peername: object) -> str:
+    match peername:
+        case (str(host), int(port), *_):
+            return f"{host}:{port}"
+    return str(peername or "")

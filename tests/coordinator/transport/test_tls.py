@@ -1,0 +1,178 @@
+"""TLS of connections: who is trusted, who speaks none, and files that change."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from logtx.coordinator.protocol.frames import MAGIC
+from logtx.coordinator.protocol.strangers import Role
+from logtx.coordinator.transport.tls import Tls, TlsConfig
+from logtx.journal.errors import ConfigError, FrameError
+
+from ...waiting import eventually
+from .served import CERTIFICATES, LOOPS, TIMEOUT_S, Client, Served, echo, raw_client, read_all, tls
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_each_end_knows_the_others_name(loop: str) -> None:
+    with (
+        Served(echo, tls=tls(Role.COORDINATOR, "coordinator"), loop=loop) as served,
+        Client(served.address, tls=tls(Role.CLIENT, "client")) as client,
+    ):
+        assert client.ask(b"x") == b"x"
+        assert client.connection.peer == "CN=coordinator,O=logtx"
+        assert served.seen[0].peer == "CN=client,O=logtx,C=DE"
+
+
+def test_a_client_without_a_certificate_has_no_name() -> None:
+    with (
+        Served(echo, tls=tls(Role.COORDINATOR, "coordinator", None)) as served,
+        Client(served.address, tls=tls(Role.CLIENT, None)) as client,
+    ):
+        assert client.ask(b"x") == b"x"
+        assert served.seen[0].peer == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "sentence"),
+    [
+        ("stranger", None, "not accepted"),
+        ("elsewhere", None, "names the host that is connected to"),
+        ("coordinator", None, "see that it accepts the certificate of this end"),
+        ("coordinator", "stranger", "see that it accepts the certificate of this end"),
+    ],
+)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_is_not_trusted_is_refused_before_it_says_anything(
+    ours: str, theirs: str | None, sentence: str, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Served(echo, tls=tls(Role.COORDINATOR, ours), loop=loop) as served:
+        with Client(served.address, tls=tls(Role.CLIENT, theirs)) as client:
+            client.send(b"secret")
+            error = client.end()
+            assert isinstance(error, FrameError), error
+            assert sentence in str(error)
+        eventually(lambda: served.listener.connections == 0)
+        assert not served.seen
+    assert "stranger" in caplog.text
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_speaks_no_tls_is_told_so(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Served(echo, tls=tls(Role.COORDINATOR, "coordinator"), loop=loop) as served:
+        with Client(served.address) as client:
+            error = client.end()
+            assert isinstance(error, FrameError), error
+            assert "the coordinator's port speaks TLS and this client does not" in str(error)
+        eventually(lambda: served.listener.connections == 0)
+    assert "this port speaks TLS and the client does not" in caplog.text
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_tls_to_a_port_that_speaks_none(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Served(echo, loop=loop) as served:
+        with Client(served.address, tls=tls(Role.CLIENT, None)) as client:
+            error = client.end()
+            assert isinstance(error, FrameError), error
+            assert "this client speaks TLS and the coordinator's port does not" in str(error)
+        eventually(lambda: served.listener.connections == 0)
+    assert "the client speaks TLS and this port does not" in caplog.text
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_other_libraries_are_answered_in_their_words(loop: str) -> None:
+    with Served(echo, loop=loop) as served:
+        with raw_client(served.address, hello=b"GET /metrics HTTP/1.1\r\n\r\n") as raw:
+            assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        context = ssl.create_default_context()
+        host, port = served.address.split(":")
+        with (
+            socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
+            pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"),
+        ):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_an_open_connection_that_brings_no_tls_any_more_ends() -> None:
+    """Something between changed bytes."""
+    with (
+        Served(echo, tls=tls(Role.COORDINATOR, "coordinator", None)) as served,
+        Client(served.address, tls=tls(Role.CLIENT, None)) as client,
+    ):
+        assert client.ask(b"x") == b"x"
+        connection = client.connection
+        with connection._lock:
+            assert connection._socket is not None
+            connection._socket.send(MAGIC * 10)
+        assert "ended TLS" in str(client.end())
+        eventually(lambda: served.listener.connections == 0)
+        assert isinstance(served.seen[0].error, FrameError)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def test_a_renewed_certificate_is_for_new_connections(tmp_path: Path) -> None:
+    """Trap 220, too: between the writing of two files, what was read before is used on."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    def write(name: str, to: Path) -> None:
+        new = tmp_path / "new"
+        shutil.copy(CERTIFICATES / f"{name}.pem", new)
+        new.rename(to)
+
+    def name(address: str) -> str:
+        with Client(address, tls=tls(Role.CLIENT, None)) as client:
+            assert client.ask(b"x") == b"x"
+            return client.connection.peer
+
+    for each in (certificate, key):
+        write("coordinator", each)
+    ours = Tls(Role.COORDINATOR, TlsConfig(certificate=certificate, key=key))
+    trusting = tls(Role.CLIENT, None)
+    with Served(echo, tls=ours) as served, Client(served.address, tls=trusting) as old:
+        assert old.ask(b"x") == b"x"
+        write("renewed", certificate)
+        assert name(served.address) == "CN=coordinator,O=logtx", "the key does not fit yet"
+        key.unlink()
+        assert name(served.address) == "CN=coordinator,O=logtx"
+        write("renewed", key)
+        assert name(served.address) == "CN=renewed,O=logtx"
+        assert name(served.address) == "CN=renewed,O=logtx"
+        assert old.ask(b"y") == b"y"
+        assert old.connection.peer == "CN=coordinator,O=logtx"
+
+
+def test_trap_220_files_that_do_not_fit_each_other_end_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for each in (certificate, key):
+        shutil.copy(CERTIFICATES / "coordinator.pem", each)
+    ours = Tls(Role.COORDINATOR, TlsConfig(certificate=certificate, key=key))
+    before = ours.context()
+    assert ours.context() is before
+    shutil.copy(CERTIFICATES / "renewed.pem", certificate)
+    assert ours.context() is before
+    assert "tls_not_renewed" in caplog.text
+    shutil.copy(CERTIFICATES / "renewed.pem", key)
+    assert ours.context() is not before
+
+
+def test_files_that_can_not_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a certificate"):
+        Tls(Role.COORDINATOR, TlsConfig())
+    with pytest.raises(ConfigError, match=r"nowhere\.pem can't be used for TLS"):
+        Tls(Role.CLIENT, TlsConfig(ca=tmp_path / "nowhere.pem"))
+    with pytest.raises(ConfigError, match="can't be used for TLS"):
+        Tls(
+            Role.COORDINATOR,
+            TlsConfig(certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "renewed.pem"),
+        )
+    with pytest.raises(ConfigError, match="has a password"):
+        Tls(Role.COORDINATOR, TlsConfig(certificate=CERTIFICATES / "locked.pem"))
