@@ -123,6 +123,9 @@ class JournalTail:
         """What is decided and not placed, of our partitions."""
         self._waiting: dict[int, CommitDecision] = {}
         """Decisions passed on that are not finished, by the offset of their BEGIN."""
+        self._began_at: int | None = None
+        """End of the journal when reading began, while partitions were read that have not passed
+        all that was decided below it."""
         self._resume: _Start | None = None
         """Where the first decision lies that was not taken, because enough of them wait. The
         journal behind it is read for what is finished, and then once more from here."""
@@ -157,6 +160,8 @@ class JournalTail:
         self._waiting.clear()
         self._resume, self._refusal = None, None
         self._buffers, self._unplaced = buffers, Unplaced()
+        is_told = all(b.all_due and b.delivered for b in buffers.values())
+        self._began_at = None if is_told else end
         self._begin_order(found, lowest[0])
         place = {self.partition: found.offset}
         if self._follower is None:
@@ -399,6 +404,7 @@ class JournalTail:
             raise self._refusal.with_traceback(None)
         if follower is None:
             return False
+        self._pass_beginning()
         if self._resume is None and len(self._order) >= DECISIONS_MAX:
             self._resume = _Start(self.next_offset, copy(self._epochs))
         elif self._resume is not None and len(self._order) <= DECISIONS_MAX // 2:
@@ -414,6 +420,17 @@ class JournalTail:
             if self._refusal is not None:
                 break  # The next call raises it. What was decided before can be delivered.
         return bool(entries)
+
+    def _pass_beginning(self) -> None:
+        # What is decided from here on ends behind where reading began.
+        incarnation = self._epochs.incarnation
+        end = self._began_at
+        if end is None or incarnation is None or self.next_offset < end:
+            return
+        if self._order.has_passed(end):
+            self._began_at = None
+            for buffer in self._buffers.values():
+                buffer.skip_to((self.partition, incarnation), 0)
 
     def _take(self, offset: int, entry: Entry) -> None:
         if not self._epochs.accept(offset, entry):

@@ -78,7 +78,8 @@ class Position:
     met: Mapping[Journal, int] = field(default_factory=dict)
     """Last commit sequence met in this partition, by (journal partition, incarnation).
 
-    A marker at or below it is a duplicate.
+    A marker at or below it is a duplicate. Of who reads in serial order, it also says that all that
+    is left of that journal is due here: see `serial_buffer`.
     """
     delivered: Mapping[Journal, int] = field(default_factory=dict)
     """Commit sequence up to which nothing is left to deliver in this partition, by journal.

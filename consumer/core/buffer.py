@@ -372,9 +372,13 @@ class PartitionBuffer(SettlingQueue):
             self._commit(self._entry(raw, marker, offset), pending)
         else:
             if live and marker.committed:
-                self._push(EndedTransaction(raw, marker, offset))
+                self._pass_duplicate(raw, marker, offset)
             if pending is not None:
                 self._pending_map.discard(pending)
+
+    def _pass_duplicate(self, raw: RawTxId, marker: Marker, offset: int) -> None:
+        # Its sequence counts as met in the position behind it, too.
+        self._push(EndedTransaction(raw, marker, offset))
 
     def _entry(self, raw: RawTxId, marker: Marker, offset: int) -> EndedTransaction:
         if marker.is_pointer:

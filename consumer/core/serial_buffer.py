@@ -123,6 +123,9 @@ class SerialBuffer(PartitionBuffer):
         # From the front of a dict, entries are not taken in constant time.
         self._due: OrderedDict[RawTxId, _Due] = OrderedDict()
         """What ends without a marker, and is not read up to; in commit-sequence order."""
+        told = {*start.met, *(() if passed is None else (passed.home,))}
+        self.all_due = start.o2 == 0 or not told.isdisjoint(own)
+        """Whether all is due here that is left in commit-sequence order, wherever it is placed."""
         self.begun_by_home = passed is not None and passed.home[0] != journal_partition
         """Whether a reader of another order had delivered what another home places."""
         self._not_coming: OrderedDict[RawTxId, int] = OrderedDict()
@@ -138,8 +141,12 @@ class SerialBuffer(PartitionBuffer):
         return self._met_taken
 
     def skip_to(self, journal: Journal, sequence: int) -> None:
-        """Skips what was decided up to this commit sequence. Call it before the first `feed`."""
+        """Skips what was decided up to this commit sequence: all that is left is due here.
+
+        Call it before the first `feed`, or when nothing up to there is collected.
+        """
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
+        self.all_due = True
 
     # ---- in -------------------------------------------------------------------------------------
 
@@ -156,10 +163,8 @@ class SerialBuffer(PartitionBuffer):
         Must be called in commit-sequence order. What was told before changes nothing.
         """
         # Below where an earlier life had read lies also what a broker told too low an end for. That
-        # was pending then, and is read again.
-        # Of what lies in the sidecar alone nothing was pending: there the sequence says it.
-        is_known = not end.branches and journal_of(raw) in self._met_taken
-        comes = place >= self._start.o2 or self._reads(end) or is_known
+        # was pending then, and is read again, unless it lies in the sidecar alone.
+        comes = self.all_due or place >= self._start.o2 or self._reads(end)
         self._await(_Due(place, raw, end, is_place=True), comes=place != GONE and comes)
 
     def end_behind_last(self, raw: RawTxId, end: Marker) -> None:
@@ -237,6 +242,13 @@ class SerialBuffer(PartitionBuffer):
         super()._end(raw, marker, offset, live)
         if marker.committed:
             self._note_read(journal_of(raw), marker.commit_sequence)
+
+    def _pass_duplicate(self, raw: RawTxId, marker: Marker, offset: int) -> None:
+        """Passes over a marker whose transaction ended before: nothing of it is due.
+
+        If it were held, it would be the first by commit sequence, and the position would stand
+        behind what was read before it and is not delivered (trap 201).
+        """
 
     def _note_read(self, journal: Journal, sequence: int) -> None:
         read = self._read.setdefault(journal, [])
@@ -365,6 +377,7 @@ class SerialBuffer(PartitionBuffer):
         """Lets a collected transaction through: from now on `take` returns its records."""
         entry = self._held.get(raw)
         assert entry is not None, "it was collected"
+        self.all_due = True
         if entry.pending is not None:
             self._open_stream(entry)
         # It leaves `_held` last: if an exception came while it is in neither, `position` would lie
@@ -389,6 +402,7 @@ class SerialBuffer(PartitionBuffer):
         `stream` returns its records until `finish` drops them. `take_back` takes it back.
         """
         entry = self._unhold(raw)
+        self.all_due = True
         advance(self._met_taken, entry)
         self._handed = entry if isinstance(entry, PointedTransaction) else None
         if self._handed is not None and entry.pending is not None:
@@ -448,15 +462,15 @@ class SerialBuffer(PartitionBuffer):
         met: Mapping[Journal, int],
         queue: Iterable[PlainRun | EndedTransaction],
     ) -> Position:
-        place = super()._position(o2, o3, met, [*queue, *self._held])
-        # Below the start's o2 nothing was let through, but decisions may have been passed over.
-        read = {}
-        for journal, sequences in self._read.items():
-            if below := bisect_right(sequences, met.get(journal, -1)):
-                read[journal] = sequences[below - 1]
-        place = replace(place, met=read, delivered=dict(met))
+        queue = list(queue)
         ended = (e for e in queue if isinstance(e, EndedTransaction))
         head = next(ended, None) or self._first_held()
+        read = self._read_by(met, head) if self.all_due else {}
+        if not read:
+            o2, o3 = min(o2, self._start.o2), 0
+        place = super()._position(o2, o3, met, [*queue, *self._held])
+        # Below the start's o2 nothing was let through, but decisions may have been passed over.
+        place = replace(place, met=read, delivered={**dict.fromkeys(read, 0), **met})
         if not isinstance(head, PlacedTransaction) or not head.taken:
             return replace(place, passed=self._half_unseen)
         # It may end below the start's o2: an earlier life read on before it was told (trap 84).
@@ -469,6 +483,18 @@ class SerialBuffer(PartitionBuffer):
         # Its text has no negative sequence; at 0 lies the first OWNER record, and no decision.
         passed = Passed(head.journal, met.get(head.journal, 0), head.taken)
         return replace(place, o3=0, passed=passed)
+
+    def _read_by(
+        self, met: Mapping[Journal, int], head: EndedTransaction | None
+    ) -> dict[Journal, int]:
+        # Where nothing was read, `met` says all the same that what is left lies ahead.
+        read = {j: s for j, s in met.items() if j[0] == self.journal_partition}
+        if not read and head is not None:
+            read[head.journal] = 0  # There lies the first OWNER record, and no decision.
+        for journal, sequences in self._read.items():
+            if below := bisect_right(sequences, met.get(journal, -1)):
+                read[journal] = sequences[below - 1]
+        return read
 
     def _first_held(self) -> EndedTransaction | None:
         # Below its first one, all that a journal decided is delivered: o2 is the lowest of these.

@@ -152,6 +152,15 @@ class SerialOrder:
         """Whether decisions wait, and the journal has not called the first one finished."""
         return bool(self._decisions) and self._decisions[0].txid not in self._finished
 
+    def has_passed(self, sequence: int) -> bool:
+        """Returns whether nothing waits that was decided below this commit sequence.
+
+        Decisions must have been told up to there.
+        """
+        if self._floor is not None:
+            return False
+        return not self._decisions or self._decisions[0].sequence >= sequence
+
     # ---- which is the next ----------------------------------------------------------------------
 
     def head(self, buffers: Buffers) -> CommitDecision | None:

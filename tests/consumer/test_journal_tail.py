@@ -93,6 +93,25 @@ def test_finding_14_what_waits_stays_bounded(
     assert follows.next_offsets[0] == log.end_offset("__transaction_control", 0)
 
 
+def test_a_quiet_partition_stays_at_its_start_until_all_from_before_is_passed(
+    written: Transactions, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    first = before_the_start(written)
+    consumer = make_consumer(isolation_level="serializable")
+    assign_behind(consumer, log)
+    start = log.end_offset("t", 0)
+    written.append("t", [b"plain"] * 3)
+    written.finish(written.transaction("t", [b"a"], 1))
+    assert nothing_more(consumer)
+    buffer = consumer._reading.assigned["t", 0].buffer
+    assert (buffer.next_offset, buffer.position().o2) == (start + 3, start)
+    written.finish(first)
+    assert read(consumer, 1) == [b"a"]
+    assert nothing_more(consumer)
+    assert buffer.position().o2 == start + 3
+    assert buffer.position().met, "its next life must know that, too"
+
+
 def test_finding_15_what_is_finished_after_its_delivery_is_not_kept(
     written: Transactions, make_consumer: MakeConsumer
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from logtx.consumer import sidecar_read
 from logtx.consumer.core import buffer, pointers
+from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EndedTransaction
 from logtx.consumer.core.pointers import PointedTransaction
 from logtx.consumer.core.serial_buffer import SerialBuffer
@@ -145,6 +146,7 @@ def copies_of_what_is_delivered_are_collected(patch: Patch) -> None:
         self._queue = queue
 
     patch(SerialBuffer, "_push", mutant)
+    patch(SerialBuffer, "_pass_duplicate", PartitionBuffer._pass_duplicate)
 
 
 @caught_by("sidecars", of="producer")

@@ -771,10 +771,23 @@ class World:
             probe.end(Action.COMMIT)
 
     def _all_know_topics(self) -> bool:
-        """Whether each journal partition has an owner who knows each topic that is written to."""
+        """Whether each journal partition has an owner who knows each topic that is written to.
+
+        Also the one that was created anew, if a transaction wrote there that is open for so long.
+        """
         keys = self.setting.output_keys
         if self.setting.sidecars is not None:
             keys += [(SIDECAR, number) for _, number in keys]
+        truth = self.setting.topology.truth
+        keys += sorted(
+            {
+                key
+                for producer in self._instances
+                for transaction in producer.transactions
+                for key in transaction.book.writes()
+                if key[0] in truth
+            }
+        )
         owners = [
             [k for k in self.coordinators.values() if k.seats[journal].tenure is not None]
             for journal in range(self.setting.journals)

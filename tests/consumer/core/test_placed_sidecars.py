@@ -139,7 +139,7 @@ def test_no_record_of_it_is_looked_for_where_it_has_none() -> None:
 def test_trap_172_in_serial_order_a_place_that_is_too_low_is_due_to_who_knows_the_order(
     is_known: bool,
 ) -> None:
-    start = Position(o1=9, o2=9, o3=0, delivered={HOME: 3} if is_known else {})
+    start = Position(o1=9, o2=9, o3=0, delivered={HOME: 3}, met={HOME: 3} if is_known else {})
     buffer = SerialBuffer(
         ("t", 0), start, PendingTransactionMap(2**62), journal_partition=0, malformed=malformed
     )
