@@ -102,9 +102,9 @@ class PartitionBuffer(SettlingQueue):
     """Whether the journal, which is read anyway, tells it where transactions are placed."""
     delivers_plain = True
     """Whether records without a TxId are delivered; else they are passed over."""
-    looks_up = True
+    looks_up = False
     """Whether what is pending is looked up when it is old. Else a HW drops what it says has ended:
-    whoever sets this to False is told where transactions are placed before it reads."""
+    whoever looks nothing up is told where transactions are placed before it reads."""
 
     def __init__(
         self,

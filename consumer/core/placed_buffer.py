@@ -200,8 +200,8 @@ class PlacedBuffer(PartitionBuffer):
         which has nothing fed behind it."""
 
     def is_met(self, due: Due) -> bool:
-        """Returns whether a transaction was delivered before: at a place of a higher sequence, or in
-        the serial order of the journal that decided it."""
+        """Returns whether a transaction was delivered before: at a place of no lower sequence, or
+        in the serial order of the journal that decided it."""
         # Not by `_met`: a reader that is told late of a switch, or an end of the past, meets a
         # marker before it hears of this place.
         if due.sequence <= self._passed_over:

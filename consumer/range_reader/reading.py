@@ -212,7 +212,7 @@ class RangeReader:
             return UncommittedBuffer(key, start, self._pending, **options)
         if places is None:
             buffer = PartitionBuffer(key, start, self._pending, **options)
-            buffer.known_mode, buffer.looks_up = -1, False
+            buffer.known_mode = -1
             return buffer
         home, ended = places.home, set(places.elsewhere)
         if start.passed is None or start.passed.home != home:
@@ -220,7 +220,6 @@ class RangeReader:
         placing = PlacedBuffer(
             key, start, self._pending, home=home, has_ended=ended.__contains__, **options
         )
-        placing.looks_up = False
         self._placed = PlacedRangeInput(placing, places.dues, ended)
         return placing
 

@@ -135,7 +135,6 @@ def test_trap_18_a_crash_in_the_middle_of_a_long_transaction() -> None:
 
 def test_trap_19_data_that_never_gets_a_marker_goes_by_a_marker_hw() -> None:
     live = buffer()
-    live.looks_up = False
     live.feed([data(0, T1), data(1, T3), marker(2, T3, 10, (0, 1, 1, 1), hw=2)])
     assert list(live.pending()) == []
     assert offsets(live) == [1]
@@ -145,6 +144,7 @@ def test_trap_19_data_that_never_gets_a_marker_goes_by_a_marker_hw() -> None:
 
 def test_trap_215_a_hw_drops_nothing_that_may_be_placed_unheard_of() -> None:
     live = buffer()
+    live.looks_up = True
     live.feed([data(0, T1), data(1, T3), marker(2, T3, 10, (0, 1, 1, 1), hw=2)])
     assert offsets(live) == [1]
     assert [p.txid for p in live.pending()] == [T1.to_bytes()]
