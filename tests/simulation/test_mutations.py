@@ -131,7 +131,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "names_begin_anew": 0,
     "new_owner_gives_out_at_once": 0,
     "pending_is_told_as_done": 23,
-    "plain_acks_take_what_is_pending": 15,
+    "plain_acks_take_what_is_pending": 23,
     "repeated_acks_count_again": 1,
     "snapshot_forgets_acks": 1,
     "snapshot_forgets_pending_acks": 1,
