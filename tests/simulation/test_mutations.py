@@ -122,7 +122,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "anybody_releases": 3,
     "commit_before_the_acks": 1,
     "conflicts_are_not_seen": 1,
-    "ended_transactions_take_acks": 50,
+    "ended_transactions_take_acks": 101,
     "ends_of_former_topics_are_awaited": 45,
     "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
