@@ -91,7 +91,7 @@ class Following:
         follows = self.home_of(assigned)
         if follows is None:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
-            buffer.known_mode = self.known_mode(assigned)
+            buffer.known_mode, buffer.looks_up = self.known_mode(assigned), True
             return buffer
         if start.o3 and start.passed is None and set(start.delivered) - {follows.home}:
             # Which transaction that was part of, in the order of the home, can't be told.
@@ -111,6 +111,7 @@ class Following:
             end_marked=home.end_marked,
             **options,
         )
+        home.buffer.looks_up = True
         return home.buffer
 
     def home_of(self, assigned: Assigned) -> Follows | None:

@@ -22,8 +22,9 @@ Why it is right. Call a TxId's first marker in the partition its *end*.
    accepted branch are those that the marker states. Else it is side-read, or reported.
 4. *What is forgotten does no harm.* `EndedTxIds` forgets TxIds below the HW, which (b) still
    covers. Beyond `ended_max` it also forgets the oldest: their late data is buffered, a later
-   marker of theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW
-   met here is dropped, for by (b) its end can't lie ahead.
+   marker of theirs is a duplicate by (c), and a look-up drops the data. For a pending TxId below a
+   HW met here no marker lies ahead, by (b). It may be placed, and this reader not told so yet:
+   only a look-up drops it (trap 215).
 5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
    or after o1. So a reader goes on exactly if it starts at o1, delivers nothing that ends below o2
    and skips o3 records of what ends at o2. `met` is as of o2: it leaves out the marker at o2, which
@@ -101,6 +102,9 @@ class PartitionBuffer(SettlingQueue):
     """Whether the journal, which is read anyway, tells it where transactions are placed."""
     delivers_plain = True
     """Whether records without a TxId are delivered; else they are passed over."""
+    looks_up = False
+    """Whether what is pending is looked up when it is old. Else a HW drops what it says has ended:
+    whoever looks nothing up is told where transactions are placed before it reads."""
 
     def __init__(
         self,
@@ -422,7 +426,7 @@ class PartitionBuffer(SettlingQueue):
         if self._passed:
             self.counters.passed_records += len(self._passed)
             self._passed.clear()
-        if self._ended.forget():
+        if self._ended.forget() and not self.looks_up:
             for raw in [r for r in self._pending if self._ended.is_below_floor(r)]:
                 self._drop(raw)
         if self._touched:

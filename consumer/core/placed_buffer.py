@@ -22,7 +22,7 @@ from dataclasses import replace
 from ...journal.control import Marker, ModeRecord, TopicPartition
 from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
-from .buffer import MalformedFactory, PartitionBuffer
+from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
 from .ended import JOURNAL_BYTES
 from .entries import EndedTransaction, PlainRun
@@ -85,6 +85,14 @@ def placed_entry(
     return PlacedTransaction(raw, end, offset)
 
 
+def _met_of_places(start: Position, home: Journal, known: Passed | None) -> dict[Journal, int]:
+    # A reader that is told late of the switch has met markers of higher sequences than what is
+    # placed below them, and still to come (trap 216).
+    met = dict(start.met)
+    of_home = min(met.pop(home, -1), -1 if known is None else known.sequence)
+    return met if of_home < 0 else {**met, home: of_home}
+
+
 class PlacedBuffer(PartitionBuffer):
     """Applies the rules of ``read_committed`` to a partition in which one home places."""
 
@@ -122,25 +130,29 @@ class PlacedBuffer(PartitionBuffer):
             torn_skip_below: see `PartitionBuffer`.
             shared: see `PartitionBuffer`.
         """
+        known = start.passed if start.passed is not None and start.passed.home == home else None
         super().__init__(
             partition,
-            start,
+            replace(start, met=_met_of_places(start, home, known)),
             pending_map,
             malformed=malformed,
             counters=counters,
             torn_skip_below=torn_skip_below,
             shared=shared,
         )
+        # Among themselves markers stand in order: this tells copies of those that were met.
+        self._met = met_before(start)
         self._home = home
         self._prefix = TxId(*home, 0).to_bytes()[:JOURNAL_BYTES]
         self._topic_id = topic_id
         self._has_ended_there = has_ended
         self._end_marked = end_marked
-        known = start.passed
-        self._known = known if known is not None and known.home == home else None
+        self._known = known
         self.begun_behind = None if self._known is None else self._known.sequence
         """What was placed up to this sequence was delivered before this buffer began; None: not
         known yet, and nothing may be fed at o2 or above."""
+        self._passed_over = start.delivered.get(home, -1)
+        """What is placed up to this sequence is delivered or on its way."""
         self._serial = {j: s for j, s in start.delivered.items() if j != home}
         """What a reader in serial order had delivered of other journals, with places that it did
         not know: some may lie ahead."""
@@ -170,6 +182,7 @@ class PlacedBuffer(PartitionBuffer):
             # The view says of TxIds of the home alone what has ended.
             self._ended.add(raw, self._shared.ended_max)
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
+        self._passed_over = max(due.sequence, self._passed_over)
         entry = placed_entry(raw, marker, offset, self.partition)
         # The sequence is the home's, whoever began it. Counted for the other journal, it would make
         # that one's next markers look like duplicates.
@@ -187,12 +200,12 @@ class PlacedBuffer(PartitionBuffer):
         which has nothing fed behind it."""
 
     def is_met(self, due: Due) -> bool:
-        """Returns whether a transaction was delivered before: by an end of a higher sequence, or in
-        the serial order of the journal that decided it."""
-        if due.sequence <= self._met.get(self._home, -1):
+        """Returns whether a transaction was delivered before: at a place of no lower sequence, or
+        in the serial order of the journal that decided it."""
+        # Not by `_met`: a reader that is told late of a switch, or an end of the past, meets a
+        # marker before it hears of this place.
+        if due.sequence <= self._passed_over:
             return True
-        # Not by `_met`: a reader that was told an end of the past meets a marker of that journal
-        # before it hears of this place.
         return due.txid is not None and due.there <= self._serial.get(due.txid.journal, -1)
 
     def drop(self, txid: TxId) -> None:

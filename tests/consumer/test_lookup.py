@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer import lookup
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.lookup import answer
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.lookup import LookedUp, answer
 from logtx.journal.errors import TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.position import Position
+from logtx.journal.records.fate import Fate
+from logtx.journal.records.types import DataPartition
+from logtx.journal.state import State
 
 from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
+from .records import DATA, data, malformed, marker
+from .records import txid as made_up
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
@@ -218,6 +227,22 @@ def test_trap_63_a_journal_of_the_past_is_no_look_at_what_was_finished(
     consumer.resume([PLACE])
     assert read(consumer, 1) == [b"x"]
     assert consumer.counters.discarded_transactions == 0
+
+
+def test_trap_188_what_is_handed_over_is_not_passed_over_for_a_marker_that_was_met() -> None:
+    handed, other = made_up(1), made_up(2)
+    reader = PartitionBuffer(
+        DATA, Position.at(0), PendingTransactionMap(2**20), malformed=malformed
+    )
+    reader.feed([data(0, handed), data(1, other), marker(2, other, 20, (0, 1, 1, 1))])
+    fate = Fate(State.COMMITTED, 10, partitions=(DataPartition(*DATA),), handed=frozenset({DATA}))
+    # Nothing was told to be published of its topic, so it seems to be refused, and marked.
+    found = LookedUp(DATA, handed.to_bytes(), 3, fate, asked_s=0.0)
+    found.tell(reader, 1.0)
+    assert reader.find(handed.to_bytes()) is not None
+    assert reader.position().o1 == 0
+    replace(found, asked_s=2.0).tell(reader, 3.0)
+    assert reader.find(handed.to_bytes()) is None
 
 
 def test_without_a_journal_nothing_is_discarded(

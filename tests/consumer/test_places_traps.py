@@ -337,6 +337,36 @@ def test_trap_87_the_journal_has_no_more_what_a_reader_that_heard_of_no_switch_h
     assert read_upto(consumer, [b"a"]) == [b"a"]
 
 
+@pytest.mark.parametrize("hw", [0, 1_000], ids=["216", "215"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["runs on", "is restarted"])
+def test_traps_215_216_a_marker_lies_behind_a_place_that_a_reader_did_not_hear_of(
+    places: Places, make_consumer: MakeConsumer, hw: int, is_restarted: bool
+) -> None:
+    written = places.written
+    age_ms = 60_000 if is_restarted else 300
+    consumer = make_consumer(group_id="g", enable_auto_commit=False, pending_lookup_age_ms=age_ms)
+    consumer.assign(T)
+    assert nothing_more(consumer, 0.1)
+    places.switch(Phase.METADATA, records=False)
+    written.finish(places.transaction([b"a"]))
+    # It named a former topic of that name, so it is marked.
+    marked = written.begin()
+    written.write(marked, "t", [b"b"])
+    written.mark(marked, "t", hw=hw)
+    assert read_upto(consumer, [b"b"]) == [b"b"]
+    if is_restarted:
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        consumer = make_consumer(group_id="g", enable_auto_commit=False)
+        consumer.assign(T)
+    assert read_upto(consumer, [b"a"]) == [b"a"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    again = make_consumer(group_id="g")
+    again.assign(T)
+    assert nothing_more(again, 0.3)
+
+
 def first_of_two_is_unfinished(places: Places) -> None:
     """Two transactions are placed at one offset. A snapshot lists the first: it waits for another
     partition."""

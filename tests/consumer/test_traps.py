@@ -142,6 +142,17 @@ def test_trap_19_data_that_never_gets_a_marker_goes_by_a_marker_hw() -> None:
     assert live.counters.discarded_transactions == 1
 
 
+def test_trap_215_a_hw_drops_nothing_that_may_be_placed_unheard_of() -> None:
+    live = buffer()
+    live.looks_up = True
+    live.feed([data(0, T1), data(1, T3), marker(2, T3, 10, (0, 1, 1, 1), hw=2)])
+    assert offsets(live) == [1]
+    assert [p.txid for p in live.pending()] == [T1.to_bytes()]
+    assert live.position().o1 == 0
+    live.resolve(T1.to_bytes(), end_offset=3, ended=True)
+    assert live.position().o1 == 3
+
+
 def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ENDED_MAX_OF_ONE <= 100_000
     monkeypatch.setattr("logtx.consumer.core.shared.ENDED_MAX_OF_ONE", 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from logtx.consumer.core.home_view import HomeView, HomeWrites, Start
 from logtx.consumer.core.pending import PendingTransactionMap
@@ -114,6 +115,28 @@ def test_an_aborted_transaction_is_dropped_when_it_is_known() -> None:
     reader.input.advance()
     assert reader.buffer.position().o1 == 2
     assert reader.buffer.counters.discarded_transactions == 1
+
+
+def test_trap_216_a_marker_of_a_higher_sequence_was_met_before_the_place_is_heard_of() -> None:
+    # It was told late of the switch: it has met what the home marked behind that place.
+    other = txid(4, partition=HOME[0])
+    start = Position(o1=0, o2=3, met={HOME: 12}, passed=Passed(HOME, 5))
+    reader = Reader(start)
+    reader.feed([record(0, 3), data(1, other), marker(2, other, 12, (0, 1, 1, 1))])
+    # A restart now must not go on behind that marker's sequence.
+    assert reader.buffer.position() == replace(start, met={HOME: 5})
+    reader.commit(3, 9, (0, 0, 1))
+    reader.place(9, 1)
+    assert reader.take() == [0]
+    assert reader.buffer.position().passed == Passed(HOME, 9)
+    assert reader.input.misplaced == 1
+    # Among themselves markers stand in order, so a copy of that one is told as before.
+    reader.feed([marker(3, other, 12, (0, 1, 1, 1)), plain(4)])
+    reader.view.read_to(13)
+    reader.gate(13)
+    assert reader.take() == [4]
+    assert reader.buffer.counters.duplicate_markers == 1
+    assert reader.buffer.counters.side_reads == 0
 
 
 def three_at_one_place(reader: Reader) -> None:
