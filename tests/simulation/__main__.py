@@ -38,6 +38,8 @@ RESETS_EVERY: Final = 20
 """The same of histories in which that queue is reset and deleted."""
 COMPACTIONS_EVERY: Final = 20
 """The same of histories in which sidecars are compacted."""
+PLACED_EVERY: Final = 20
+"""The same of histories in which topics with transactions in sidecars are switched."""
 
 
 KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "placed", "queues", "resets", "compactions")
@@ -80,6 +82,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
         histories += [(seed, "queues") for seed in seeds if not seed % QUEUES_EVERY]
         histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
         histories += [(seed, "compactions") for seed in seeds if not seed % COMPACTIONS_EVERY]
+        histories += [(seed, "placed") for seed in seeds if not seed % PLACED_EVERY]
     for seed, kind in histories:
         history = history_of(seed, kind)
         found = violations(history)
