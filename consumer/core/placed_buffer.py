@@ -89,7 +89,9 @@ def _met_of_places(start: Position, home: Journal, known: Passed | None) -> dict
     # A reader that is told late of the switch has met markers of higher sequences than what is
     # placed below them, and still to come (trap 216).
     met = dict(start.met)
-    of_home = min(met.pop(home, -1), -1 if known is None else known.sequence)
+    if known is None:
+        return met
+    of_home = min(met.pop(home, -1), known.sequence)
     return met if of_home < 0 else {**met, home: of_home}
 
 
@@ -151,7 +153,9 @@ class PlacedBuffer(PartitionBuffer):
         self.begun_behind = None if self._known is None else self._known.sequence
         """What was placed up to this sequence was delivered before this buffer began; None: not
         known yet, and nothing may be fed at o2 or above."""
-        self._passed_over = start.delivered.get(home, -1)
+        # Without a sequence, only `met` says what an earlier life delivered at places.
+        serial = start.delivered.get(home, -1)
+        self._passed_over = serial if known is not None else met_before(start).get(home, -1)
         """What is placed up to this sequence is delivered or on its way."""
         self._serial = {j: s for j, s in start.delivered.items() if j != home}
         """What a reader in serial order had delivered of other journals, with places that it did
