@@ -249,8 +249,8 @@ class SidecarReader:
         self._sidecars: dict[TopicPartition, _Sidecar] = {}
         """Those that are wanted, or stand."""
         self._relocations = RelocationLog(log)
-        self._places: dict[tuple[bytes, bytes], CopyPlaces] = {}
-        """(copy, TxId) → its places, those that were used last. What was noted there stays true."""
+        self._places: dict[tuple[TopicPartition, bytes, bytes], CopyPlaces] = {}
+        """(partition of a sidecar, copy, TxId) → its places, those that were used last. What was noted there stays true."""
         self._relocated_s = -1.0
         """When relocations were last asked for."""
         self._interrupted = False
@@ -474,7 +474,8 @@ class SidecarReader:
         return known.find(each.key, told.topic_id, request.txid, told.start)
 
     def _places_in(self, moved: Relocation) -> CopyPlaces:
-        name = moved.copy_id, moved.txid
+        # One copy of a transaction has ranges of several partitions.
+        name = moved.sidecar, moved.copy_id, moved.txid
         places = self._places.pop(name, None) or CopyPlaces(moved)
         self._places[name] = places  # The one that was used last.
         if len(self._places) > COPIES_MAX:

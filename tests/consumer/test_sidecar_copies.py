@@ -251,6 +251,20 @@ def test_a_part_of_a_copy_is_not_read_from_the_copys_first_record(
         log.now_s += 60
 
 
+def test_one_copy_of_a_transaction_has_ranges_of_several_partitions(
+    log: Brokers, main: Main, reader: SidecarReader, told: Told
+) -> None:
+    other = Main(log, "b")
+    for count, each in ((5, main), (2, other)):
+        for _ in range(count - 1):
+            each.write(98)
+        wanted = each.committed(0, count)
+        at = [copy_record(log, each, original) for original in wanted]
+        told.known.add(moved(each, 0, at))
+        log.starts[each.sidecar] = at[0]
+        assert read(reader, each) == wanted
+
+
 # ---- records ------------------------------------------------------------------------------------
 
 
