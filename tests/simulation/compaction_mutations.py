@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from logtx.consumer import sidecar_read
+from logtx.consumer import sidecar_copies
 from logtx.consumer.sidecar_read import SidecarReader
 from logtx.coordinator.core.compacting import Compaction, Needed, Scan
 from logtx.coordinator.server import compacting
@@ -54,7 +54,7 @@ def refused_records_are_passed_over(patch: Patch) -> None:
 @caught_by("exactly-once", of="consumer")
 def copies_have_offsets_of_their_own(patch: Patch) -> None:
     """What is read in a copy is delivered with the offset at which it lies there (trap 191)."""
-    patch(sidecar_read._Original, "offset", lambda self: self._record.offset())
+    patch(sidecar_copies.Original, "offset", lambda self: self._record.offset())
 
 
 @caught_by("serial-order", of="consumer")
