@@ -118,7 +118,7 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     pthread_mutex_t lock;
     atomic_int users;
     unsigned generation;
-    rd_kafka_t *rk; /* NULL: takes no records */
+    _Atomic(rd_kafka_t *) rk; /* NULL: takes no records */
     size_t size;    /* number of counts */
     count_t *counts[SLOTS], *last_count, *first_changed, *last_changed;
     place_t *places[SLOTS], *last_place;
@@ -230,30 +230,22 @@ static span_t *span_of(client_t *client, count_t *count, place_t *place) {
     return &count->spans[at];
 }
 
-/* Counts a report. `place`: where the record lies, with its offset as the floor; NULL: it failed. */
-static void report(client_t *client, count_t *count, const rd_kafka_message_t *message, place_t *place) {
-    span_t *span = place ? span_of(client, count, place) : NULL;
-    count->reports++;
-    if (span) {
-        span->last = message->offset;
-        span->count++;
-    } else if (!count->has_failed) {
-        count->has_failed = true;
-        count->code = message->err;
-        count->partition = message->partition;
-        count->offset = message->offset;
-        snprintf(count->topic, sizeof count->topic, "%s", k_topic_name(message->rkt));
-        tell(client, count);
-    }
-    if (count->is_closed && count->reports >= count->admitted) tell(client, count);
+static void fail(client_t *client, count_t *count, const rd_kafka_message_t *message) {
+    if (count->has_failed) return;
+    count->has_failed = true;
+    count->code = message->err;
+    count->partition = message->partition;
+    count->offset = message->offset;
+    snprintf(count->topic, sizeof count->topic, "%s", k_topic_name(message->rkt));
+    tell(client, count);
 }
 
 /* ---- what librdkafka calls ---------------------------------------------------------------------- */
 
 /* Called for every record of the client, before its delivery report is queued for Python: in the
  * order of the offsets of each partition. */
-static int on_acknowledgement(rd_kafka_t *rk, rd_kafka_message_t *message, void *opaque) {
-    (void)rk;
+static int on_acknowledgement(
+    rd_kafka_t *Py_UNUSED(rk), rd_kafka_message_t *message, void *opaque) {
     client_t *client = opaque;
     /* Trap 223: librdkafka also reports a record that it refuses within `produce`. */
     if (is_producing) return 0;
@@ -265,15 +257,21 @@ static int on_acknowledgement(rd_kafka_t *rk, rd_kafka_message_t *message, void 
     bool rises = place && message->offset > place->floor;
     /* A topic that was deleted and created anew starts at 0: refused once, and then believed. */
     if (place) place->floor = rises ? message->offset : -1;
-    /* With an opaque, confluent-kafka tells Python, which counts it. */
-    count_t *count = message->_private ? NULL : count_of(client, message);
-    if (count) report(client, count, message, rises ? place : NULL);
+    count_t *count = count_of(client, message);
+    span_t *span = NULL;
+    if (count && !message->_private) { /* Else confluent-kafka tells Python, which counts it. */
+        if (rises) span = span_of(client, count, place);
+        if (span) span->last = message->offset, span->count++;
+        count->reports++;
+        if (count->is_closed && count->reports >= count->admitted) tell(client, count);
+    }
+    if (count && !span && (!message->_private || (!message->err && !rises)))
+        fail(client, count, message);
     pthread_mutex_unlock(&client->lock);
     return 0;
 }
 
-static int on_destroy(rd_kafka_t *rk, void *opaque) {
-    (void)rk;
+static int on_destroy(rd_kafka_t *Py_UNUSED(rk), void *opaque) {
     ((client_t *)opaque)->rk = NULL;
     return 0;
 }
@@ -284,8 +282,8 @@ static int on_conf_destroy(void *opaque) {
     return 0;
 }
 
-static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *opaque, char *error, size_t size) {
-    (void)conf, (void)error, (void)size;
+static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *Py_UNUSED(conf), void *opaque,
+                  char *Py_UNUSED(error), size_t Py_UNUSED(size)) {
     client_t *client = opaque;
     if (client != expected || client->rk || k_type(rk) != RD_KAFKA_PRODUCER) return 0;
     if (k_interceptor_add_on_destroy(rk, NAME, on_destroy, client)) return 0;
@@ -296,8 +294,7 @@ static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *opaque, cha
 
 /* Called for each configuration that names this file in `plugin.library.paths`. */
 __attribute__((visibility("default"))) int
-conf_init(rd_kafka_conf_t *conf, void **opaque, char *error, size_t size) {
-    (void)opaque, (void)error, (void)size;
+conf_init(rd_kafka_conf_t *conf, void **Py_UNUSED(opaque), char *Py_UNUSED(error), size_t Py_UNUSED(size)) {
     client_t *client = expected;
     if (!client) return 0; /* The setting was copied to a client that is none of ours. */
     atomic_fetch_add(&client->users, 1);
@@ -362,15 +359,13 @@ static void Handle_dealloc(Handle *self) {
 }
 
 /* detach(): takes no more records. Must be called before the producer is closed. */
-static PyObject *Handle_detach(Handle *self, PyObject *none) {
-    (void)none;
+static PyObject *Handle_detach(Handle *self, PyObject *Py_UNUSED(none)) {
     self->client->rk = NULL;
     Py_RETURN_NONE;
 }
 
 /* changed() -> the Counts that have settled, failed, or come to a further partition, once each. */
-static PyObject *Handle_changed(Handle *self, PyObject *none) {
-    (void)none;
+static PyObject *Handle_changed(Handle *self, PyObject *Py_UNUSED(none)) {
     client_t *client = self->client;
     PyObject *found = PyList_New(0);
     while (found && !is_parents(client)) {
@@ -427,13 +422,11 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
     return PyErr_Format(PyExc_ValueError, "the branch is counted already");
 }
 
-static PyObject *Handle_is_counting(Handle *self, void *unused) {
-    (void)unused;
+static PyObject *Handle_is_counting(Handle *self, void *Py_UNUSED(unused)) {
     return PyBool_FromLong(self->client->rk && !is_parents(self->client));
 }
 
-static PyObject *Handle_size(Handle *self, void *unused) {
-    (void)unused;
+static PyObject *Handle_size(Handle *self, void *Py_UNUSED(unused)) {
     return PyLong_FromSize_t(self->client->size);
 }
 
@@ -444,8 +437,7 @@ static bool lock_unless_parents(Count *self) {
 static void unlock(Count *self) { pthread_mutex_unlock(&self->handle->client->lock); }
 
 /* retire(): counts no more. What was counted can still be read. */
-static PyObject *Count_retire(Count *self, PyObject *none) {
-    (void)none;
+static PyObject *Count_retire(Count *self, PyObject *Py_UNUSED(none)) {
     client_t *client = self->handle->client;
     count_t *count = &self->count;
     if (!lock_unless_parents(self)) Py_RETURN_NONE;
@@ -532,8 +524,7 @@ static PyObject *Count_produce(Count *self, PyObject *const *args, Py_ssize_t si
 }
 
 /* close(): takes no more records, so it settles with the report of the last one. */
-static PyObject *Count_close(Count *self, PyObject *none) {
-    (void)none;
+static PyObject *Count_close(Count *self, PyObject *Py_UNUSED(none)) {
     if (!lock_unless_parents(self)) Py_RETURN_NONE;
     self->count.is_closed = true;
     if (self->count.reports >= self->count.admitted) tell(self->handle->client, &self->count);
@@ -543,8 +534,7 @@ static PyObject *Count_close(Count *self, PyObject *none) {
 
 /* ---- what was counted ----------------------------------------------------------------------------- */
 
-static PyObject *Count_is_settled(Count *self, void *unused) {
-    (void)unused;
+static PyObject *Count_is_settled(Count *self, void *Py_UNUSED(unused)) {
     if (!lock_unless_parents(self)) Py_RETURN_FALSE;
     bool settled = self->count.is_closed && self->count.reports >= self->count.admitted;
     unlock(self);
@@ -552,8 +542,7 @@ static PyObject *Count_is_settled(Count *self, void *unused) {
 }
 
 /* failure() -> (code, topic, partition, offset) of the first record that failed, or None. */
-static PyObject *Count_failure(Count *self, PyObject *none) {
-    (void)none;
+static PyObject *Count_failure(Count *self, PyObject *Py_UNUSED(none)) {
     count_t *count = &self->count;
     if (!lock_unless_parents(self)) Py_RETURN_NONE;
     bool has_failed = count->has_failed; /* What it was is never changed. */
@@ -563,8 +552,7 @@ static PyObject *Count_failure(Count *self, PyObject *none) {
 }
 
 /* spans() -> [(topic, partition, first offset, last offset, count)]. */
-static PyObject *Count_spans(Count *self, PyObject *none) {
-    (void)none;
+static PyObject *Count_spans(Count *self, PyObject *Py_UNUSED(none)) {
     if (!lock_unless_parents(self)) return PyList_New(0);
     size_t size = self->count.span_count;
     span_t *spans = malloc(size * sizeof *spans + 1);
@@ -582,8 +570,7 @@ static PyObject *Count_spans(Count *self, PyObject *none) {
     return list;
 }
 
-static PyObject *Count_owner(Count *self, void *unused) {
-    (void)unused;
+static PyObject *Count_owner(Count *self, void *Py_UNUSED(unused)) {
     return Py_NewRef(self->owner);
 }
 
@@ -627,19 +614,14 @@ static PyType_Spec count_spec = {
     NAME ".Count", sizeof(Count), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     count_slots};
 
-static void *function(void *library, const char *name) {
-    void *found = dlsym(library, name);
-    return found ? found : PyErr_Format(PyExc_OSError, "there is no %s", name);
-}
-
 /* load(path of confluent-kafka's extension): takes librdkafka's functions from what it loaded. */
-static PyObject *load(PyObject *module, PyObject *path) {
-    (void)module;
+static PyObject *load(PyObject *Py_UNUSED(module), PyObject *path) {
     const char *name = PyUnicode_AsUTF8AndSize(path, NULL);
     void *library = name ? dlopen(name, RTLD_NOW | RTLD_NOLOAD) : NULL; /* never closed again */
     if (!library) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_OSError, "%s is not loaded", name);
 #define FIND(result, name, arguments)                                                              \
-    if (!(k_##name = (__typeof__(k_##name))function(library, "rd_kafka_" #name))) return NULL;
+    k_##name = (__typeof__(k_##name))dlsym(library, "rd_kafka_" #name);                            \
+    if (!k_##name) return PyErr_Format(PyExc_OSError, "there is no rd_kafka_" #name);
     FUNCTIONS(FIND)
     Py_RETURN_NONE;
 }
