@@ -251,10 +251,10 @@ static int on_acknowledgement(
     if (is_producing) return 0;
     pthread_mutex_lock(&client->lock);
     /* Trap 224: err is 0 for duplicates, and for all of a batch in which several records failed.
-     * Neither has an offset that can be, so an offset has to rise, whosever record it is. */
+     * Neither has a place that can be, so an offset has to rise, whosever record it is. */
     place_t *place = NULL;
     if (!message->err) place = place_of(client, k_topic_name(message->rkt), message->partition);
-    bool rises = place && message->offset > place->floor;
+    bool rises = place && message->partition >= 0 && message->offset > place->floor;
     /* A topic that was deleted and created anew starts at 0: refused once, and then believed. */
     if (place) place->floor = rises ? message->offset : -1;
     count_t *count = count_of(client, message);

@@ -14,7 +14,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from confluent_kafka import Producer, cimpl
 
@@ -186,7 +186,9 @@ def _try(extension: Any) -> str | None:
         "linger.ms": 0,
         "log_level": 0,
     }
-    producer, handle = _opened(extension, Producer, settings)
+    producer, handle = _opened(
+        extension, lambda made: cast(LogProducer, Producer(dict(made))), settings
+    )
     if handle is None:
         return "librdkafka did not load the plugin"
     try:

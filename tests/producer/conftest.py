@@ -24,11 +24,16 @@ ReadAll = Callable[..., list[Message]]
 @pytest.fixture(params=["memory", "mock", "native", pytest.param("kafka", marks=pytest.mark.kafka)])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of the transport; "native": the mock with all records but a topic's first in C."""
-    if request.param == "native":
+    return use_transport(request.param, monkeypatch)
+
+
+def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the mock do without the extension, and "native" use it. Returns the name."""
+    if name == "native":
         count_in_c(monkeypatch)
-    elif request.param == "mock":
+    elif name == "mock":
         monkeypatch.setattr(loading, "_found", loading.Found(None, "the test goes without"))
-    return str(request.param)
+    return name
 
 
 def count_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
