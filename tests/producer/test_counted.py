@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -287,51 +286,54 @@ def test_a_callback_may_produce_and_is_called_before_the_end(
     check_ranges(coordinators, txn, log, topic, 103)
 
 
-@pytest.fixture
-def unserved(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Lets one poll or flush serve no reports, if an entry is there; takes it out."""
-    sender = producer._engine.sender
-    entries: list[Any] = []
-    real = sender.producer
+class Gate:
+    """Keeps reports from being served until it has told of a count that changed."""
 
-    class Late:
-        """Passes everything on, and now and then serves nothing."""
+    def __init__(self, producer: Any, handle: Any) -> None:
+        self.producer, self.handle = producer, handle
+        self.closed = True
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.handle if hasattr(self.handle, name) else self.producer, name)
 
-        def __len__(self) -> int:
-            return len(real)
+    def __len__(self) -> int:
+        return len(self.producer)
 
-        def flush(self, timeout: float) -> int:
-            if entries:
-                entries.pop()
-                return len(real)
-            return real.flush(timeout)
+    def poll(self, timeout: float) -> int:
+        return 0 if self.closed else self.producer.poll(timeout)
 
-    monkeypatch.setattr(sender, "producer", Late())
-    yield entries
-    monkeypatch.undo()
+    def flush(self, timeout: float) -> int:
+        if not self.closed:
+            return int(self.producer.flush(timeout))
+        time.sleep(timeout)
+        return len(self)
+
+    def changed(self) -> list[Any]:
+        found: list[Any] = [] if len(self) < 2 else self.handle.changed()
+        settled = [count for count in found if count.is_settled]
+        self.closed = self.closed and not settled
+        return settled
 
 
 def test_floors_rise_behind_the_reports_that_precede_trap_226(
-    producer: Producer, topic: str, unserved: list[Any]
+    producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (producer.begin_transaction(current=False) for _ in range(2))
-    for _ in range(64):
+    for _ in range(70):
         first.produce(topic, b"v", partition=1)
+    assert count_of(first) is not None
     producer.flush(10)
     sender = producer._engine.sender
-    # The second's only record precedes the first's last one, and its report waits in the queue
-    # while the first settles: a served count would raise the floor above it.
+    gate = Gate(sender.producer, sender._handle)
+    monkeypatch.setattr(sender, "producer", gate)
+    monkeypatch.setattr(sender, "_handle", gate)
+    # The report of the second's record waits, while the first settles with the record behind it.
     second.produce(topic, b"second", partition=0)
     first.produce(topic, b"first", partition=0)
-    assert count_of(first) is not None
-    unserved.append(1)
-    handle = sender._handle
-    assert handle is not None
     futures = [first.commit_async(), second.commit_async()]
     assert [future.result(20).state for future in futures] == [State.COMMITTED] * 2
+    assert not gate.closed
+    monkeypatch.undo()
 
 
 def test_a_closed_producer_takes_nothing(producer: Producer, topic: str) -> None:
