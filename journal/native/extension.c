@@ -1,7 +1,7 @@
 /* Sends a branch's records and counts their acknowledgements, on confluent-kafka's own handles.
  *
- * One shared object is both a Python extension and a plugin of librdkafka. `Handle` lets Python make
- * a producer with this file in `plugin.library.paths`; librdkafka then calls `conf_init` and
+ * One shared object is both a Python extension and a plugin of librdkafka. `Handle` lets Python
+ * make a producer with this file in `plugin.library.paths`; librdkafka then calls `conf_init` and
  * `on_new`, which tell the `rd_kafka_t`. `Count.produce` queues a record there with an opaque of
  * NULL. confluent-kafka's own delivery callback passes over such records, so no Python runs for
  * them. `on_acknowledgement` counts them, on librdkafka's threads, without the interpreter lock.
@@ -10,8 +10,8 @@
  * C API alone. See docs/decisions/0044-records-are-counted-in-c.md.
  *
  * Who may touch what:
- * - The interpreter lock guards `admitted` and what only Python's threads use. `produce` never gives
- *   it up, so `close` comes before or behind it; and no Count is freed while another call runs.
+ * - The interpreter lock guards `admitted` and what only Python's threads use. `produce` never
+ *   gives it up: `close` comes before or behind it, and no Count is freed while it runs.
  * - `client->lock` guards the tables, the list of changes, and what reports fill. No function of
  *   Python is called under it: one may collect garbage, free a Count, and want the lock too.
  *
@@ -31,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- librdkafka's public API: its values and layout are a stable ABI, its header is in no wheel -- */
+/* ---- librdkafka's public API: a stable ABI, whose header is in no wheel ---------------------- */
 
 typedef struct rd_kafka_s rd_kafka_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
@@ -49,7 +49,8 @@ typedef struct {
     void *_private;
 } rd_kafka_message_t;
 
-enum { V_END, V_TOPIC, V_RKT, V_PARTITION, V_VALUE, V_KEY, V_OPAQUE, V_MSGFLAGS, V_TIMESTAMP, V_HEADER };
+enum { V_END = 0, V_TOPIC = 1, V_PARTITION = 3, V_VALUE = 4, V_KEY = 5, V_MSGFLAGS = 7 };
+enum { V_TIMESTAMP = 8, V_HEADER = 9 };
 enum { MSG_F_COPY = 2, RD_KAFKA_PRODUCER = 0 };
 
 typedef int on_conf_destroy_t(void *);
@@ -80,7 +81,7 @@ FUNCTIONS(DECLARE)
 enum { TXID_SIZE = 16, CONTROL_MAX = 32, KEY_MAX = TXID_SIZE + CONTROL_MAX, TOPIC_MAX = 249 };
 enum { SLOTS = 1024 }; /* of a hash table; a full one only gets longer chains */
 
-/* ---- what is counted ---------------------------------------------------------------------------- */
+/* ---- what is counted ------------------------------------------------------------------------- */
 
 typedef struct count_s count_t;
 
@@ -240,7 +241,7 @@ static void fail(client_t *client, count_t *count, const rd_kafka_message_t *mes
     tell(client, count);
 }
 
-/* ---- what librdkafka calls ---------------------------------------------------------------------- */
+/* ---- what librdkafka calls ------------------------------------------------------------------- */
 
 /* Called for every record of the client, before its delivery report is queued for Python: in the
  * order of the offsets of each partition. */
@@ -248,7 +249,7 @@ static int on_acknowledgement(
     rd_kafka_t *Py_UNUSED(rk), rd_kafka_message_t *message, void *opaque) {
     client_t *client = opaque;
     /* Trap 223: librdkafka also reports a record that it refuses within `produce`. */
-    if (is_producing) return 0;
+    if (is_producing) return 0; /* It was not admitted either, and Python tries it again. */
     pthread_mutex_lock(&client->lock);
     /* Trap 224: err is 0 for duplicates, and for all of a batch in which several records failed.
      * Neither has a place that can be, so an offset has to rise, whosever record it is. */
@@ -294,7 +295,8 @@ static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *Py_UNUSED(conf), void *
 
 /* Called for each configuration that names this file in `plugin.library.paths`. */
 __attribute__((visibility("default"))) int
-conf_init(rd_kafka_conf_t *conf, void **Py_UNUSED(opaque), char *Py_UNUSED(error), size_t Py_UNUSED(size)) {
+conf_init(rd_kafka_conf_t *conf, void **Py_UNUSED(opaque), char *Py_UNUSED(error),
+          size_t Py_UNUSED(size)) {
     client_t *client = expected;
     if (!client) return 0; /* The setting was copied to a client that is none of ours. */
     atomic_fetch_add(&client->users, 1);
@@ -303,7 +305,7 @@ conf_init(rd_kafka_conf_t *conf, void **Py_UNUSED(opaque), char *Py_UNUSED(error
     return 0;
 }
 
-/* ---- Handle and Count --------------------------------------------------------------------------- */
+/* ---- Handle and Count ------------------------------------------------------------------------ */
 
 static PyTypeObject *handle_type, *count_type;
 
@@ -324,7 +326,7 @@ typedef struct {
 
 static void free_object(void *object) {
     PyTypeObject *type = Py_TYPE((PyObject *)object);
-    PyObject_Free(object);
+    PyObject_GC_Del(object);
     Py_DECREF((PyObject *)type);
 }
 
@@ -340,20 +342,38 @@ static PyObject *Handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     client->users = 1;
     client->generation = generation;
-    Handle *self = PyObject_New(Handle, type);
+    Handle *self = PyObject_GC_New(Handle, type);
     client_t *outer = expected;
     expected = client;
     PyObject *producer = self ? PyObject_CallNoArgs(make) : NULL;
     expected = outer;
-    if (!self) leave(client);
-    else self->client = client, self->producer = producer;
-    if (self && !producer) Py_CLEAR(self);
+    if (!self) {
+        leave(client);
+        return NULL;
+    }
+    self->client = client;
+    self->producer = producer;
+    PyObject_GC_Track((PyObject *)self);
+    if (!producer) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static void Handle_dealloc(Handle *self) {
+/* Trap 227: the producer refers to the application's callbacks, and these to anything. */
+static int Handle_traverse(Handle *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->producer);
+    return 0;
+}
+
+static int Handle_clear(Handle *self) {
     self->client->rk = NULL;
-    Py_XDECREF(self->producer);
+    Py_CLEAR(self->producer);
+    return 0;
+}
+
+static void Handle_dealloc(Handle *self) {
+    PyObject_GC_UnTrack(self);
+    Handle_clear(self);
     leave(self->client);
     free_object(self);
 }
@@ -397,7 +417,7 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
     client_t *client = self->client;
     if (is_parents(client) || !client->rk)
         return PyErr_Format(PyExc_RuntimeError, "the producer is detached, or has no plugin");
-    Count *made = PyObject_New(Count, count_type);
+    Count *made = PyObject_GC_New(Count, count_type);
     if (!made) return NULL;
     memset(&made->handle, 0, sizeof *made - offsetof(Count, handle));
     made->handle = (Handle *)Py_NewRef((PyObject *)self);
@@ -417,6 +437,7 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
         client->size++;
     }
     pthread_mutex_unlock(&client->lock);
+    PyObject_GC_Track((PyObject *)made);
     if (count->is_listed) return (PyObject *)made;
     Py_DECREF((PyObject *)made);
     return PyErr_Format(PyExc_ValueError, "the branch is counted already");
@@ -454,7 +475,16 @@ static PyObject *Count_retire(Count *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
+static int Count_traverse(Count *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->handle);
+    Py_VISIT(self->topics);
+    Py_VISIT(self->owner);
+    return 0;
+}
+
 static void Count_dealloc(Count *self) {
+    PyObject_GC_UnTrack(self);
     Py_DECREF(Count_retire(self, NULL));
     free(self->count.spans);
     Py_XDECREF(self->last_topic);
@@ -464,7 +494,7 @@ static void Count_dealloc(Count *self) {
     free_object(self);
 }
 
-/* ---- producing: what is refused here is tried again in Python, which raises what is due ----------- */
+/* ---- producing: what is refused here is tried again in Python, which raises what is due ------ */
 
 static bool read_topic(Count *self, PyObject *topic) {
     if (topic == self->last_topic) return true;
@@ -483,8 +513,12 @@ static bool read_content(PyObject *content, const char **bytes, Py_ssize_t *size
     *bytes = NULL;
     *size = 0;
     if (content == Py_None) return true;
-    if (PyUnicode_CheckExact(content)) *bytes = PyUnicode_AsUTF8AndSize(content, size);
-    else if (PyBytes_CheckExact(content)) *bytes = PyBytes_AsString(content), *size = PyBytes_Size(content);
+    if (PyUnicode_CheckExact(content)) {
+        *bytes = PyUnicode_AsUTF8AndSize(content, size);
+    } else if (PyBytes_CheckExact(content)) {
+        *bytes = PyBytes_AsString(content);
+        *size = PyBytes_Size(content);
+    }
     return *bytes;
 }
 
@@ -494,7 +528,7 @@ static bool read_number(PyObject *number, int64_t min, int64_t max, int64_t *rea
     return *read >= min && *read <= max && !(*read == -1 && PyErr_Occurred());
 }
 
-/* produce(topic, value, key, partition, timestamp) -> how many were taken, with this one; 0: not. */
+/* produce(topic, value, key, partition, timestamp) -> how many it has taken, or 0: not this one. */
 static PyObject *Count_produce(Count *self, PyObject *const *args, Py_ssize_t size) {
     const char *value, *key;
     Py_ssize_t value_size, key_size;
@@ -505,7 +539,8 @@ static PyObject *Count_produce(Count *self, PyObject *const *args, Py_ssize_t si
     if (count->is_closed || !count->is_listed || !client->rk || is_parents(client))
         return PyLong_FromLong(0);
     if (!read_topic(self, args[0]) || !read_content(args[1], &value, &value_size) ||
-        !read_content(args[2], &key, &key_size) || !read_number(args[3], -1, INT32_MAX, &partition) ||
+        !read_content(args[2], &key, &key_size) ||
+        !read_number(args[3], -1, INT32_MAX, &partition) ||
         !read_number(args[4], 0, INT64_MAX, &timestamp)) {
         PyErr_Clear();
         return PyLong_FromLong(0);
@@ -532,7 +567,7 @@ static PyObject *Count_close(Count *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* ---- what was counted ----------------------------------------------------------------------------- */
+/* ---- what was counted ------------------------------------------------------------------------ */
 
 static PyObject *Count_is_settled(Count *self, void *Py_UNUSED(unused)) {
     if (!lock_unless_parents(self)) Py_RETURN_FALSE;
@@ -574,7 +609,7 @@ static PyObject *Count_owner(Count *self, void *Py_UNUSED(unused)) {
     return Py_NewRef(self->owner);
 }
 
-/* ---- the module ----------------------------------------------------------------------------------- */
+/* ---- the module ------------------------------------------------------------------------------ */
 
 static PyMethodDef handle_methods[] = {
     {"changed", (PyCFunction)Handle_changed, METH_NOARGS, NULL},
@@ -588,10 +623,12 @@ static PyGetSetDef handle_fields[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot handle_slots[] = {
-    {Py_tp_new, Handle_new}, {Py_tp_dealloc, Handle_dealloc}, {Py_tp_methods, handle_methods},
-    {Py_tp_getset, handle_fields}, {0, NULL},
+    {Py_tp_new, Handle_new}, {Py_tp_dealloc, Handle_dealloc}, {Py_tp_traverse, Handle_traverse},
+    {Py_tp_clear, Handle_clear}, {Py_tp_methods, handle_methods}, {Py_tp_getset, handle_fields},
+    {0, NULL},
 };
-static PyType_Spec handle_spec = {NAME ".Handle", sizeof(Handle), 0, Py_TPFLAGS_DEFAULT, handle_slots};
+static PyType_Spec handle_spec = {
+    NAME ".Handle", sizeof(Handle), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handle_slots};
 
 static PyMethodDef count_methods[] = {
     {"close", (PyCFunction)Count_close, METH_NOARGS, NULL},
@@ -607,18 +644,19 @@ static PyGetSetDef count_fields[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot count_slots[] = {
-    {Py_tp_dealloc, Count_dealloc}, {Py_tp_methods, count_methods}, {Py_tp_getset, count_fields},
-    {0, NULL},
+    {Py_tp_dealloc, Count_dealloc}, {Py_tp_traverse, Count_traverse},
+    {Py_tp_methods, count_methods}, {Py_tp_getset, count_fields}, {0, NULL},
 };
 static PyType_Spec count_spec = {
-    NAME ".Count", sizeof(Count), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    count_slots};
+    NAME ".Count", sizeof(Count), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, count_slots};
 
 /* load(path of confluent-kafka's extension): takes librdkafka's functions from what it loaded. */
 static PyObject *load(PyObject *Py_UNUSED(module), PyObject *path) {
     const char *name = PyUnicode_AsUTF8AndSize(path, NULL);
-    void *library = name ? dlopen(name, RTLD_NOW | RTLD_NOLOAD) : NULL; /* never closed again */
-    if (!library) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_OSError, "%s is not loaded", name);
+    if (!name) return NULL;
+    void *library = dlopen(name, RTLD_NOW | RTLD_NOLOAD); /* never closed again */
+    if (!library) return PyErr_Format(PyExc_OSError, "%s is not loaded", name);
 #define FIND(result, name, arguments)                                                              \
     k_##name = (__typeof__(k_##name))dlsym(library, "rd_kafka_" #name);                            \
     if (!k_##name) return PyErr_Format(PyExc_OSError, "there is no rd_kafka_" #name);

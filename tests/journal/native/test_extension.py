@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from logtx.journal.native import loading
 from logtx.journal.native.loading import Count, Handle
 
 from .conftest import MakeCounting, Mock
@@ -330,8 +332,6 @@ def test_it_is_detached_before_it_closes_while_reports_are_under_way_trap_225(
 
 def test_a_producer_outlives_its_handle(mock: Mock, make_counting: MakeCounting) -> None:
     del make_counting
-    from logtx.journal.native import loading
-
     producer, handle = loading.opened(Producer, {"bootstrap.servers": mock.address})
     assert handle is not None
     mock.delay(100)
@@ -342,6 +342,29 @@ def test_a_producer_outlives_its_handle(mock: Mock, make_counting: MakeCounting)
     producer.produce("t", b"v")
     assert producer.flush(20) == 0
     producer.close()
+
+
+def test_a_callback_that_knows_its_owner_keeps_nothing_alive_trap_227(
+    mock: Mock, extension: Any
+) -> None:
+    del extension
+
+    class Application:
+        """Its producer refers to it, and it to a count."""
+
+        def __init__(self) -> None:
+            settings = {"bootstrap.servers": mock.address, "error_cb": self.on_error}
+            self.producer, self.handle = loading.opened(Producer, settings)
+            assert self.handle is not None
+            self.topics: dict[str, Any] = {"t": self}
+            self.count = self.handle.count(txid(1), b"", self.topics, self)
+
+        def on_error(self, _error: object) -> None:
+            """Does nothing."""
+
+    application = weakref.ref(Application())
+    gc.collect()
+    assert application() is None
 
 
 def test_several_threads_and_handles(make_counting: MakeCounting) -> None:
