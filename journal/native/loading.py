@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 VARIABLE: Final = "LOGTX_NATIVE"
 """Environment variable; "0" switches the extension off."""
 _PLUGINS: Final = "plugin.library.paths"
-_TRIAL_S: Final = 5.0
+_TRIAL_S: Final = 3.0
 """Longest wait for the records of the trial, which takes 5 ms."""
 
 
