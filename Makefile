@@ -11,7 +11,7 @@ export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check sanitize hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -47,6 +47,9 @@ check: $(READY) ## Lint, format check, spelling, types, import rules, references
 	$(BIN)/lint-imports
 	$(BIN)/python make/references.py
 	make/proto.sh --check
+
+sanitize: $(READY) ## Run the C extension's tests with its compiler's sanitizers
+	@make/sanitize.sh $(ARGS)
 
 hooks: $(READY) ## Let git run those checks at each commit
 	@$(BIN)/pre-commit install
@@ -91,5 +94,5 @@ clean: ## Remove .venv, build output and caches
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.ns/*' -prune -exec rm -rf {} +
 
-$(READY): $(LOCKS) pyproject.toml make/bootstrap.sh
+$(READY): $(LOCKS) pyproject.toml make/bootstrap.sh make/native.py journal/native/extension.c
 	@make/bootstrap.sh

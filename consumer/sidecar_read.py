@@ -250,7 +250,8 @@ class SidecarReader:
         """Those that are wanted, or stand."""
         self._relocations = RelocationLog(log)
         self._places: dict[tuple[TopicPartition, bytes, bytes], CopyPlaces] = {}
-        """(partition of a sidecar, copy, TxId) → its places, those that were used last. What was noted there stays true."""
+        """(partition of a sidecar, copy, TxId) → its places, those that were used last. What was
+        noted there stays true."""
         self._relocated_s = -1.0
         """When relocations were last asked for."""
         self._interrupted = False

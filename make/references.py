@@ -41,6 +41,7 @@ FOREIGN: Final = frozenset(
         *("rd_kafka_cgrp_op", "rd_kafka_handle_OffsetFetch", "bytes_per_sync", "preexec_fn"),
         *("__consumer_offsets", "__transaction_key", "pulsar_txn_transaction_key_count"),
         *("pulsar_txn_transaction_key_age", "pulsar_txn_transaction_key_epoch"),
+        *("on_acknowledgement", "on_send"),
         "pulsar_txn_metadata_store_op_writes_total",
         "pulsar_txn_metadata_store_header_cas_total",
         "pulsar_txn_metadata_store_index_query_seconds",

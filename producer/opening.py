@@ -9,6 +9,7 @@ from confluent_kafka import KafkaException
 
 from ..journal.logs.interface import Log, LogProducer
 from ..journal.logs.open import open_log
+from ..journal.native.loading import Handle, opened
 from ..journal.settings import refused
 from .config import OWN
 
@@ -37,7 +38,7 @@ def resources(
 
 def open_producer(
     log: Log, config: ProducerConfig, keep: Callable[[Exception], None]
-) -> LogProducer:
+) -> tuple[LogProducer, Handle | None]:
     """Opens the idempotent producer that all transactions share.
 
     Args:
@@ -45,6 +46,9 @@ def open_producer(
         config: the producer's.
         keep: takes what the application's callbacks raise. Raised in librdkafka's poll or flush, it
             would break delivery reports that come in the same call.
+
+    Returns:
+        The producer, and its handle in C; None: there is none.
 
     Raises:
         ConfigError: librdkafka refuses a setting.
@@ -54,7 +58,7 @@ def open_producer(
         if callable(settings.get(name)):
             settings[name] = _guarded(settings[name], keep)
     try:
-        return log.producer(settings)
+        return opened(log.producer, settings)
     except KafkaException as error:
         raise refused(error.args[0].str(), OWN) from error
 

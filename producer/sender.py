@@ -16,13 +16,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from confluent_kafka import KafkaError, KafkaException
 
 from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
-from ..journal.logs.interface import DeliveryCallback, LogProducer
+from ..journal.logs.interface import DeliveryCallback, Headers, LogProducer
+from ..journal.native.loading import Count, Handle
+
+if TYPE_CHECKING:
+    from .core.tally import BranchTally
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +38,8 @@ Fewer cost more wake-ups, more let reports wait and fill the local queue.
 """
 _FLUSH_SLICE_S: Final = 0.01
 """Length of one flush: how late the thread notices other work. Less costs more calls."""
+_COUNTED_SLICE_S: Final = 0.002
+"""The same while records are counted in C, whose last report breaks off no flush."""
 _SETTLE_S: Final = 0.001
 """Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
 _ROOM_SLICE_S: Final = 0.02
@@ -109,7 +116,7 @@ class Sender:
 
     def __init__(
         self,
-        make: Callable[[Keep], LogProducer],
+        make: Callable[[Keep], tuple[LogProducer, Handle | None]],
         *,
         tick_s: float,
         on_tick: Callable[[], bool],
@@ -119,8 +126,8 @@ class Sender:
         """Starts the thread.
 
         Args:
-            make: makes an idempotent producer; nothing else may use it. Gets a function that takes
-                what callbacks of the application raise.
+            make: makes an idempotent producer, which nothing else may use, and its handle if it
+                counts in C. Gets a function that takes what callbacks of the application raise.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
@@ -131,11 +138,11 @@ class Sender:
         self._make = make
         self._raised: Exception | None = None
         """What a callback of the application raised, until `raise_kept` raises it."""
-        self.producer = make(self._keep)
+        self.producer, self._handle = make(self._keep)
         """The one that new transactions write through."""
         self.send = positional(self.producer)
         """Queues a record; the hot path's way to `producer.produce`."""
-        self._stopped: list[tuple[LogProducer, Send]] = []
+        self._stopped: list[tuple[LogProducer, Send, Handle | None]] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
         self._credentials: tuple[str, str] | None = None
@@ -197,7 +204,7 @@ class Sender:
             now_s = time.monotonic()
             if send is self.send and not self._closed and now_s >= self._next_replacement_s:
                 try:
-                    another = self._make(self._keep)
+                    another, handle = self._make(self._keep)
                 except LogtxError:
                     _LOG.exception("producer_not_replaced")
                     return False
@@ -205,10 +212,37 @@ class Sender:
                 self._next_replacement_s = now_s + _REPLACE_EVERY_S
                 if self._credentials is not None:
                     another.set_sasl_credentials(*self._credentials)
-                self._stopped.append((self.producer, send))
+                self._stopped.append((self.producer, send, self._handle))
                 self.producer, self.send = another, positional(another)
+                self._handle = handle
         self._wake.set()
         return send is not self.send
+
+    @property
+    def counts(self) -> bool:
+        """Whether records without a callback may be counted in C."""
+        return self._handle is not None and self.on_delivery is None
+
+    def count(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
+        """Lets the producer with this `send` count the further records of a branch in C.
+
+        Args:
+            send: the branch's; the producer may have stopped.
+            headers: the branch's, in front of which no others come.
+            tally: the branch's, not closed.
+
+        Returns:
+            What takes them; None: the producer has stopped, or does not count.
+        """
+        with self._guard:
+            handle = self._handle if send is self.send else None
+        if handle is None or not self.counts:
+            return None
+        txid, control = (*(value for _, value in headers), b"")[:2]
+        assert txid is not None
+        count = handle.count(txid, control or b"", tally.topics, ref(tally))
+        tally.count_by(count)
+        return count
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the SASL credentials of this producer, and of those that replace it."""
@@ -219,7 +253,7 @@ class Sender:
     @property
     def queued(self) -> int:
         """Number of records whose reports were not served yet."""
-        return len(self.producer) + sum(len(stopped) for stopped, _ in self._stopped)
+        return len(self.producer) + sum(len(stopped) for stopped, *_ in self._stopped)
 
     def make_room(self, deadline_s: float) -> None:
         """Waits a moment, at most, for records to be acknowledged.
@@ -333,8 +367,11 @@ class Sender:
         if self._thread.is_alive():
             _LOG.warning("sender_not_stopped: a callback of the application does not return")
             return
-        for producer in (*(stopped for stopped, _ in self._stopped), self.producer):
-            if self._give_up(producer, _CLOSE_FLUSH_S):
+        stopped = ((producer, handle) for producer, _, handle in self._stopped)
+        for producer, handle in (*stopped, (self.producer, self._handle)):
+            if self._give_up(producer, handle, _CLOSE_FLUSH_S):
+                if handle is not None:
+                    handle.detach()
                 producer.close()
 
     def _run(self) -> None:
@@ -351,7 +388,8 @@ class Sender:
                 if self._hurried or self._stalled:
                     self._flush_slice()
                 else:
-                    self._serve(self.producer, _FLUSH_SLICE_S if self._pollers else 0)
+                    slice_s = _FLUSH_SLICE_S if self._pollers else 0
+                    self._serve(self.producer, self._handle, slice_s)
                 if time.monotonic() >= next_tick_s:
                     open_transactions = self._on_tick()
                     next_tick_s = time.monotonic() + self._tick_s
@@ -362,32 +400,41 @@ class Sender:
     def _serve_stopped(self) -> None:
         with self._guard:
             stopped = list(self._stopped)
-        for producer, send in stopped:
-            if self._give_up(producer, _FLUSH_SLICE_S):
+        for producer, send, handle in stopped:
+            if self._give_up(producer, handle, _FLUSH_SLICE_S):
                 with self._guard:
-                    self._stopped.remove((producer, send))
+                    self._stopped.remove((producer, send, handle))
                 # It is left to the garbage collector: once closed, it would refuse records with
                 # another error.
                 self._on_stopped(send)
             else:
                 self._wake.set()
 
-    def _give_up(self, producer: LogProducer, timeout_s: float) -> bool:
+    def _give_up(self, producer: LogProducer, handle: Handle | None, timeout_s: float) -> bool:
         """Fails what a producer still has. Returns whether all is told."""
         # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
         producer.purge()
-        self._serve(producer, timeout_s, flush=True)
+        self._serve(producer, handle, timeout_s, flush=True)
         return not len(producer)
 
     def _flush_slice(self) -> None:
-        self._serve(self.producer, _FLUSH_SLICE_S, flush=True)
+        handle = self._handle
+        slice_s = _COUNTED_SLICE_S if handle is not None and handle.size else _FLUSH_SLICE_S
+        self._serve(self.producer, handle, slice_s, flush=True)
         if not len(self.producer) and self._hurried:
             # Everything is reported, and the waiter is about to say so: this avoids spinning
             # meanwhile.
             self._wake.wait(_SETTLE_S)
 
-    def _serve(self, producer: LogProducer, timeout_s: float, *, flush: bool = False) -> None:
-        """Calls librdkafka's poll or flush."""
+    def _serve(
+        self,
+        producer: LogProducer,
+        handle: Handle | None,
+        timeout_s: float,
+        *,
+        flush: bool = False,
+    ) -> None:
+        """Calls librdkafka's poll or flush, and takes what was counted in C."""
         try:
             if flush:
                 before = len(producer)
@@ -405,10 +452,26 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - of a callback that `make` did not wrap
             served = 1
             self._keep(error)
+        changed = handle.changed() if handle is not None else ()
+        if changed:
+            self._take(producer, changed)
         if served > 0:
             with self._served:
                 self._served_count += served
                 self._served.notify_all()
+
+    def _take(self, producer: LogProducer, changed: Sequence[Count]) -> None:
+        try:
+            # Serves the reports that precede in their partitions what was counted: it would raise
+            # the floors above them (trap 226).
+            producer.poll(0)
+        except Exception as error:  # noqa: BLE001 - as in `_serve`
+            if not (isinstance(error, KafkaException) and self._told_fatal(producer, error)):
+                self._keep(error)
+        for count in changed:
+            tally: BranchTally | None = count.owner()
+            if tally is not None:
+                tally.counted(KafkaError)
 
     def _told_fatal(self, producer: LogProducer, error: KafkaException) -> bool:
         """Returns whether the error only says that a producer stopped that is replaced by now."""

@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.interface import DeliveryCallback, Headers
+from ..journal.native.loading import Count
 from ..journal.sidecar import check_named_by_user
 from .core.bookkeeping import abort_only
 from .core.growing import Growing, size_of
@@ -30,6 +31,12 @@ from .sidecars import SidecarNames
 
 _MASK: Final = SERVE_EVERY - 1
 """Bits that are all set in every `SERVE_EVERY`th number."""
+
+_FEW: Final = 63
+"""Bits of the number of the first record after which further ones may be counted in C.
+
+A transaction of fewer would pay more for its count than it saves.
+"""
 
 _NOT_TAKEN: Final = (LogtxError, TypeError, ValueError, OverflowError, NotImplementedError)
 """What is raised before librdkafka takes a record: our errors, and confluent-kafka's for arguments
@@ -103,6 +110,8 @@ class Writer:
         # Whether records may go straight to librdkafka. Set to False before anything closes the
         # tally.
         self._direct = False
+        self._count: Count | None = None
+        """Takes records that need nothing of their own; None: none, for now."""
 
     def use_sidecars(self, names: SidecarNames, min_bytes: int = 0) -> None:
         """Sends records to the sidecars of the topics that the application names.
@@ -139,6 +148,13 @@ class Writer:
         ):
             topic = self._sidecars[topic]
         try:
+            count = self._count
+            if count is not None and self._direct and headers is None and on_delivery is None:
+                taken = count.produce(topic, value, key, partition, timestamp)
+                if taken:
+                    if taken & _MASK == 0:
+                        self._sender.wake()
+                    return
             # Admits the record first, then looks whether records are taken: a commit that comes
             # between the two waits for this record, and one that came before is noticed below.
             number = self._admit()
@@ -162,8 +178,8 @@ class Writer:
                 except KafkaException as error:
                     raise self._refused(number, topic, error) from error
                 else:
-                    if number & _MASK == _MASK:
-                        self._sender.wake()
+                    if number & _FEW == _FEW:
+                        self._sent_more(number)
                     return
             self._produce_slowly(
                 number, topic, value, key, partition, on_delivery, timestamp, headers
@@ -200,13 +216,36 @@ class Writer:
                 columns = (values, keys, partitions, timestamps)
                 run = [column[start : start + SERVE_EVERY] for column in columns]
                 for target, part in self._parts(topic, run):
-                    self._produce_run(target, self._tally.admit_many(len(part[0])), part)
-                self._sender.wake()
+                    rest = self._not_counted(target, part)
+                    self._produce_run(target, self._tally.admit_many(len(rest[0])), rest)
+                self._sent_more(_MASK)
         except _NOT_TAKEN:
             raise
         except BaseException as error:
             self._interrupted(error)
             raise
+
+    def _sent_more(self, number: int) -> None:
+        """Does what is due once in a while, here behind the record that has this number."""
+        if number & _MASK == _MASK:
+            self._sender.wake()
+        if self._count is None and self._sender.counts:
+            with self._lock:
+                # Under the lock, for it closes the tally.
+                if self._count is None and self._direct:
+                    self._count = self._sender.count(self._send, self._headers, self._tally)
+
+    def _not_counted(self, topic: str, columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Sends what may be counted in C. Returns the records from the first one that may not."""
+        size = len(columns[0])
+        if self._count is None or not self._direct or not size:
+            return columns
+        values, *others = map(iter, columns)
+        # All in C, as in `_send_all`.
+        left = 0
+        if 0 in map(self._count.produce, repeat(topic), values, *others):
+            left = length_hint(values) + 1
+        return [column[size - left :] for column in columns]
 
     def _parts(
         self, topic: str, run: Sequence[Sequence[Any]]

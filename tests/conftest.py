@@ -257,7 +257,7 @@ def log(transport: str, request: pytest.FixtureRequest) -> Iterator[Log]:
     if transport == "memory":
         yield request.getfixturevalue("memory_log")
         return
-    if transport == "mock":
+    if transport in ("mock", "native"):
         servers = request.getfixturevalue("mock_cluster")
     else:
         servers = request.getfixturevalue("logtx_kafka").bootstrap_servers

@@ -68,7 +68,9 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"logtx {version('logtx')}")
+        from ...journal.native.loading import described
+
+        typer.echo(f"logtx {version('logtx')} ({described()})")
         raise typer.Exit
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count, islice
 from math import inf
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
 from ...journal.sidecar import check_named_by_user
+
+if TYPE_CHECKING:
+    from ...journal.native.loading import Count
 
 Floors = MutableMapping[TopicPartition, int]
 """Per partition, the highest offset reported to a librdkafka producer, by all its transactions."""
@@ -62,7 +65,10 @@ class BranchTally:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_all_counted",
         "_closed_at",
+        "_count",
         "_floors",
         "_given_up",
         "_goal",
@@ -114,6 +120,8 @@ class BranchTally:
         self._closed_at: int | None = None
         self._goal: float = inf
         self._given_up = False
+        self._count: Count | None = None
+        self._all_counted = True
 
     def admit_many(self, size: int) -> list[int]:
         """Admits `size` records. Returns their numbers."""
@@ -133,6 +141,42 @@ class BranchTally:
         self._on_settled = _nothing
         self._on_failure = _nothing
         self._on_partition = _nothing
+        if self._count is not None:
+            self._count.retire()
+
+    @property
+    def topics(self) -> dict[str, Any]:
+        """The topics that have a delivery callback, as keys. They grow; only to be looked at."""
+        return self._spans
+
+    def count_by(self, count: Count) -> None:
+        """Lets `count` take and count further records, beside those that are admitted here.
+
+        Call `counted` on the thread that serves reports whenever it has changed: behind the reports
+        that were there before. A floor that it raises would refuse those (trap 226).
+        """
+        self._count = count
+        self._all_counted = False
+
+    def counted(self, error_of: Callable[[int], object]) -> None:
+        """Takes over what has changed in the count of the others.
+
+        Args:
+            error_of: returns the error with a code.
+        """
+        count = self._count
+        assert count is not None
+        if (failure := count.failure()) is not None and self.failure is None:
+            code, topic, partition, offset = failure
+            if code:
+                self._fail(_failed(topic, partition, error_of(code)))
+            else:
+                self._refuse(topic, partition, offset)
+        self._on_partition()
+        if not self._all_counted and count.is_settled:
+            self._all_counted = True
+            if self._reports >= self._goal:
+                self._on_settled()
 
     def withdraw(self, number: int) -> None:
         """Takes back a record that was admitted as `number` but never given to librdkafka.
@@ -153,6 +197,9 @@ class BranchTally:
         if self._closed_at is None:
             self._closed_at = self.admit()
             self._goal = self._closed_at - self._withdrawn
+            # Comes last: it may settle on the other thread, which then looks at the goal.
+            if self._count is not None:
+                self._count.close()
 
     def give_up(self) -> None:
         """Notes that it is not known how many records there are: it fits no more, and is settled.
@@ -171,30 +218,41 @@ class BranchTally:
         """Whether it is closed and no record's report is missing, or whether it was given up."""
         # More reports than that come if an exception passed for librdkafka's refusal of a record
         # that it had taken: the transaction is abort-only then.
-        return self._reports >= self._goal or self._given_up
+        all_told = self._reports >= self._goal and self._all_counted
+        return all_told or self._given_up
 
     def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yields partitions with acknowledged records and their first offset; safe at any time."""
-        for topic, spans in list(self._spans.items()):
-            for partition, span in list(spans.items()):
-                if partition is not None:
-                    yield (topic, partition), span.first
+        for key, (first, _, _) in self._acknowledged(self._count).items():
+            yield key, first
 
     def ranges(self) -> dict[TopicPartition, BranchRange]:
         """Returns the range acknowledged in each partition."""
         return {
-            (topic, partition): BranchRange(self.branch, span.first, span.last, span.count)
-            for topic, spans in self._spans.items()
-            for partition, span in spans.items()
+            key: BranchRange(self.branch, first, last, number)
+            for key, (first, last, number) in self._acknowledged(self._count).items()
+        }
+
+    def _acknowledged(self, count: Count | None) -> dict[TopicPartition, tuple[int, int, int]]:
+        """Returns (first offset, last offset, number of records) of each partition."""
+        found = {
+            (topic, partition): (span.first, span.last, span.count)
+            for topic, spans in list(self._spans.items())
+            for partition, span in list(spans.items())
             if partition is not None
         }
+        for topic, partition, first, last, number in count.spans() if count else ():
+            own = found.get((topic, partition), (first, last, 0))
+            found[topic, partition] = min(own[0], first), max(own[1], last), own[2] + number
+        return found
 
     def raise_floors(self) -> None:
         """Raises the floors to this branch's offsets: later transactions are checked by them."""
-        for topic, spans in self._spans.items():
-            for partition, span in spans.items():
-                if partition is not None and self._floors.get((topic, partition), -1) < span.last:
-                    self._floors[topic, partition] = span.last
+        # What is not settled may have gone further than the reports that were served.
+        count = self._count if self._all_counted else None
+        for key, (_, last, _) in self._acknowledged(count).items():
+            if self._floors.get(key, -1) < last:
+                self._floors[key] = last
 
     def _receiver(self, topic: str) -> Receiver:
         if not self.writes_to_sidecars:
@@ -214,13 +272,13 @@ class BranchTally:
                         span.last = offset  # type: ignore[assignment]
                         span.count += 1
                     else:
-                        self._refuse(topic, message)
+                        self._refuse(topic, message.partition(), offset)
                 except (KeyError, TypeError):
                     self._first(topic, spans, message)
             else:
-                self._fail(f"a record for {topic}[{message.partition()}] failed: {error}")
+                self._fail(_failed(topic, message.partition(), error))
             self._reports += 1
-            if self._reports == self._goal:
+            if self._reports == self._goal and self._all_counted:
                 self._on_settled()
 
         return delivered
@@ -230,21 +288,20 @@ class BranchTally:
         partition, offset = message.partition(), message.offset()
         known = isinstance(partition, int) and isinstance(offset, int) and partition >= 0
         if not known or partition in spans:
-            self._refuse(topic, message)
+            self._refuse(topic, partition, offset)
             return
         assert isinstance(partition, int)
         assert isinstance(offset, int)
         # One idempotent producer's records lie in a partition in the order of their reports, across
         # its transactions too. So a whole transaction with made-up offsets is noticed.
         if offset <= self._floors.get((topic, partition), -1):
-            self._refuse(topic, message)
+            self._refuse(topic, partition, offset)
             return
         self._floors[topic, partition] = offset
         spans[partition] = Span(offset)
         self._on_partition()
 
-    def _refuse(self, topic: str, message: Delivered) -> None:
-        partition, offset = message.partition(), message.offset()
+    def _refuse(self, topic: str, partition: int | None, offset: int | None) -> None:
         if isinstance(partition, int):
             # A topic that was deleted and created again starts at 0: refuse it once, then believe
             # it.
@@ -258,6 +315,10 @@ class BranchTally:
         if self.failure is None:
             self.failure = BrokerError(message)
             self._on_failure(self.failure)
+
+
+def _failed(topic: str, partition: int | None, error: object) -> str:
+    return f"a record for {topic}[{partition}] failed: {error}"
 
 
 def _nothing(*_report: object) -> None:

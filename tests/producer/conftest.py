@@ -11,12 +11,37 @@ from confluent_kafka import Message, TopicPartition
 
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native import loading
+from logtx.producer import writer
 from logtx.producer.producer import Producer
 
 from .fake import FakeCoordinators
 
 MakeProducer = Callable[..., Producer]
 ReadAll = Callable[..., list[Message]]
+
+
+@pytest.fixture(params=["memory", "mock", "native", pytest.param("kafka", marks=pytest.mark.kafka)])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of the transport; "native": the mock with all records but a topic's first in C."""
+    return use_transport(request.param, monkeypatch)
+
+
+def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the mock do without the extension, and "native" use it. Returns the name."""
+    if name == "native":
+        count_in_c(monkeypatch)
+    elif name == "mock":
+        monkeypatch.setattr(loading, "_found", loading.Found(None, "the test goes without"))
+    return name
+
+
+def count_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the extension take records as early as it can; skips the test if there is none."""
+    found = loading.find()
+    if found.extension is None:
+        pytest.skip(found.reason)
+    monkeypatch.setattr(writer, "_FEW", 0)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from logtx.producer.transaction import Transaction
 
 from ..conftest import MakeTopic
 from ..waiting import eventually
-from .conftest import MakeProducer, read_topic
+from .conftest import MakeProducer, read_topic, use_transport
 from .fake import FakeCoordinators
 
 Stop = Callable[[Producer | Branches], None]
@@ -31,11 +31,10 @@ def sender_of(client: Producer | Branches) -> Sender:
     return client._sender if isinstance(client, Branches) else client._engine.sender
 
 
-@pytest.fixture(params=["memory", "mock"])
-def transport(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["memory", "mock", "native"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where a producer can be made to stop: a real broker has no reason to."""
-    name: str = request.param
-    return name
+    return use_transport(request.param, monkeypatch)
 
 
 @pytest.fixture

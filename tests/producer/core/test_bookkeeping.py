@@ -54,7 +54,7 @@ def book(*partitions: tuple[str, int]) -> TransactionBook:
 def deliver(own: TransactionBook, topic: str, partition: int, *offsets: int) -> None:
     for offset in offsets:
         own.own.admit()
-        Observed.deliver(_Of(own), topic, partition, offset)  # type: ignore[arg-type]
+        Observed.deliver_to_python(_Of(own), topic, partition, offset)  # type: ignore[arg-type]
 
 
 class _Of:

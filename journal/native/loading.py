@@ -1,0 +1,208 @@
+"""Finds the C extension, and tries it once per process before anything relies on it.
+
+It takes librdkafka's functions from the library that confluent-kafka has loaded, and is told its
+handles as a plugin of librdkafka. All of that may be missing: the extension itself where there was
+no C compiler, plugins in a librdkafka of a distribution, a function in an old one. So a mock
+cluster in this process has to see some records counted right.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sysconfig
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from confluent_kafka import Producer, cimpl
+
+from ..logs.interface import LogProducer
+
+_LOG = logging.getLogger(__name__)
+
+VARIABLE: Final = "LOGTX_NATIVE"
+"""Environment variable; "0" switches the extension off."""
+_PLUGINS: Final = "plugin.library.paths"
+_TRIAL_S: Final = 3.0
+"""Longest wait for the records of the trial, which takes 5 ms."""
+
+
+class Count(Protocol):
+    """Sends the records of one branch, and counts their reports; from any thread."""
+
+    @property
+    def owner(self) -> Any:
+        """What was given to `Handle.count`."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is closed, and every record that it took has its report."""
+
+    def produce(
+        self, topic: str, value: object, key: object, partition: int, timestamp: int, /
+    ) -> int:
+        """Queues a record. Returns how many it has taken, this one included; 0: it was not taken.
+
+        It takes none that it can't judge, nor one that librdkafka refuses: `Producer.produce` will
+        say why. Nor any after `close`.
+        """
+
+    def close(self) -> None:
+        """Takes no more records."""
+
+    def retire(self) -> None:
+        """Counts no more. What was counted can still be asked for."""
+
+    def spans(self) -> list[tuple[str, int, int, int, int]]:
+        """Returns (topic, partition, first offset, last offset, number of records)s."""
+
+    def failure(self) -> tuple[int, str, int, int] | None:
+        """Returns the first failure: (error code, topic, partition, offset), or None.
+
+        The code is 0 for a record that was reported at an offset that can't be.
+        """
+
+
+class Handle(Protocol):
+    """A librdkafka producer that counts."""
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the plugin was loaded."""
+
+    @property
+    def size(self) -> int:
+        """Number of counts that are not retired."""
+
+    def count(self, txid: bytes, control: bytes, topics: dict[str, Any], owner: object, /) -> Count:
+        """Begins to count a branch.
+
+        Args:
+            txid: value of the header TxId.
+            control: value of the header TxCtl; b"": there is none.
+            topics: records of others are not taken. It is read at each change of topic.
+            owner: kept for who asks what has `changed`.
+        """
+
+    def changed(self) -> list[Count]:
+        """Returns the counts that settled, failed or came to a further partition since then."""
+
+    def detach(self) -> None:
+        """Takes no more records. To be called before the producer is closed."""
+
+
+class Found(NamedTuple):
+    """What was found in this process."""
+
+    extension: Any
+    """The module; None: everything goes through Python."""
+    reason: str
+    """Why it is None."""
+
+
+_guard: Final = threading.Lock()
+_found: Found | None = None
+
+
+def find() -> Found:
+    """Looks for the extension, and tries it; the first call decides for the process."""
+    global _found
+    if _found is None:
+        with _guard:
+            _found = _found or _look()
+    return _found
+
+
+def described() -> str:
+    """Says which way records take in this process."""
+    found = find()
+    return "native" if found.extension is not None else f"pure Python: {found.reason}"
+
+
+def opened(
+    make: Callable[[Mapping[str, Any]], LogProducer], settings: Mapping[str, Any]
+) -> tuple[LogProducer, Handle | None]:
+    """Makes a producer that counts, where that is possible.
+
+    Args:
+        make: makes a producer with some settings.
+        settings: the settings.
+
+    Returns:
+        The producer, and its handle; None: it does not count.
+
+    Raises:
+        KafkaException: librdkafka refuses the settings.
+    """
+    extension = find().extension
+    if extension is None:
+        return make(settings), None
+    return _opened(extension, make, settings)
+
+
+def _opened(
+    extension: Any,
+    make: Callable[[Mapping[str, Any]], LogProducer],
+    settings: Mapping[str, Any],
+) -> tuple[LogProducer, Handle | None]:
+    paths = [settings[_PLUGINS]] if settings.get(_PLUGINS) else []
+    counting = {**settings, _PLUGINS: ";".join((*paths, extension.__file__))}
+    made: list[LogProducer] = []
+
+    def make_one() -> LogProducer:
+        made.append(make(counting))
+        return made[0]
+
+    handle: Handle = extension.Handle(make_one)
+    return made[0], handle if handle.is_counting else None
+
+
+def _look() -> Found:
+    if os.environ.get(VARIABLE, "").strip() == "0":
+        return Found(None, f"{VARIABLE}=0")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return Found(None, "it needs a Python with the interpreter lock")
+    try:
+        extension = import_module("._extension", __package__)
+        extension.load(cimpl.__file__)
+        flaw = _try(extension)
+    except ImportError:
+        return Found(None, "the extension was not built")
+    except Exception as error:  # noqa: BLE001 - whatever it is, Python alone goes on
+        flaw = repr(error)
+    if flaw is None:
+        return Found(extension, "")
+    _LOG.info("extension_not_used reason=%s", flaw)
+    return Found(None, flaw)
+
+
+def _try(extension: Any) -> str | None:
+    """Sends three records to a mock cluster in this process. Returns what was wrong, or None."""
+    settings = {
+        "bootstrap.servers": "",
+        "test.mock.num.brokers": 1,
+        "linger.ms": 0,
+        "log_level": 0,
+    }
+    producer, handle = _opened(
+        extension, lambda made: cast(LogProducer, Producer(dict(made))), settings
+    )
+    if handle is None:
+        return "librdkafka did not load the plugin"
+    try:
+        count = handle.count(b"0123456789abcdef", b"control", {"trial": None}, None)
+        taken = [count.produce("trial", b"v", None, 0, 0) for _ in range(3)]
+        unknown = count.produce("another", b"v", None, 0, 0)
+        count.close()
+        producer.flush(_TRIAL_S)
+        seen = (taken, unknown, count.is_settled, count.failure(), count.spans())
+        expected = ([1, 2, 3], 0, True, None, [("trial", 0, 0, 2, 3)])
+        if seen != expected or handle.changed() != [count]:
+            return f"the trial counted {seen}"
+    finally:
+        handle.detach()
+        producer.purge()
+        producer.close()
+    return None

@@ -1,0 +1,82 @@
+"""Producers that count, on a mock cluster whose faults a test can ask for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, cimpl
+
+from logtx.journal.native import loading
+from logtx.journal.native.loading import Handle
+
+Counting = tuple[Any, Handle]
+MakeCounting = Callable[..., Counting]
+PRODUCE = 0
+"""Kafka's number of the request."""
+
+
+class Mock:
+    """A mock cluster of one broker, with four partitions in each topic."""
+
+    def __init__(self) -> None:
+        settings = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0}
+        self._holder = Producer(settings)
+        broker = next(iter(self._holder.list_topics(timeout=10).brokers.values()))
+        self.address = f"{broker.host}:{broker.port}"
+        self._library = ctypes.CDLL(cimpl.__file__)
+        cluster_of = self._library.rd_kafka_handle_mock_cluster
+        cluster_of.restype = ctypes.c_void_p
+        handle = ctypes.c_void_p.from_address(id(self._holder) + 16)
+        self._cluster = ctypes.c_void_p(cluster_of(handle))
+
+    def answer(self, *errors: int) -> None:
+        """Answers the next requests to produce with these errors."""
+        push = self._library.rd_kafka_mock_push_request_errors_array
+        array = (ctypes.c_int * len(errors))(*errors)
+        push(self._cluster, ctypes.c_int16(PRODUCE), ctypes.c_size_t(len(errors)), array)
+
+    def delay(self, milliseconds: int) -> None:
+        """Lets each answer take this long."""
+        self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, milliseconds)
+
+
+@pytest.fixture(scope="session")
+def extension() -> Any:
+    """The extension; skips where there is none."""
+    found = loading.find()
+    if found.extension is None:
+        pytest.skip(found.reason)
+    return found.extension
+
+
+@pytest.fixture(scope="module")
+def mock() -> Mock:
+    """A mock cluster, shared by the tests of a module."""
+    return Mock()
+
+
+@pytest.fixture
+def make_counting(mock: Mock, extension: Any) -> Iterator[MakeCounting]:
+    """`make_counting(**settings)`: (producer, handle)."""
+    made: list[Counting] = []
+    del extension
+
+    def make(**settings: Any) -> Counting:
+        named = {name.replace("__", "."): value for name, value in settings.items()}
+        config = {"bootstrap.servers": mock.address, "linger.ms": 0, "log_level": 0, **named}
+        producer, handle = loading.opened(Producer, config)
+        assert handle is not None
+        made.append((producer, handle))
+        return producer, handle
+
+    yield make
+    mock.delay(0)
+    for producer, handle in made:
+        handle.detach()
+        with suppress(RuntimeError):  # The test has closed it.
+            producer.purge()
+        producer.close()

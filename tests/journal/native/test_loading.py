@@ -1,0 +1,126 @@
+"""Whether the extension is found, and what goes on without it: everything, and silently."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native import loading
+
+_PRODUCES = """
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native import loading
+producer, handle = loading.opened(MemoryLog("m").producer, {})
+assert handle is None
+print(loading.described())
+"""
+
+
+def run(**environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", _PRODUCES],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_it_is_switched_off_by_the_environment() -> None:
+    ended = run(LOGTX_NATIVE="0")
+    assert (ended.stdout, ended.stderr) == ("pure Python: LOGTX_NATIVE=0\n", "")
+
+
+def test_a_process_says_nothing_unasked(extension: Any) -> None:
+    del extension
+    ended = run()
+    assert (ended.stdout, ended.stderr) == ("native\n", "")
+
+
+def broken(**changed: Any) -> SimpleNamespace:
+    return SimpleNamespace(__file__="/nowhere.so", **{"load": lambda _path: None, **changed})
+
+
+def raising(error: Exception) -> Any:
+    def call(*_arguments: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (ImportError("no such module"), "was not built"),
+        (broken(load=raising(OSError("there is no rd_kafka_producev"))), "rd_kafka_producev"),
+        (broken(Handle=raising(MemoryError())), "MemoryError"),
+        (broken(Handle=lambda make: (make(), SimpleNamespace(is_counting=False))[1]), "nowhere"),
+    ],
+    ids=["not built", "another librdkafka", "no memory", "no such plugin"],
+)
+def test_what_is_missing_leaves_everything_to_python(
+    monkeypatch: pytest.MonkeyPatch, module: Any, reason: str
+) -> None:
+    def imported(*_name: object) -> Any:
+        if isinstance(module, Exception):
+            raise module
+        return module
+
+    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading, "import_module", imported)
+    assert loading.find().extension is None
+    assert reason in loading.described()
+    producer, handle = loading.opened(MemoryLog("m").producer, {"linger.ms": 0})
+    assert handle is None
+    assert len(producer) == 0
+
+
+def test_a_trial_that_counts_wrong_is_noticed(
+    extension: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Handle:
+        """Counts as the extension does, and one record more."""
+
+        def __init__(self, make: Any) -> None:
+            self._handle = extension.Handle(make)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._handle, name)
+
+        def count(self, *arguments: Any) -> Any:
+            count = self._handle.count(*arguments)
+            count.produce("trial", b"v", None, 0, 0)
+            return count
+
+    module = SimpleNamespace(__file__=extension.__file__, load=extension.load, Handle=Handle)
+    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading, "import_module", lambda *_: module)
+    assert loading.find().extension is None
+    assert "the trial counted" in loading.described()
+
+
+def test_a_free_threaded_python_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading.sysconfig, "get_config_var", lambda _name: 1)
+    assert "interpreter lock" in loading.described()
+
+
+def test_plugins_of_the_application_stay(extension: Any) -> None:
+    seen: list[str] = []
+
+    def make(settings: Any) -> Any:
+        seen.append(settings["plugin.library.paths"])
+        return Producer({"bootstrap.servers": ""})
+
+    _, handle = loading.opened(make, {"plugin.library.paths": "/its/own.so"})
+    assert handle is None
+    assert seen == [f"/its/own.so;{extension.__file__}"]
