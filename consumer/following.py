@@ -91,7 +91,10 @@ class Following:
         follows = self.home_of(assigned)
         if follows is None:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
-            buffer.known_mode, buffer.looks_up = self.known_mode(assigned), True
+            buffer.known_mode = self.known_mode(assigned)
+            # To look up what is aborted where a home places would take a reader of a backlog
+            # longer than to read it.
+            buffer.looks_up = not self._registry.modes(key).was_switched
             return buffer
         if start.o3 and start.passed is None and set(start.delivered) - {follows.home}:
             # Which transaction that was part of, in the order of the home, can't be told.
@@ -111,7 +114,6 @@ class Following:
             end_marked=home.end_marked,
             **options,
         )
-        home.buffer.looks_up = True
         return home.buffer
 
     def home_of(self, assigned: Assigned) -> Follows | None:

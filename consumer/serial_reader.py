@@ -144,7 +144,6 @@ class SerialReader:
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
             shared=self._reading.shared,
         )
-        buffer.looks_up = True
         begins_at_end = assigned.started_at is StartedAt.AT_END and not assigned.was_interrupted
         if begins_at_end and not buffer.delivered:
             # What is decided by now is not delivered, even if its markers come later.

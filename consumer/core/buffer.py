@@ -22,9 +22,10 @@ Why it is right. Call a TxId's first marker in the partition its *end*.
    accepted branch are those that the marker states. Else it is side-read, or reported.
 4. *What is forgotten does no harm.* `EndedTxIds` forgets TxIds below the HW, which (b) still
    covers. Beyond `ended_max` it also forgets the oldest: their late data is buffered, a later
-   marker of theirs is a duplicate by (c), and a look-up drops the data. For a pending TxId below a
-   HW met here no marker lies ahead, by (b). It may be placed, and this reader not told so yet:
-   only a look-up drops it (trap 215).
+   marker of theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW
+   met here is dropped, for by (b) no marker of it lies ahead. Where the topic was never switched,
+   as far as is known, only a look-up drops it: it may be placed, and this reader not told so yet
+   (trap 215).
 5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
    or after o1. So a reader goes on exactly if it starts at o1, delivers nothing that ends below o2
    and skips o3 records of what ends at o2. `met` is as of o2: it leaves out the marker at o2, which
@@ -103,8 +104,8 @@ class PartitionBuffer(SettlingQueue):
     delivers_plain = True
     """Whether records without a TxId are delivered; else they are passed over."""
     looks_up = False
-    """Whether what is pending is looked up when it is old. Else a HW drops what it says has ended:
-    whoever looks nothing up is told where transactions are placed before it reads."""
+    """Whether only a look-up drops what is pending, though a HW says that it has ended. Needed
+    where it is not known whether a home places; without, what was aborted costs no look-up."""
 
     def __init__(
         self,

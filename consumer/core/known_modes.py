@@ -107,6 +107,11 @@ class KnownModes:
         below = [s for s in self._switches if s.offset + (not s.places) <= offset]
         return below[-1] if below else None
 
+    @property
+    def was_switched(self) -> bool:
+        """Whether any switch of the topic is known."""
+        return bool(self._switches)
+
     def latest(self, offset: int) -> int:
         """Returns the journal offset of the latest MODE record known at an offset of the
         partition; -1 without one."""

@@ -84,7 +84,6 @@ class SerialConsumer(Party):
                 malformed=malformed,
                 counters=setting.counters,
             )
-            buffer.looks_up = True
             self._buffers[key] = buffer
         self._order = SerialOrder(setting.counters)
         self._tail = JournalTail(log, self._journal, {}, self._order, self._homes_of)
