@@ -242,6 +242,10 @@ class Following:
         # What the journal has no more may have been placed: its owner trims by what those need who
         # heard of the switch (trap 87).
         is_told = assigned.buffer.is_told_places
+        if is_told and answer.is_within(assigned.buffer.delivered):
+            # It was delivered, and is read again for the sake of another one.
+            answer.tell(assigned.buffer, now_s)
+            return None
         is_lost = answer.fate.state is State.UNKNOWN and not is_told
         may_be_placed = answer.is_placed or is_lost
         if assigned.home is not None or not may_be_placed:

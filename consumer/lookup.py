@@ -18,7 +18,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,7 @@ from confluent_kafka import KafkaException
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
+from ..journal.position import Journal
 from ..journal.reader import find_fates
 from ..journal.records.fate import Fate
 from ..journal.state import State
@@ -71,6 +72,12 @@ class LookedUp:
         fate = self.fate
         handed = fate.handed if fate.state.commits else ()
         return self.partition in fate.placed or self.partition in handed
+
+    def is_within(self, delivered: Mapping[Journal, int]) -> bool:
+        """Returns whether it was decided up to the commit sequence that its journal has there."""
+        sequence = self.fate.commit_sequence
+        last = delivered.get(TxId.from_bytes(self.txid).journal, -1)
+        return sequence is not None and sequence <= last
 
     def tell(self, buffer: PartitionBuffer, now_s: float) -> None:
         """Answers the buffer, if the answer may be believed yet. Else it is looked up again."""

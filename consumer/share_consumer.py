@@ -301,9 +301,12 @@ class ShareConsumer(Acknowledger):
     def _change(self, client: AttachedClient, topics: tuple[str, ...]) -> None:
         """Attaches for other topics. What was not given out yet goes back."""
         starts = self._first_starts(topics)
-        self._end(self._work.put_back)
-        with self._lock:
+
+        def leave() -> None:
+            self._work.put_back()
             self._topics, self._starts, self._rests = topics, starts, False
+
+        self._end(leave)
         self._outbox.send(client)
         self._attach_anew(client)
 
@@ -375,8 +378,9 @@ class ShareConsumer(Acknowledger):
 
     def _leased(self, leases: tuple[Lease, ...]) -> None:
         with self._lock:
-            # Nobody reads what comes while it rests. To attach does not name it: it is let go of.
-            if not self._rests:
+            # Nobody reads what comes while it rests, or has left. To attach does not name it: it is
+            # let go of.
+            if self._topics and not self._rests:
                 self._work.leased(leases, time.monotonic())
 
     # ---- messages -------------------------------------------------------------------------------
@@ -769,10 +773,10 @@ class ShareConsumer(Acknowledger):
     def _release_held(self, client: AttachedClient) -> None:
         with self._lock:
             self._work.let_go()
+            # What it does not name when it attaches is free at once. Its request that waits must
+            # not get any of that: without topics it gets nothing.
+            self._topics = ()
         self._outbox.send(client, CLOSE_S)
-        # What it does not name when it attaches is free at once. Its request that waits must not
-        # get any of that: without topics it gets nothing.
-        self._topics = ()
         deadline_s = time.monotonic() + CLOSE_S
         left = [*self._outbox.futures(), client.submit(self._attach())]
         for future in left:

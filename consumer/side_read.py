@@ -178,11 +178,14 @@ class SideReader:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention deleted records while we read.
             start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
+            # A topic that was created anew, and is shorter, tells the same again and again.
+            has_moved = start > current.next_offset
             current.log_start = max(current.log_start, start)
             current.next_offset = max(current.next_offset, start)
             self._settle_below(current, current.next_offset)
             if self._pass is not None and current.wanted:
                 self._assign(current)
+                return has_moved
         elif error.code() == KafkaError._PARTITION_EOF:
             self._settle_below(current, cast(int, message.offset()))
         else:

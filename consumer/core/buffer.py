@@ -107,6 +107,12 @@ class PartitionBuffer(SettlingQueue):
     """Whether only a look-up drops what is pending, though a HW says that it has ended. Needed
     where it is not known whether a home places; without, what was aborted costs no look-up."""
 
+    @property
+    def delivered(self) -> Mapping[Journal, int]:
+        """The last commit sequence, by journal, up to which nothing is due here, where records come
+        in serial order. Elsewhere nothing says that."""
+        return {}
+
     def __init__(
         self,
         partition: TopicPartition,

@@ -309,7 +309,8 @@ class RangeReader:
     def _fetch(self) -> bool:
         self._pending.enforce()
         # Ask for no more records than the range has: `consume` waits until it has all of them.
-        wanted = max(min(FETCH_RECORDS, self._part.end - self._buffer.next_offset), 1)
+        before = self._buffer.next_offset
+        wanted = max(min(FETCH_RECORDS, self._part.end - before), 1)
         with collector_paused():
             batch = records = self._consumer.consume(wanted, _POLL_S)
             if not batch:
@@ -329,7 +330,8 @@ class RangeReader:
             else:
                 self._large.feed(cast(Sequence[Record], records))
                 self._buffer.next_offset = self._large.next_offset
-        return True
+        # Events alone may be told again and again (trap 228).
+        return bool(records) or self._reached or self._buffer.next_offset > before
 
     def _events(self, events: Sequence[Message]) -> None:
         place = self._part.topic, self._part.partition

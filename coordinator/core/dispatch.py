@@ -332,7 +332,11 @@ class Dispatch:
             if not self._may_have(subscription, queue, partition, consumer, now):
                 continue
             span = self._next_span(partition, known, here, command, now)
-            if span is not None and (not command.ahead or self._is_ahead(partition, here, span)):
+            if span is not None and command.ahead and not self._is_ahead(partition, here, span):
+                # To lease elsewhere would keep it there as long as that goes on, and what comes
+                # again or is the last here would wait as long (trap 229).
+                return None
+            if span is not None:
                 if partition != stays:
                     queue.turn, consumer.came_ms = queue.turn + 1, now.monotonic_ms
                 is_within = span.hi < MessageId(self._ends[partition])

@@ -23,7 +23,7 @@ from ..logs.interface import LogProducer
 _LOG = logging.getLogger(__name__)
 
 VARIABLE: Final = "LOGTX_NATIVE"
-"""Environment variable; "0" switches the extension off."""
+"""Environment variable; "1" switches the extension on."""
 _PLUGINS: Final = "plugin.library.paths"
 _TRIAL_S: Final = 3.0
 """Longest wait for the records of the trial, which takes 5 ms."""
@@ -160,8 +160,8 @@ def _opened(
 
 
 def _look() -> Found:
-    if os.environ.get(VARIABLE, "").strip() == "0":
-        return Found(None, f"{VARIABLE}=0")
+    if os.environ.get(VARIABLE, "").strip() != "1":
+        return Found(None, f"{VARIABLE} is not 1")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return Found(None, "it needs a Python with the interpreter lock")
     try:

@@ -32,6 +32,7 @@ from logtx.journal.records.types import (
 )
 from logtx.journal.state import State
 
+from ..waiting import eventually
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more
 from .places import HOME, Places, expected, read_upto, snapshot
@@ -446,3 +447,39 @@ def test_trap_175_what_is_placed_too_low_is_finished_before_the_newest_fence(
     again.assign(T)
     assert read_upto(again, [b"b"]) == [b"b"]
     assert nothing_more(again, 0.1)
+
+
+@pytest.mark.parametrize("goes_back", [False, True], ids=["stays placed", "has markers again"])
+def test_what_was_delivered_and_is_read_again_is_not_kept(
+    places: Places, make_consumer: MakeConsumer, goes_back: bool
+) -> None:
+    """A transaction was open, so a restart reads what came behind its records once more."""
+    written = places.written
+    places.switch(Phase.METADATA)
+    slow = written.begin()
+    written.write(slow, "t", [b"slow"])
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        written.finish(places.transaction([value]))
+    first = make_consumer(group_id="g", isolation_level="serializable", enable_auto_commit=False)
+    first.assign(T)
+    assert read_upto(first, values) == values
+    first.commit(asynchronous=False)
+    first.close()
+    if goes_back:
+        places.switch(Phase.MARKERS)
+        written.mark(slow, "t")
+    else:
+        places.decide(slow)
+        places.place()
+    written.finish(slow)
+    again = make_consumer(group_id="g", isolation_level="serializable", pending_lookup_age_ms=20)
+    again.assign(T)
+    assert read_upto(again, [b"slow"]) == [b"slow"]
+    buffer = again._delivery._reading.assigned["t", 0].buffer
+
+    def is_settled() -> bool:
+        assert nothing_more(again, 0.05)
+        return not list(buffer.pending())
+
+    eventually(is_settled)

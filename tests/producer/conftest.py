@@ -38,10 +38,17 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def count_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the extension take records as early as it can; skips the test if there is none."""
+    use_extension(monkeypatch)
+    monkeypatch.setattr(writer, "_FEW", 0)
+
+
+def use_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches the extension on; skips the test if there is none."""
+    monkeypatch.setenv(loading.VARIABLE, "1")
+    monkeypatch.setattr(loading, "_found", None)
     found = loading.find()
     if found.extension is None:
         pytest.skip(found.reason)
-    monkeypatch.setattr(writer, "_FEW", 0)
 
 
 @pytest.fixture

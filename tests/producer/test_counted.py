@@ -17,23 +17,20 @@ from logtx.journal.errors import (
     TransactionStateError,
 )
 from logtx.journal.logs.interface import Log
-from logtx.journal.native import loading
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
 from logtx.producer.writer import Writer
 
 from ..conftest import MakeTopic
 from ..waiting import eventually
-from .conftest import MakeProducer, read_topic
+from .conftest import MakeProducer, read_topic, use_extension
 from .fake import FakeCoordinators
 
 
 @pytest.fixture
-def transport() -> str:
+def transport(monkeypatch: pytest.MonkeyPatch) -> str:
     """The mock; transactions begin in Python, as they do for applications."""
-    found = loading.find()
-    if found.extension is None:
-        pytest.skip(found.reason)
+    use_extension(monkeypatch)
     return "mock"
 
 

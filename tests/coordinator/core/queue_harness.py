@@ -171,6 +171,12 @@ class Queue:
         accepts = AcknowledgeType.ACCEPT
         self.ask(commands.Acknowledge(group=GROUP, consumer=1, type=accepts, acks=named))
 
+    def release_in(self, partition: PartitionId, consumer: int, *spans: Span) -> None:
+        """Releases messages of a partition that a consumer has."""
+        named = acks(*spans, partition=partition)
+        releases = AcknowledgeType.RELEASE
+        self.ask(commands.Acknowledge(group=GROUP, consumer=consumer, type=releases, acks=named))
+
     def begin(self, producer: str, timeout_ms: int = 60_000) -> Any:
         """Returns the TxId of a new transaction."""
         if producer not in self.sessions:

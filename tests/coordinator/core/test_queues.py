@@ -501,6 +501,30 @@ def test_ahead_comes_nothing_at_the_end_and_nobody_waits_for_it(queue: Queue) ->
     assert lease.span == offsets(6, 10)
 
 
+@pytest.mark.parametrize("what", ["comes again", "is the last"])
+def test_trap_229_what_does_not_come_ahead_has_its_turn_all_the_same(
+    wide: Queue, what: str
+) -> None:
+    """Other partitions have backlogs, so there would always be something to lease ahead."""
+    first = PARTITIONS[0]
+    lease = wide.acquire(2, 10)
+    assert lease is not None
+    assert lease.partition == first
+    wide.acknowledge_in(first, offsets(10, 10_000))
+    if what == "comes again":
+        wide.release_in(first, 2, lease.span)
+    else:
+        wide.acknowledge_in(first, lease.span)
+        wide.tell_ends(10_005, first)
+    found = []
+    for _ in range(100):
+        wide.coordinator.pass_time(50)
+        got = wide.acquire(1, 10, ahead=True) or wide.acquire(1, 10)
+        assert got is not None
+        found.append(got.partition)
+    assert first in found[: 4 * dispatch.STAY_MS // 50 + 4]
+
+
 def test_ahead_comes_nothing_whose_first_delivery_is_the_last(queue: Queue) -> None:
     assert queue.acquire(1, 2, limit=1)
     assert queue.acquire(1, 2, limit=1, ahead=True) is None

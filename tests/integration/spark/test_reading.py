@@ -209,7 +209,7 @@ def test_s17_what_is_too_large_goes_where_the_executor_has_room(
     assert used == {"own" if by_option else "local"}
 
 
-@pytest.mark.parametrize("gives", ["nothing", "errors"])
+@pytest.mark.parametrize("gives", ["nothing", "errors", "starts"])
 def test_trap_228_a_side_read_that_gives_nothing_is_not_awaited_for_ever(
     logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, gives: str
 ) -> None:
@@ -219,8 +219,10 @@ def test_trap_228_a_side_read_that_gives_nothing_is_not_awaited_for_ever(
         for number in range(10):
             txn.produce(topic, b"%d" % number, partition=0)
     eventually(lambda: cluster.log.end_offset(topic, 0) == 11)
-    error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    told = Message(topic=topic, partition=0, error=error) if gives == "errors" else None
+    codes = {"errors": KafkaError.UNKNOWN_TOPIC_OR_PART, "starts": KafkaError._AUTO_OFFSET_RESET}
+    told = None
+    if gives in codes:
+        told = Message(topic=topic, partition=0, error=KafkaError(codes[gives]))
 
     class Silent:
         """The consumer of side reads, whose topic was deleted behind the questions for its ends."""

@@ -44,9 +44,17 @@ class Mock:
         self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, milliseconds)
 
 
-@pytest.fixture(scope="session")
-def extension() -> Any:
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the process look for the extension again, and use it."""
+    monkeypatch.setenv(loading.VARIABLE, "1")
+    monkeypatch.setattr(loading, "_found", None)
+
+
+@pytest.fixture
+def extension(switched_on: None) -> Any:
     """The extension; skips where there is none."""
+    del switched_on
     found = loading.find()
     if found.extension is None:
         pytest.skip(found.reason)

@@ -35,9 +35,10 @@ def run(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_is_switched_off_by_the_environment() -> None:
-    ended = run(LOGTX_NATIVE="0")
-    assert (ended.stdout, ended.stderr) == ("pure Python: LOGTX_NATIVE=0\n", "")
+@pytest.mark.parametrize("value", ["", "0"])
+def test_it_is_off_unless_the_environment_switches_it_on(value: str) -> None:
+    ended = run(LOGTX_NATIVE=value)
+    assert (ended.stdout, ended.stderr) == ("pure Python: LOGTX_NATIVE is not 1\n", "")
 
 
 def test_a_process_says_nothing_unasked(extension: Any) -> None:
