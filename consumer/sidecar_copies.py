@@ -9,10 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from confluent_kafka import Message
-
-from ..journal.logs.interface import Headers
-from ..journal.relocation import Origin, Relocation, origin_of, original_headers
+from ..journal.relocation import Headers, Origin, Relocation, origin_of, original_headers
 
 
 class Original:
@@ -20,7 +17,7 @@ class Original:
 
     __slots__ = ("_headers", "_origin", "_record")
 
-    def __init__(self, record: Message, origin: Origin, headers: Headers) -> None:
+    def __init__(self, record: Any, origin: Origin, headers: Headers) -> None:
         self._record, self._origin = record, origin
         self._headers = original_headers(headers, origin)
 
@@ -43,7 +40,7 @@ class Original:
         return len(self._record)
 
 
-def originals(records: Sequence[Message], moved: Relocation, from_offset: int) -> list[Original]:
+def originals(records: Sequence[Any], moved: Relocation, from_offset: int) -> list[Original]:
     """Returns those records of a copy whose originals had this offset, or a higher one.
 
     Args:

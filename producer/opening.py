@@ -9,7 +9,8 @@ from confluent_kafka import KafkaException
 
 from ..journal.logs.interface import Log, LogProducer
 from ..journal.logs.open import open_log
-from ..journal.native.loading import Handle, opened
+from ..journal.native.interface import Handle
+from ..journal.native.loading import opened
 from ..journal.settings import refused
 from .config import OWN
 

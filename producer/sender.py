@@ -24,7 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, Headers, LogProducer
-from ..journal.native.loading import Count, Handle
+from ..journal.native.interface import Count, Handle
 
 if TYPE_CHECKING:
     from .core.tally import BranchTally

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.interface import DeliveryCallback, Headers
-from ..journal.native.loading import Count
+from ..journal.native.interface import Count
 from ..journal.sidecar import check_named_by_user
 from .core.bookkeeping import abort_only
 from .core.growing import Growing, size_of

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count, islice
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
+from ...journal.native.interface import Count
 from ...journal.sidecar import check_named_by_user
-
-if TYPE_CHECKING:
-    from ...journal.native.loading import Count
 
 Floors = MutableMapping[TopicPartition, int]
 """Per partition, the highest offset reported to a librdkafka producer, by all its transactions."""

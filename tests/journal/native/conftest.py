@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, cimpl
 
 from logtx.journal.native import loading
-from logtx.journal.native.loading import Handle
+from logtx.journal.native.interface import Handle
 
 Counting = tuple[Any, Handle]
 MakeCounting = Callable[..., Counting]

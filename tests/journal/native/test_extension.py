@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from logtx.journal.native import loading
-from logtx.journal.native.loading import Count, Handle
+from logtx.journal.native.interface import Count, Handle
 
 from .conftest import MakeCounting, Mock
 
