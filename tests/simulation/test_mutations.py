@@ -82,7 +82,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "snapshot_forgets_what_is_adopted": 10,
     "stretch_that_was_missed": 287,
     "trimmed_at_once": 5,
-    "turns_at_the_offset": 19,
+    "turns_at_the_offset": 23,
     "void_records_are_kept": 7,
     "what_is_decided_is_not_awaited": 177,
     "what_is_only_decided_is_adopted": 38,
@@ -141,13 +141,13 @@ SEEN_WITH_QUEUES_AT: Final = {
     "the_rest_of_a_pointer_is_a_gap": 7,
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 328,
-    "what_is_given_up_is_a_gap": 2,
+    "what_is_given_up_is_a_gap": 10,
     "who_rests_keeps_its_topics": 5,
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_RESETS_AT: Final = {
-    "acks_of_before_count": 10,
+    "acks_of_before_count": 23,
     "consumers_keep_what_was_reset": 80,
     "each_subscription_counts_its_eras": 0,
     "eras_end_while_messages_are_pending": 0,
