@@ -242,7 +242,7 @@ class Following:
         # What the journal has no more may have been placed: its owner trims by what those need who
         # heard of the switch (trap 87).
         is_told = assigned.buffer.is_told_places
-        if is_told and answer.is_within(assigned.buffer.delivered):
+        if answer.is_within(assigned.buffer.delivered):
             # It was delivered, and is read again for the sake of another one.
             answer.tell(assigned.buffer, now_s)
             return None

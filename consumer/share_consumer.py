@@ -458,10 +458,13 @@ class ShareConsumer(Acknowledger):
     def _has_more_than(self, most: int) -> bool:
         """Returns whether it holds more than a poll returns, which others may wait for."""
         holdings = self._work.holdings
-        is_large = holdings.lease is not None and holdings.lease.span.offset_count > min(
-            most, self._config.poll_records
-        )
+        lease = holdings.lease
+        is_large = lease is not None and lease.span.offset_count > self._share(most)
         return is_large or holdings.has_unread
+
+    def _share(self, most: int) -> int:
+        """Returns how many offsets a poll of so many messages asks for at least."""
+        return min(most, self._config.poll_records)
 
     def rest(self, unseen: Iterable[Message] = ()) -> None:
         """Gives back all that no application has seen, and takes nothing up to the next `poll`.
@@ -529,7 +532,7 @@ class ShareConsumer(Acknowledger):
                     self._attach_anew(client)
                 else:
                     client.submit(self._attach())
-            least = min(most, self._config.poll_records)
+            least = self._share(most)
             self._ask_for(client, least, self._pace.ask(least, now_s))
         assert self._acquiring is not None, "it was asked"
         try:
@@ -581,7 +584,7 @@ class ShareConsumer(Acknowledger):
             if self._reading is None:
                 if not self._begin():
                     return
-                self._ask_ahead(client, min(most, self._config.poll_records))
+                self._ask_ahead(client, self._share(most))
             assert self._reading is not None, "it has begun"
             try:
                 self._take(client, found, most)
@@ -617,7 +620,7 @@ class ShareConsumer(Acknowledger):
     def _take(self, client: AttachedClient, found: list[Message], most: int) -> None:
         assert self._reading is not None, "a lease is read"
         assert self._reader is not None, "it is subscribed"
-        share, count = min(most, self._config.poll_records), 0
+        share, count = self._share(most), 0
         while (run := self._unseen or next(self._reading, None)) is not None:
             number = min(most - count, self._work.count_of(run, share))
             self._unseen, run = run.part(number, len(run)), run.part(0, number)

@@ -155,7 +155,7 @@ class PlacedBuffer(PartitionBuffer):
         known yet, and nothing may be fed at o2 or above."""
         # Without a sequence, only `met` says what an earlier life delivered at places.
         serial = start.delivered.get(home, -1)
-        self._passed_over = serial if known is not None else met_before(start).get(home, -1)
+        self._passed_over = serial if known is not None else self._met.get(home, -1)
         """What is placed up to this sequence is delivered or on its way."""
         self._serial = {j: s for j, s in start.delivered.items() if j != home}
         """What a reader in serial order had delivered of other journals, with places that it did

@@ -12,7 +12,6 @@ from typing import Final
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import OPERATOR, AcknowledgeType, Lease
 from logtx.journal.acks import Acks
-from logtx.journal.spans import Span
 
 from .history import Skip
 from .network import Network, query
@@ -35,7 +34,7 @@ class Skipper:
 
     def is_told(self, group: str, era: int, lease: Lease, error: Exception) -> None:
         """Takes what a worker logs of a lease that nobody can read, of one offset."""
-        acks = Acks(lease.partition, (Span(lease.span.lo, lease.span.hi),))
+        acks = Acks(lease.partition, (lease.span,))
         if (era, acks) in self._plans:
             return
         self._plans.add((era, acks))
