@@ -46,7 +46,7 @@ def pauses_outlive_a_move(patch: Patch) -> None:
     patch(Reading, "sync_pauses", lambda _: None)
 
 
-@finding(4, "order", 6)
+@finding(4, "order", 7)
 def what_was_read_is_lost(patch: Patch) -> None:
     """After an exception while a batch is read the next one goes into the same buffers."""
     fetch, put_back = Reading.fetch, Reading.put_back

@@ -35,23 +35,33 @@ from .reference import Key, Reference
 
 UNREADABLE: Final = "unreadable"
 """Header of the records whose headers can't be read."""
+_MONOTONIC, _SLEEP = time.monotonic, time.sleep
 PASSING: Final = (KafkaError._TRANSPORT, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._FAIL)
 
 
 class Clock:
-    """Time that passes only when somebody waits, or a little when somebody looks."""
+    """Time that passes only when its thread waits, or a little when that looks.
+
+    Other threads have the machine's time. One that another test left would move this history on.
+    """
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
+        self._thread = threading.get_ident()
 
     def monotonic(self) -> float:
         """Returns the time, in seconds."""
+        if threading.get_ident() != self._thread:
+            return _MONOTONIC()
         self.now_s += 1e-5
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
         """Lets time pass."""
-        self.now_s += seconds
+        if threading.get_ident() != self._thread:
+            _SLEEP(seconds)
+        else:
+            self.now_s += seconds
 
 
 class _Changed(threading.Condition):

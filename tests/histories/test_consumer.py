@@ -15,9 +15,13 @@ from .mutations import MUTATIONS
 from .taken_back import Mutation
 
 SEEDS = 100
-MORE_SEEDS = {"the_journal_is_not_read_on": (291, 477, 616)}
-"""Further seeds of rare mutations: a history shifts if a garbage collection falls into it."""
 """Histories of each run."""
+MORE_SEEDS = {
+    "the_journal_is_not_read_on": (291, 477, 616),
+    "a_transaction_broken_off_counts": (151, 168),
+    "a_rewind_that_failed_is_forgotten": (168, 494),
+}
+"""Further seeds of rare mutations."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
