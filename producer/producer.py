@@ -21,6 +21,7 @@ from ..journal.settings import merged
 from ..journal.txid import TxId
 from .batch import produce_batch
 from .config import ProducerConfig
+from .core.tally import Floors, rises
 from .engine import Engine
 from .open_transactions import OpenTransactions
 from .opening import resources
@@ -30,6 +31,7 @@ from .transaction_shell import TransactionShell
 from .writer import Content, UserHeaders, check_headers
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from ..journal.logs.interface import DeliveryCallback, Log
@@ -229,7 +231,9 @@ class Producer:
 
         Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors are
         those of `Transaction.produce`; `callback` is another name of `on_delivery`. A plain record
-        that librdkafka refuses raises `confluent_kafka.KafkaException`.
+        that librdkafka refuses raises `confluent_kafka.KafkaException`. One that the broker calls a
+        duplicate, of which librdkafka would report success, is reported with the error
+        `KafkaError.DUPLICATE_SEQUENCE_NUMBER`: it may be written, or not.
 
         Raises:
             TransactionStateError: after `init_transactions`, without a transaction.
@@ -246,6 +250,8 @@ class Producer:
         if self._transactional:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         on_delivery = on_delivery or self._engine.sender.on_delivery
+        if on_delivery is not None:
+            on_delivery = _unless_unknown(on_delivery, self._engine.sender.floors)
         pairs: Any = list(check_headers(headers)) or None
         deadline_s = time.monotonic() + self._config.delivery_timeout_s
         while True:
@@ -498,3 +504,17 @@ def _bounded(timeout: float | None) -> float:
 
 def _seconds(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else timeout
+
+
+def _unless_unknown(on_delivery: DeliveryCallback, floors: Floors) -> DeliveryCallback:
+    """Reports what the broker called a duplicate as an error (trap 240)."""
+
+    def told(error: KafkaError | None, message: Message) -> None:
+        if error is None and not rises(floors, message.topic() or "", message):
+            error = KafkaError(
+                KafkaError.DUPLICATE_SEQUENCE_NUMBER,
+                f"reported at offset {message.offset()}: whether it was written is not known",
+            )
+        on_delivery(error, message)
+
+    return told
