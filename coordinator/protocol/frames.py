@@ -8,7 +8,7 @@ is, and writes what it returns. Both ends run this machine. On the wire, integer
 | hello | magic (8), version (2), window in bytes (4). Magic and version stay for ever |
 | frame | kind (1), length (3), payload |
 | MESSAGE | payload: a protobuf message of the layer above, of at most `MESSAGE_MAX_BYTES` |
-| PING, PONG | empty. A PING is answered by a PONG |
+| PING, PONG | empty. A PING is answered by a PONG; one may come unasked, and says as much |
 | WINDOW | bytes that may be sent in addition (4) |
 | CLOSE | code of an error (2), its text (UTF-8): the last frame of its direction |
 
@@ -136,8 +136,13 @@ class Deadlines:
     """Lateness from which on this end takes itself for the one that stood still."""
 
 
-CLIENT_DEADLINES: Final = Deadlines(hello_ms=500, ping_after_ms=200, pong_ms=300)
-"""A coordinator that was stopped is noticed after half a second."""
+CLIENT_DEADLINES: Final = Deadlines(hello_ms=5_000, ping_after_ms=200, pong_ms=300)
+"""A coordinator that was stopped is noticed after half a second.
+
+The hello may take as long as a client waits for an attempt at most (`PATIENCE_MAX_S` of a pursuit,
+which gives up its first one after half a second). With less, that longer patience would be cut off
+here, and a coordinator that a flood of clients keeps busy would be asked again and again before it
+could answer (trap 236)."""
 COORDINATOR_DEADLINES: Final = Deadlines(hello_ms=10_000, ping_after_ms=1_000, pong_ms=2_000)
 
 
@@ -475,6 +480,11 @@ def _version(hello: bytes | bytearray) -> int:
 
 def _frame(kind: Kind, payload: bytes = b"") -> bytes:
     return bytes((kind,)) + len(payload).to_bytes(3, "big") + payload
+
+
+PONG: Final = _frame(Kind.PONG)
+"""What shows that this end lives. A shell may write it by itself, between two frames, behind its
+hello and in front of CLOSE."""
 
 
 def _close_frame(error: LogtxError) -> bytes:

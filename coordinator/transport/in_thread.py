@@ -20,7 +20,9 @@ threads.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import queue
 import select
 import socket
@@ -52,6 +54,9 @@ WINDOW_BYTES: Final = 1024 * 1024
 with less, a coordinator far away waits for room more often than for the network."""
 READ_BYTES: Final = 64 * 1024
 """Most bytes read at once. More are taken from the system anew each time, and given back to it."""
+
+_UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+"""What connecting a socket that does not block answers while it goes on."""
 
 Source = Callable[[], bytes | None]
 """Returns the next message; None if there is none."""
@@ -271,23 +276,64 @@ class ThreadConnection:
         Raises:
             LogtxError: nobody takes the connection, or the files of TLS can't be used.
         """
-        try:
-            made = socket.create_connection(
-                (self._host, self._port), self._deadlines.hello_ms / 1_000
-            )
-        except TimeoutError:
-            raise SessionClosedError(
-                f"{self.address} took no connection in {self._deadlines.hello_ms} ms"
-            ) from None
-        except OSError as error:
-            raise SessionClosedError(f"can't connect to {self.address}: {error}") from error
-        made.setblocking(False)
+        made = self._reach(now_ms() + self._deadlines.hello_ms)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._polling.register(made, select.POLLIN)
         with self._lock:
             self._socket = made
             if self._tls is not None:
                 self._filter = self._tls.filter(self._host)
+
+    def _reach(self, by_ms: int) -> socket.socket:
+        """Returns a socket that is connected to the first address of the host that takes it.
+
+        Raises:
+            SessionClosedError: none does, or `close` was called.
+        """
+        failure: OSError | None = None
+        try:
+            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            found, failure = [], error
+        for family, kind, protocol, _, address in found:
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.setblocking(False)
+                code = made.connect_ex(address)
+                if code in _UNDER_WAY:
+                    self._await_connected(made, by_ms)
+                    code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code == 0:
+                    return made
+                failure = OSError(code, os.strerror(code))
+            except BaseException:
+                made.close()
+                raise
+            made.close()
+        raise SessionClosedError(f"can't connect to {self.address}: {failure}") from failure
+
+    def _await_connected(self, made: socket.socket, by_ms: int) -> None:
+        # A host that is cut off answers nothing. Who gives such an attempt up tries elsewhere, and
+        # must not wait for this one's end.
+        polling = select.poll()
+        polling.register(made, select.POLLOUT)
+        polling.register(self._awake, select.POLLIN)
+        while True:
+            ready = dict(polling.poll(max(by_ms - now_ms(), 0)))
+            if self._closing is not None or self._is_broken:
+                raise SessionClosedError(f"the connection to {self.address} was given up")
+            if made.fileno() in ready:
+                return
+            if not ready:
+                raise SessionClosedError(
+                    f"{self.address} took no connection in {self._deadlines.hello_ms} ms"
+                )
+            self._slept()
+
+    def _slept(self) -> None:
+        """Takes the bytes that woke this thread."""
+        with suppress(BlockingIOError):
+            self._awake.recv(READ_BYTES)
 
     def _step(self) -> bool:
         """Says what is to be said, waits until something happens, and takes it.
@@ -332,8 +378,7 @@ class ThreadConnection:
             self._polling.modify(connected, events)
         found = dict(self._polling.poll(None if due_ms is None else max(due_ms - now_ms(), 0)))
         if self._awake.fileno() in found:
-            with suppress(BlockingIOError):
-                self._awake.recv(READ_BYTES)
+            self._slept()
         happened = found.get(connected.fileno(), 0)
         # An error of the socket is told by reading it.
         return bool(happened & ~select.POLLOUT), bool(happened & select.POLLOUT)

@@ -3,14 +3,17 @@
 `LoopConnection` puts sockets and a clock to the machine of `frames`, and tasks wait for what it
 says. So F1 to F6 are the machine's; what is added here:
 
-- *Memory.* asyncio keeps what the network does not take. While that is more than
-  `WRITE_BUFFER_BYTES`, nothing is added, neither messages nor what the machine says by itself (F2).
+- *Memory.* asyncio keeps what the network does not take. While it has anything, nothing is added,
+  neither messages nor what the machine says by itself (F2).
 - *Waits.* `receive` and `send` end with the connection, which ends when the peer is dead (F4). A
   peer that lives may send nothing, or take nothing, for as long as it likes: who can't wait for
   that gives its own bound.
 - *Ends.* A task that serves a connection is cancelled when that is over: it may be in the middle of
   a request, and nobody waits for the answer. A socket is closed without waiting for bytes that the
   peer does not take; what it was to be told was waited for in LINGERING, if it could be.
+- *Life.* While the event loop is held up, another thread says PONGs (`alive`). It does so under the
+  lock of all writing, and only while asyncio has nothing: so a PONG lies between two frames. Bytes
+  of it that the system did not take go out in front of the next frame.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -27,6 +31,7 @@ from typing import Final, cast
 from ...journal.errors import ConfigError, FrameError, LogtxError, SessionClosedError
 from ..protocol.frames import (
     COORDINATOR_DEADLINES,
+    PONG,
     Deadlines,
     Ended,
     Endpoint,
@@ -36,6 +41,7 @@ from ..protocol.frames import (
 )
 from ..protocol.strangers import Role
 from .address import now_ms, split
+from .alive import Alive, send_now
 from .tls import Tls, TlsFilter
 
 _LOG = logging.getLogger(__name__)
@@ -43,8 +49,6 @@ _LOG = logging.getLogger(__name__)
 WINDOW_BYTES: Final = 256 * 1024
 """What messages of a peer that nobody has taken yet may cost. More let each connection hold more
 memory; with less, a peer far away waits for room more often than for the network."""
-WRITE_BUFFER_BYTES: Final = 64 * 1024
-"""What asyncio may hold of a connection's bytes, and one message beside it."""
 CONNECTIONS_MAX: Final = 20_000
 """Connections of a listener at one time; a further one is closed at once."""
 BACKLOG: Final = 1_024
@@ -81,10 +85,18 @@ class LoopConnection(asyncio.Protocol):
         self._tls = tls
         self._on_open, self._on_closed = on_open, on_closed
         self._transport: asyncio.Transport | None = None
+        self._lock = threading.Lock()
+        """Of TLS, of what is written, and of `_rest`."""
+        self._descriptor = -1
+        self._is_greeted = False
+        """Whether the hello was written."""
+        self._rest = b""
+        """Of a PONG that another thread said: what the system did not take."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_full = False
-        """Whether the network is behind (F2)."""
+        """Whether asyncio has bytes that the network did not take (F2)."""
         self._is_shut = False
         self._inbox: deque[Message] = deque()
         self._given = 0
@@ -142,12 +154,34 @@ class LoopConnection(asyncio.Protocol):
         """Ends the connection, and tells the peer why. Does not wait for it."""
         self._take(self._endpoint.close(error, now_ms()))
 
+    # ---- what another thread calls --------------------------------------------------------------
+
+    def show_alive(self) -> None:
+        """Says a PONG that nobody asked for, if that fits between two frames. Never waits."""
+        with self._lock:
+            # CLOSE is the last frame of its direction, and the hello the first.
+            if (
+                self._descriptor < 0
+                or self._is_full
+                or not self._is_greeted
+                or self._endpoint.state is not State.OPEN
+            ):
+                return
+            data = self._rest or (PONG if self._tls is None else self._tls.wrap(PONG))
+            self._rest = data[send_now(self._descriptor, data) :]
+            if self._rest and self._loop is not None:
+                with suppress(RuntimeError):  # It was closed meanwhile, and so is the socket.
+                    self._loop.call_soon_threadsafe(self._go_on)
+
     # ---- what the event loop calls --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins."""
+        self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        # So `_is_full` says whether asyncio has anything: `pause_writing` comes within `write`.
+        self._transport.set_write_buffer_limits(0)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self.remote = _shown(transport.get_extra_info("peername"))
         if self.error is not None:  # closed before it was connected
             self._transport.abort()
@@ -158,7 +192,7 @@ class LoopConnection(asyncio.Protocol):
         """Takes bytes of the peer."""
         is_new = self._endpoint.state is State.HELLO
         try:
-            plain = data if self._tls is None else self._tls.unwrap(data)
+            plain = data if self._tls is None else self._unwrap(self._tls, data)
         except FrameError as error:
             self._fail(error)
             return
@@ -172,7 +206,9 @@ class LoopConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - said by `error`
         """Takes the end of both directions."""
-        self._transport = None
+        with self._lock:
+            # The event loop closes it behind this, and the number may be another socket's then.
+            self._transport, self._descriptor = None, -1
         self._take(self._endpoint.receive_end())
         if self._on_closed is not None:
             self._on_closed(self)
@@ -209,28 +245,45 @@ class LoopConnection(asyncio.Protocol):
         if transport is not None:
             if not self._is_full:
                 self._write(endpoint.to_send())
+                self._is_greeted = self._is_greeted or endpoint.state is State.OPEN
             if endpoint.state is State.CLOSED and not transport.is_closing():
                 transport.abort()
             elif endpoint.state is State.LINGERING and not (self._is_shut or self._is_full):
                 self._is_shut = True
-                transport.write_eof()  # behind what is written; reading goes on
+                with suppress(OSError):  # The peer was quicker.
+                    transport.write_eof()  # behind what is written; reading goes on
         self._set_timer()
         if self.error is not None or self._may_send():
             self._room.set()
 
     def _write(self, data: bytes) -> None:
-        if self._tls is not None:
-            data = self._tls.wrap(data)
-        # Behind the end of the stream TLS may still have to say something, of itself.
-        if data and self._transport is not None and not self._is_shut:
-            self._transport.write(data)
+        if not data and not self._rest and self._tls is None:
+            return
+        with self._lock:
+            if self._tls is not None:
+                data = self._tls.wrap(data)
+            # Behind the end of the stream TLS may still have to say something, of itself.
+            if self._transport is not None and not self._is_shut:
+                self._put(self._transport, data)
+
+    def _put(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Writes behind what is left of a PONG. With the lock."""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        if data:
+            transport.write(data)
+
+    def _unwrap(self, tls: TlsFilter, data: bytes) -> bytes:
+        with self._lock:
+            return tls.unwrap(data)
 
     def _fail(self, error: FrameError) -> None:
         """Ends a connection whose TLS failed."""
         assert self._tls is not None, "it has raised this"
         transport, words = self._transport, self._tls.last_words()
         if transport is not None and not self._is_full:
-            transport.write(words)
+            with self._lock:
+                self._put(transport, words)
             if self._endpoint.state is State.HELLO:
                 # Nothing else was written: so the system takes these few bytes at once, and to
                 # close the socket behind them does not wait.
@@ -262,8 +315,11 @@ async def dial(
     deadlines: Deadlines,
     window_bytes: int = WINDOW_BYTES,
     tls: Tls | None = None,
+    alive: Alive | None = None,
 ) -> LoopConnection:
     """Connects to an address. Does not wait for the hello; `deadlines.hello_ms` is for both.
+
+    `alive` speaks for the event loop on the connection, too.
 
     Raises:
         SessionClosedError: nobody takes the connection.
@@ -277,6 +333,7 @@ async def dial(
             deadlines=deadlines,
             window_bytes=window_bytes,
             tls=None if tls is None else tls.filter(host),
+            on_closed=None if alive is None else alive.discard,
         )
 
     try:
@@ -289,6 +346,8 @@ async def dial(
         ) from None
     except OSError as error:
         raise SessionClosedError(f"can't connect to {address}: {error}") from error
+    if alive is not None:
+        alive.add(made)
     return made
 
 
@@ -324,6 +383,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._connections: set[LoopConnection] = set()
         """Those whose sockets are open."""
+        self.alive: Final = Alive()
+        """Speaks for the event loop on these connections; others may be added."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_less = asyncio.Event()
         self.refused = 0
@@ -349,6 +410,7 @@ class Listener:
         self._server = await asyncio.get_running_loop().create_server(
             self._accept, sock=listening, backlog=BACKLOG
         )
+        self.alive.start()
         return int(listening.getsockname()[1])
 
     async def stop(self, error: LogtxError | None = None) -> None:
@@ -368,6 +430,7 @@ class Listener:
                 while self._connections or self._tasks:
                     self._one_less.clear()
                     await self._one_less.wait()
+        self.alive.stop()
 
     def _accept(self) -> LoopConnection:
         connection = LoopConnection(
@@ -383,6 +446,7 @@ class Listener:
             connection.close(SessionClosedError("there are too many connections"))
         else:
             self._connections.add(connection)
+            self.alive.add(connection)
         return connection
 
     def _opened(self, connection: LoopConnection) -> None:
@@ -396,6 +460,7 @@ class Listener:
 
     def _closed(self, connection: LoopConnection) -> None:
         self._connections.discard(connection)
+        self.alive.discard(connection)
         self._one_less.set()
         if isinstance(connection.error, FrameError):
             _LOG.warning("stranger address=%s error=%s", connection.remote, connection.error)

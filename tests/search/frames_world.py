@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from logtx.coordinator.protocol.frames import (
     MESSAGE_COST_BYTES,
+    PONG,
     Deadlines,
     Ended,
     Endpoint,
@@ -78,6 +79,8 @@ class Left(NamedTuple):
     """Steps to the next moment at which something is due."""
     stills: int = 0
     """Times that one process stands still for longer than its deadlines."""
+    shows: int = 0
+    """PONGs that the coordinator's shell says by itself, unasked."""
     broken: bool = False
     """Whether it was cut, or is silent."""
     stood: int = -1
@@ -207,6 +210,8 @@ class FramesWorld:
             has_read = left.stood != which or not pipe.data
             if left.stills and has_read and self._may_wait(world, who_stands=which):
                 yield f"{name} stands still", lambda w, n=which: self._stand_still(w, n)
+        if left.shows and world.ends[1].state is State.OPEN:
+            yield "coordinator is shown to be alive", self._show
         if left.times and self._may_wait(world) and self._next(world) is not None:
             yield "time passes", lambda w: self._pass(w, -1)
         if left.cuts and not left.broken:
@@ -268,6 +273,10 @@ class FramesWorld:
             world = self._pump(self._told(world, other, end.tick(due)), other)
         events = world.ends[which].tick(0)
         return self._pump(self._told(world, which, events), which)
+
+    def _show(self, world: World) -> World:
+        world = world._replace(left=world.left._replace(shows=world.left.shows - 1))
+        return _write(world, 1, PONG)
 
     def _next(self, world: World) -> int | None:
         due = [end.next_due_ms for end in world.ends]

@@ -33,7 +33,8 @@ STILL = Scenario(
     name="one stands still", messages=(1, 0), prompt=True, left=Left(times=2, stills=1)
 )
 SLOW_NETWORK = Scenario(name="a slow network", closes=(1, 0), left=Left(times=2))
-REDUCED = (HELLO, SILENT_HELLO, WINDOW, CLOSES, CUT, SILENT, PINGS, FULL_WINDOW, STILL)
+SHOWN = Scenario(name="shown alive", messages=(1, 1), closes=(0, 1), left=Left(shows=2, times=1))
+REDUCED = (HELLO, SILENT_HELLO, WINDOW, CLOSES, CUT, SILENT, PINGS, FULL_WINDOW, STILL, SHOWN)
 LARGER = (
     replace(STILL, name="both stand still", left=Left(times=2, stills=2)),
     SLOW_NETWORK,
@@ -229,6 +230,18 @@ def the_socket_is_closed_behind_close(patch: Patch) -> None:
     patch(Endpoint, "to_send", mutant)
 
 
+def unasked_pongs_are_refused(patch: Patch) -> None:
+    """Takes a PONG that it did not ask for as an end (trap 237)."""
+    take = Endpoint._take
+
+    def mutant(self: Any, kind: int, payload: bytes, now_ms: int) -> Any:
+        if kind == Kind.PONG and self._pong_by_ms is None:
+            return [self._violated("sent a PONG that was not asked for", now_ms)]
+        return take(self, kind, payload, now_ms)
+
+    patch(Endpoint, "_take", mutant)
+
+
 def nothing(_: Patch) -> None:
     """Drops a rule by the scenario."""
 
@@ -257,6 +270,7 @@ MUTATIONS = (
     Mutation(an_end_is_not_told, CUT),
     Mutation(close_says_nothing, CLOSES),
     Mutation(the_socket_is_closed_behind_close, CLOSES),
+    Mutation(unasked_pongs_are_refused, SHOWN),
     # Trap 213: an end that stood still takes its peer for dead.
     Mutation(nothing, replace(STILL, deadlines=replace(DEADLINES, late_ms=10_000))),
 )

@@ -100,6 +100,17 @@ class Served:
         self._thread.join(TIMEOUT_S)
         self._loop.close()
 
+    def kill(self) -> None:
+        """Ends it as a process that is killed: nobody is told."""
+
+        def abort() -> None:
+            for each in self.listener._connections:
+                if each._transport is not None:
+                    each._transport.abort()
+
+        self.look(abort)
+        self.stop()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -199,6 +210,12 @@ def raw_coordinator() -> Iterator[tuple[str, Callable[[], socket.socket]]]:
         finally:
             for each in accepted:
                 each.close()
+
+
+def dead_port() -> int:
+    """Returns a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def read_bytes(connected: socket.socket, count: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import struct
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from logtx.coordinator.protocol.strangers import Role
 from logtx.coordinator.transport import address as addresses
 from logtx.coordinator.transport import on_loop
 from logtx.coordinator.transport.in_thread import ThreadConnection
-from logtx.coordinator.transport.on_loop import WRITE_BUFFER_BYTES, LoopConnection, dial
+from logtx.coordinator.transport.on_loop import LoopConnection, dial
 from logtx.journal.errors import (
     ConfigError,
     LogtxError,
@@ -239,7 +240,7 @@ def test_a_peer_that_has_room_for_all_and_reads_nothing_fills_no_memory() -> Non
         transport = served.seen[0]._transport
         assert transport is not None
         kept = served.look(transport.get_write_buffer_size)
-        assert WRITE_BUFFER_BYTES < kept <= WRITE_BUFFER_BYTES + 10_004
+        assert 0 < kept <= 10_004
 
 
 def test_who_asks_for_a_message_can_bound_the_wait() -> None:
@@ -365,6 +366,29 @@ def test_a_connection_that_breaks_is_over_at_once_at_both_shells(
         client.send(b"lost")  # says nothing: who asks for the answer is told
 
 
+def test_who_is_told_of_an_end_may_be_gone_already() -> None:
+    """It reset the connection in the moment between CLOSE and the end of the stream."""
+
+    class Gone:
+        def __getattr__(self, _name: str) -> Callable[..., Any]:
+            return lambda *_: socket.socket()
+
+        def is_closing(self) -> bool:
+            return False
+
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    async def close() -> LogtxError | None:
+        connection = LoopConnection(Role.COORDINATOR, deadlines=PATIENT)
+        connection.connection_made(Gone())  # type: ignore[arg-type]
+        connection.data_received(HELLO)
+        connection.close(SessionClosedError("done"))
+        return connection.error
+
+    assert str(asyncio.run(close())) == "done"
+
+
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -377,6 +401,29 @@ def test_nobody_there() -> None:
     for bad in ("nothing", "host:port", "host:-1", "host:70000", ":1"):
         with pytest.raises(ConfigError, match="give host:port"):
             Client(bad)
+
+
+def test_an_attempt_that_is_given_up_ends_at_once() -> None:
+    """The host is cut off: nothing answers. Whoever gave it up tries elsewhere meanwhile."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):  # The system takes no more of them, and says nothing to the next.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        address = "{}:{}".format(*listening.getsockname())
+        with Client(address) as client:
+            with pytest.raises(RequestTimedOutError):
+                client.connection.receive(0.5)
+            began_s = time.monotonic()
+            client.connection.close()
+            assert "the client has closed" in str(client.end())
+            assert time.monotonic() - began_s < 5
+        hurried = Deadlines(hello_ms=300, ping_after_ms=10_000, pong_ms=10_000)
+        with Client(address, deadlines=hurried) as client:
+            assert "took no connection in 300 ms" in str(client.end())
 
 
 def test_a_stopped_process_takes_connections_and_never_says_hello() -> None:
