@@ -146,10 +146,13 @@ class AttachedClient:
                 if isinstance(command, Attach):
                     self._attaches = request_id
                 self._requests[request_id] = command, future
-                if self._stream is not None:
-                    self._stream.send((request_id, command))
+                stream = self._stream
+                if stream is not None:
+                    stream.send((request_id, command))
         if is_closed:
             future.set_result(SessionClosedError("the consumer was closed"))
+        elif stream is not None:
+            stream.flush()  # Not under the lock, which `_encode` needs.
         return future
 
     def close(self) -> None:
@@ -229,6 +232,7 @@ class AttachedClient:
             self._stream = found.stream
             if self._closing.is_set():
                 found.stream.close()  # `_stop` came before there was a stream to close.
+        found.stream.flush()
         for future in attached:
             future.set_result(found.connected)
 
@@ -270,12 +274,14 @@ class AttachedClient:
             return  # The consumer was dropped, so nobody waits for the answer.
         with self._lock:
             _, future = self._requests.get(request_id, (None, None))
-            if again is None or future is None or self._stream is None:
+            stream = self._stream
+            if again is None or future is None or stream is None:
                 return
             if isinstance(again, Attach) and request_id != self._attaches:
                 return  # The later one is answered for both.
             self._requests[request_id] = again, future
-            self._stream.send((request_id, again))
+            stream.send((request_id, again))
+        stream.flush()
 
     def _fail_all(self, error: LogtxError) -> None:
         with self._lock:

@@ -9,7 +9,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from ...journal.errors import ForkedError
+from ...journal.errors import (
+    CoordinatorNotAvailableError,
+    ForkedError,
+    RequestTimedOutError,
+)
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
 
@@ -81,11 +85,47 @@ def stub_of(channel: Any) -> Any:
     return pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
 
+class GrpcCalls:
+    """Requests to one coordinator that need no session. Thread-safe; many may be under way."""
+
+    def __init__(self, address: str) -> None:
+        """Connects when it is first used.
+
+        Raises:
+            ForkedError: as `start_grpc`.
+        """
+        self._channel = open_channel(address)
+        # Made here and kept: gRPC crashes the process if a stub is made while another thread closes
+        # its channel. Calling a stub whose channel is closed only raises an error.
+        self._stub = stub_of(self._channel)
+
+    def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
+        """Sends a request, and returns its answer.
+
+        Raises:
+            RequestTimedOutError: the answer did not come in time.
+            CoordinatorNotAvailableError: the connection is over, and another one is needed.
+        """
+        try:
+            reply: pb.Reply = self._stub.Call(request, timeout=timeout_s)
+        except (grpc.RpcError, ValueError) as error:
+            code = getattr(error, "code", lambda: None)()
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise RequestTimedOutError("the coordinator did not answer in time") from error
+            # ValueError: another thread also found the channel broken, and closed it.
+            raise CoordinatorNotAvailableError(str(code)) from error
+        return reply
+
+    def close(self) -> None:
+        """Ends the connection. Calls under way fail."""
+        self._channel.close()
+
+
 class Connection(Generic[T]):
     """A stream to one address that begins with the request `connect`.
 
-    `send` and `close` may be called from any thread. An item is encoded when it leaves, so that it
-    says how things are at that time. An item that encodes to None is not sent.
+    `send`, `flush` and `close` may be called from any thread. An item is encoded when it leaves, so
+    that it says how things are at that time. An item that encodes to None is not sent.
     """
 
     def __init__(self, address: str, connect: pb.Request, encode: Callable[[T], pb.Request | None]):
@@ -101,6 +141,10 @@ class Connection(Generic[T]):
     def send(self, item: T) -> None:
         """Queues a request behind the earlier ones. It is lost if the stream breaks."""
         self._outbox.put(item)
+
+    def flush(self) -> None:
+        """Does nothing: a thread of gRPC encodes and sends what is queued. A stream on frames needs
+        it, so whoever has called `send` calls it, without a lock that `encode` needs."""
 
     def receive(self) -> pb.ServerFrame | None:
         """Blocks for the next message. Returns None when the stream has ended. One thread only."""

@@ -5,22 +5,35 @@ No client uses these yet.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from copy import copy
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from ...journal.errors import FrameError, LogtxError, RequestTimedOutError
+from ...journal.errors import (
+    FrameError,
+    LogtxError,
+    RequestTimedOutError,
+    SessionClosedError,
+)
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.frames import CLIENT_DEADLINES, Deadlines
 from ..protocol.open_pb2 import Open, OpenCalls, OpenSession
 from ..transport.in_thread import ThreadConnection
 from ..transport.tls import Tls
 from .connection import FRAME_MAX, FRAME_MAX_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+CALL_DEADLINES: Final = replace(CLIENT_DEADLINES, hello_ms=1_000)
+"""Of who asks one coordinator after the other, and tries no two at one time: longer, and a stopped
+one keeps it from the next for longer; shorter, and one that is held up is passed over."""
 
 T = TypeVar("T")
 
@@ -29,7 +42,8 @@ class FramedConnection(Generic[T]):
     """A stream to one address that begins with the request `connect`.
 
     `send`, `flush` and `close` may be called from any thread. An item is encoded when it leaves, so
-    that it says how things are at that time. An item that encodes to None is not sent.
+    that it says how things are at that time. An item that encodes to None is not sent. One that
+    can't be encoded ends the stream: whoever calls `flush` may be sending for another one.
     """
 
     def __init__(
@@ -85,6 +99,14 @@ class FramedConnection(Generic[T]):
     def _next(self) -> bytes | None:
         if self._begin:
             return self._begin.popleft()
+        try:
+            return self._frame()
+        except Exception as error:  # noqa: BLE001 - it ends this stream, and the log has it
+            _LOG.exception("not_encoded address=%s", self.address)
+            self._connection.close(SessionClosedError(f"a request can't be encoded: {error!r}"))
+            return None
+
+    def _frame(self) -> bytes | None:
         requests: list[pb.Request] = []
         size = 0
         while self._outbox and len(requests) < FRAME_MAX and size < FRAME_MAX_BYTES:
@@ -99,7 +121,7 @@ class FramedCalls:
     """Requests to one coordinator that need no session. Thread-safe; many may be under way."""
 
     def __init__(
-        self, address: str, *, deadlines: Deadlines = CLIENT_DEADLINES, tls: Tls | None = None
+        self, address: str, *, deadlines: Deadlines = CALL_DEADLINES, tls: Tls | None = None
     ) -> None:
         """Begins to connect; does not wait for that.
 

@@ -6,14 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
-
-import grpc
+from typing import Final, TypeVar
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
     ConfigError,
     CoordinatorNotAvailableError,
+    ForkedError,
     GroupBoundError,
     JournalError,
     LogtxError,
@@ -45,7 +44,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
-from .connection import open_channel, start_grpc, stub_of
+from .connection import GrpcCalls, start_grpc
 from .discovery import Discovery
 
 PAUSE_MIN_S: Final = 0.02
@@ -54,13 +53,6 @@ PAUSE_MAX_S: Final = 0.5
 """Longest pause: bounds how late a new owner is found, and how often a lost one is asked for."""
 
 R = TypeVar("R")
-
-
-class _Line(NamedTuple):
-    """The connection to one address."""
-
-    channel: Any
-    stub: Any
 
 
 class CoordinatorQueries:
@@ -76,7 +68,7 @@ class CoordinatorQueries:
         self._timeout_s = timeout_s
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}
-        self._lines: dict[str, _Line] = {}
+        self._calls: dict[str, GrpcCalls] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -209,12 +201,12 @@ class CoordinatorQueries:
         self._ask(txid.partition, command, Done)
 
     def close(self) -> None:
-        """Closes the channels. Questions under way fail."""
+        """Closes the connections. Questions under way fail."""
         with self._lock:
             self._closed = True
-            lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.channel.close()
+            closing, self._calls = self._calls, {}
+        for calls in closing.values():
+            calls.close()
 
     def _ask(
         self, of: str | int, command: Command, kind: type[R], timeout_s: float | None = None
@@ -260,7 +252,7 @@ class CoordinatorQueries:
         return found
 
     def _call(self, address: str, partition: int, command: Command, deadline_s: float) -> Reply:
-        line = self._line(address)
+        calls = self._calls_to(address)
         request = pb.CallRequest(
             partition=partition,
             request=encode_request(1, command),
@@ -268,36 +260,32 @@ class CoordinatorQueries:
         )
         try:
             left_s = max(0.01, deadline_s - time.monotonic())
-            wire = line.stub.Call(request, timeout=left_s)
-        except (grpc.RpcError, ValueError) as error:
-            code = getattr(error, "code", lambda: None)()
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise RequestTimedOutError(
-                    f"the coordinator at {address} did not answer in time"
-                ) from error
-            # ValueError: another thread also found the channel broken, and closed it.
-            self._drop(address, line)
+            wire = calls.call(request, left_s)
+        except RequestTimedOutError as error:
+            raise RequestTimedOutError(
+                f"the coordinator at {address} did not answer in time"
+            ) from error
+        except ForkedError:
+            raise
+        except LogtxError as error:
+            self._drop(address, calls)
             raise CoordinatorNotAvailableError(
-                f"the coordinator at {address} can't be reached ({code})"
+                f"the coordinator at {address} can't be reached ({error})"
             ) from error
         return decode_reply(wire)
 
-    def _line(self, address: str) -> _Line:
+    def _calls_to(self, address: str) -> GrpcCalls:
         with self._lock:
-            line = self._lines.get(address)
-            if line is None:
+            calls = self._calls.get(address)
+            if calls is None:
                 if self._closed:
                     raise SessionClosedError("the client was closed")
-                channel = open_channel(address)
-                # The stub is made here and kept: gRPC crashes the process if a stub is made while
-                # another thread closes its channel. Calling a stub whose channel is closed only
-                # raises an error.
-                line = self._lines[address] = _Line(channel, stub_of(channel))
-        return line
+                calls = self._calls[address] = GrpcCalls(address)
+        return calls
 
-    def _drop(self, address: str, line: _Line) -> None:
-        """Closes a broken channel: a new one connects without gRPC's pauses between attempts."""
+    def _drop(self, address: str, calls: GrpcCalls) -> None:
+        """Closes a broken connection: gRPC makes another one only after a pause, frames never."""
         with self._lock:
-            if self._lines.get(address) is line:
-                del self._lines[address]
-        line.channel.close()
+            if self._calls.get(address) is calls:
+                del self._calls[address]
+        calls.close()

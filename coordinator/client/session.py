@@ -111,6 +111,8 @@ class _Request:
     pause_s: float = REFUSED_PAUSE_MIN_S
     due_s: float | None = None
     """When to send it again after a refusal."""
+    failure: LogtxError | None = None
+    """Why it can't be sent at all."""
 
 
 _Item: TypeAlias = tuple[int, _Request]
@@ -333,13 +335,16 @@ class CoordinatorClient:
                 self._requests[request_id] = request
                 if isinstance(command, Begin):
                     self._begins[request_id] = None
-                if self._stream is not None:
-                    self._stream.send((request_id, request))
+                stream = self._stream
+                if stream is not None:
+                    stream.send((request_id, request))
         if failure is not None:
             on_reply(failure)
+        elif stream is not None:
+            stream.flush()  # Not under the lock, which `_encode` needs.
 
     def _encode(self, item: _Item) -> pb.Request | None:
-        """Encodes a request as it leaves. Returns None if it is too large, and answers it then."""
+        """Encodes a request as it leaves. Returns None if it is too large, and has it answered."""
         request_id, request = item
         request.sent = True
         wire = encode_request(request_id, request.command)
@@ -354,7 +359,11 @@ class CoordinatorClient:
                 f"the request takes {wire.ByteSize()} bytes, and {REQUEST_MAX_BYTES} are allowed;"
                 " use fewer partitions, branches or offsets"
             )
-            self._answered(request_id, refusal)
+            with self._lock:
+                # Not answered here: this may be a thread that sends another request, with locks of
+                # the application which the callback of this one waits for.
+                request.failure = refusal
+                self._changed.notify()
             return None
         return wire
 
@@ -379,19 +388,28 @@ class CoordinatorClient:
                 self._changed.notify()
 
     def _watch(self) -> None:
-        """Fails requests that waited too long and repeats refused ones; runs in its own thread."""
+        """Fails requests that waited too long or can't be sent, and repeats refused ones; runs in
+        its own thread."""
         while not self._closing.is_set():
             now_s = time.monotonic()
+            repeated_on: Connection[_Item] | None = None
             with self._lock:
-                late = [i for i, r in self._requests.items() if r.deadline_s <= now_s]
+                late = [
+                    i
+                    for i, r in self._requests.items()
+                    if r.deadline_s <= now_s or r.failure is not None
+                ]
                 expired = [r for i in late if (r := self._remove(i)) is not None]
                 for request_id, request in self._requests.items():
                     if request.due_s is not None and request.due_s <= now_s:
                         request.due_s = None
-                        if self._stream is not None:
-                            self._stream.send((request_id, request))
-                if not expired:
+                        repeated_on = self._stream
+                        if repeated_on is not None:
+                            repeated_on.send((request_id, request))
+                if not expired and repeated_on is None:
                     self._changed.wait(self._idle_s(now_s))
+            if repeated_on is not None:
+                repeated_on.flush()
             for request in expired:
                 request.on_reply(self._expired(request))
 
@@ -406,6 +424,8 @@ class CoordinatorClient:
         return max(min(due) - now_s, 0.0)
 
     def _expired(self, request: _Request) -> LogtxError:
+        if request.failure is not None:
+            return request.failure
         if request.refused is not None and request.due_s is not None and not request.copied:
             return request.refused  # Every copy of it was answered.
         if request.sent:
@@ -514,6 +534,7 @@ class CoordinatorClient:
             if self._closing.is_set():
                 # `_stop` came before there was a stream to close.
                 found.stream.close()
+        found.stream.flush()
         if first:
             self._first.put(found.connected)
 
