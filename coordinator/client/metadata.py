@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
-import grpc
-
 from ...journal.errors import (
     CoordinatorNotAvailableError,
     LogtxError,
@@ -25,7 +23,6 @@ from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from ...journal.txid import MAX_OFFSET, TxId
 from ..protocol import metadata_pb2 as pb
-from ..protocol import metadata_pb2_grpc as pb_grpc
 from ..protocol.metadata import (
     READY,
     Found,
@@ -48,8 +45,9 @@ from ..protocol.metadata_wire import (
     question_to_wire,
     status_from_wire,
 )
-from .connection import open_channel, start_grpc
+from .connection import start_grpc
 from .discovery import Discovery
+from .metadata_calls import GrpcMetadata, MetadataCalls, Pages
 
 TIMEOUT_S: Final = 10.0
 """How long a question may take by default."""
@@ -84,10 +82,9 @@ class MetadataClient:
         self._timeout_s = timeout_s
         self._discovery = Discovery(self._log)
         self._lock = threading.Lock()
-        self._channel: Any = None
-        self._stub: Any = None
-        self._spare: list[Any] = []
-        """Channels that threads opened at the same time as the one that is used."""
+        self._calls: MetadataCalls | None = None
+        self._spare: list[MetadataCalls] = []
+        """Those that threads opened at the same time as the one that is used."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -195,17 +192,11 @@ class MetadataClient:
         request = pb.HorizonRequest(
             topic=topic, partition=partition, timeout_ms=int(self._timeout_s * 1_000)
         )
-        return self._single(
-            lambda stub, left_s: horizon_from_wire(stub.GetHorizon(request, timeout=left_s))
-        )
+        return self._single(lambda calls, left_s: horizon_from_wire(calls.horizon(request, left_s)))
 
     def status(self) -> StoreStatus:
         """Returns how far a coordinator's store has the journal. Raises as `header`."""
-        return self._single(
-            lambda stub, left_s: status_from_wire(
-                stub.GetStatus(pb.StatusRequest(), timeout=left_s)
-            )
-        )
+        return self._single(lambda calls, left_s: status_from_wire(calls.status(left_s)))
 
     @contextmanager
     def watch(self, question: Question, *, fresh: bool = False) -> Iterator[Iterator[Watched]]:
@@ -223,26 +214,26 @@ class MetadataClient:
                 again.
         """
         wire = question_to_wire(question, fresh=fresh, timeout_ms=int(self._timeout_s * 1_000))
-        self._single(lambda stub, left_s: status_from_wire(_status(stub, left_s)))
+        self.status()
         with self._lock:
-            stub = self._stub
-        if stub is None:
+            calls = self._calls
+        if calls is None:
             raise SessionClosedError("the coordinator is gone: watch again")
-        call = stub.Watch(wire)
+        pages = calls.watch(wire)
         try:
-            yield _changes(call)
+            yield _changes(pages)
         finally:
-            call.cancel()
+            pages.close()
 
     def close(self) -> None:
         """Ends all watches, and closes the connection."""
         with self._lock:
             self._closed = True
-            channels, self._spare = [*self._spare, self._channel], []
-            self._channel = self._stub = None
-        for channel in channels:
-            if channel is not None:
-                channel.close()
+            all_calls, self._spare = [*self._spare, self._calls], []
+            self._calls = None
+        for calls in all_calls:
+            if calls is not None:
+                calls.close()
         if self._own:
             self._log.close()
 
@@ -265,26 +256,30 @@ class MetadataClient:
             question, limit=limit, fresh=fresh, timeout_ms=int(self._timeout_s * 1_000)
         )
 
-        def ask(stub: Any, left_s: float) -> tuple[list[Found], Any]:
-            pages = stub.Query(wire, timeout=left_s)
-            first = next(pages, None)
-            return [] if first is None else page_from_wire(first), pages
+        def ask(calls: MetadataCalls, left_s: float) -> tuple[list[Found], Pages]:
+            pages = calls.query(wire, left_s)
+            try:
+                first = next(pages, None)
+                return [] if first is None else page_from_wire(first), pages
+            except BaseException:
+                pages.close()
+                raise
 
         found, pages = self._single(ask)
-        yield from found
         try:
-            for page in pages:
+            yield from found
+            for page in _unbroken(pages, "the answer broke off", "ask again"):
                 yield from page_from_wire(page)
-        except grpc.RpcError as error:
-            raise SessionClosedError(f"the answer broke off: {_text(error)}; ask again") from error
+        finally:
+            pages.close()
 
-    def _single(self, ask: Callable[[Any, float], T]) -> T:
+    def _single(self, ask: Callable[[MetadataCalls, float], T]) -> T:
         """Asks the coordinator that answered last, else each one, until one has a store."""
         deadline_s = time.monotonic() + self._timeout_s
         with self._lock:
             if self._closed:
                 raise SessionClosedError("the client was closed")
-            known = self._stub
+            known = self._calls
         if known is not None:
             try:
                 return self._try(ask, known, deadline_s)
@@ -301,7 +296,7 @@ class MetadataClient:
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, PAUSE_MAX_S)
 
-    def _anyone(self, ask: Callable[[Any, float], T], deadline_s: float) -> T:
+    def _anyone(self, ask: Callable[[MetadataCalls, float], T], deadline_s: float) -> T:
         """Asks each coordinator, until one has a store.
 
         Raises:
@@ -311,40 +306,39 @@ class MetadataClient:
         """
         failure: LogtxError | None = None
         for address in self._addresses(deadline_s):
-            channel = open_channel(address)
-            stub = pb_grpc.MetadataStub(channel)  # type: ignore[no-untyped-call]
+            calls: MetadataCalls = GrpcMetadata(address)
             try:
-                answer = self._try(ask, stub, deadline_s)
+                answer = self._try(ask, calls, deadline_s)
             except (CoordinatorNotAvailableError, MetadataNotServedError) as error:
-                channel.close()
+                calls.close()
                 # That one has no store says more than that another one is gone.
                 if not isinstance(failure, MetadataNotServedError):
                     failure = error
                 continue
             except LogtxError:
-                self._keep(channel, stub)
+                self._keep(calls)
                 raise
-            self._keep(channel, stub)
+            self._keep(calls)
             return answer
         raise failure or CoordinatorNotAvailableError("no coordinator has published itself")
 
-    def _forget(self, stub: Any) -> None:
+    def _forget(self, calls: MetadataCalls) -> None:
         with self._lock:
-            if self._stub is not stub:
+            if self._calls is not calls:
                 return
-            channel, self._channel, self._stub = self._channel, None, None
-        channel.close()
+            self._calls = None
+        calls.close()
 
-    def _keep(self, channel: Any, stub: Any) -> None:
+    def _keep(self, calls: MetadataCalls) -> None:
         with self._lock:
             if self._closed:
-                channel.close()
-            elif self._channel is None:
-                self._channel, self._stub = channel, stub
+                calls.close()
+            elif self._calls is None:
+                self._calls = calls
             else:
                 # Another thread was quicker. Each may have an answer or a watch under way: closing
-                # either of the channels would break it off.
-                self._spare.append(channel)
+                # either of them would break it off.
+                self._spare.append(calls)
 
     def _addresses(self, deadline_s: float) -> list[str]:
         """Returns the addresses of the coordinators that own journal partitions."""
@@ -361,42 +355,35 @@ class MetadataClient:
         return list(found)
 
     @staticmethod
-    def _try(ask: Callable[[Any, float], T], stub: Any, deadline_s: float) -> T:
+    def _try(
+        ask: Callable[[MetadataCalls, float], T], calls: MetadataCalls, deadline_s: float
+    ) -> T:
         # The coordinator waits for its store as long as it was told, and then says why in vain.
-        left_s = max(0.05, deadline_s - time.monotonic()) + LATE_S
-        try:
-            return ask(stub, left_s)
-        except (grpc.RpcError, ValueError) as error:
-            code = getattr(error, "code", lambda: None)()
-            if code is grpc.StatusCode.UNIMPLEMENTED:
-                raise MetadataNotServedError(
-                    "this coordinator is of an older version, without a metadata store"
-                ) from error
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise RequestTimedOutError("the coordinator did not answer in time") from error
-            raise CoordinatorNotAvailableError(
-                f"the coordinator can't be reached: {_text(error)}"
-            ) from error
+        return ask(calls, max(0.05, deadline_s - time.monotonic()) + LATE_S)
 
 
 Watched = Found | str
 """What a watch tells: a record that is there, changed or went; or `READY`."""
 
 
-def _status(stub: Any, left_s: float) -> Any:
-    return stub.GetStatus(pb.StatusRequest(), timeout=left_s)
+def _changes(pages: Pages) -> Iterator[Watched]:
+    for page in _unbroken(pages, "the watch broke off", "watch again"):
+        yield from page_from_wire(page)
+        if page.ready:
+            yield READY
 
 
-def _changes(call: Any) -> Iterator[Watched]:
-    try:
-        for page in call:
-            yield from page_from_wire(page)
-            if page.ready:
-                yield READY
-    except grpc.RpcError as error:
-        raise SessionClosedError(f"the watch broke off: {_text(error)}; watch again") from error
+def _unbroken(pages: Pages, what: str, fix: str) -> Iterator[pb.MetadataPage]:
+    """Yields pages to their end.
 
-
-def _text(error: Exception) -> str:
-    details = getattr(error, "details", None)
-    return str(details() if details is not None else error)
+    Raises:
+        SessionClosedError: they broke off. What the coordinator says of the answer is in a page.
+    """
+    while True:
+        try:
+            page = next(pages, None)
+        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
+            raise SessionClosedError(f"{what}: {error}; {fix}") from error
+        if page is None:
+            return
+        yield page

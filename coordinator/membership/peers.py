@@ -1,8 +1,8 @@
 """Streams between coordinators, on which each tells what it serves and gives partitions away.
 
 Each coordinator calls every other and keeps a stream to it. A broken stream shows within
-milliseconds that a process was killed; the pings of HTTP/2 show that one was stopped. A process is
-called once more before it is presumed dead: perhaps only the connection broke.
+milliseconds that a process was killed; pings show that one was stopped. A process is called once
+more before it is presumed dead: perhaps only the connection broke.
 """
 
 from __future__ import annotations
@@ -14,22 +14,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-import grpc
-
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError
 from ..tasks import essential_task
 from . import peers_pb2 as pb
 from . import peers_pb2_grpc as pb_grpc
 from .balance import Member
+from .links import GrpcLink, Link
 from .members import Members
 
 _LOG = logging.getLogger(__name__)
 
-PING_S: Final = 0.2
-"""Silence after which a stream is pinged. Pings are answered by the other's gRPC library, not by
-its event loop, so a busy process is not taken for a dead one."""
-PONG_S: Final = 0.3
-"""How long the answer to a ping may take. With a longer time a stopped process is noticed later."""
 HEARTBEAT_S: Final = 0.25
 """Longest time between two news of a stream. More often costs CPU; it must be below `HEARD_S`."""
 SILENCE_S: Final = 4.0
@@ -84,7 +78,7 @@ class Peers(pb_grpc.PeersServicer):
         self._take_over = take_over
         self._news_changed = asyncio.Event()
         self._calls: dict[str, asyncio.Task[None]] = {}
-        self._channels: dict[int, Any] = {}
+        self._links: dict[int, Link] = {}
         self._incoming: dict[int, object] = {}
         self._closed = False
 
@@ -116,18 +110,16 @@ class Peers(pb_grpc.PeersServicer):
             CoordinatorNotAvailableError: it does not serve the partition, or it is not known
                 whether it does.
         """
-        channel = self._channels.get(receiver.nonce)
-        if channel is None:
+        link = self._links.get(receiver.nonce)
+        if link is None:
             raise CoordinatorNotAvailableError(f"no stream to {receiver.address}")
         request = pb.TakeOverRequest(
             partition=partition, epoch=epoch, end=end, process_nonce=receiver.nonce
         )
         try:
-            reply = await _stub(channel).TakeOver(request, timeout=GIVE_S)
-        except (grpc.RpcError, asyncio.CancelledError) as error:
-            # grpc cancels a call whose channel is closed, as it is when the receiver has died.
-            _raise_if_cancelled(error)
-            raise CoordinatorNotAvailableError(f"{receiver.address}: {_why(error)}") from error
+            reply = await link.take_over(request, GIVE_S)
+        except CoordinatorNotAvailableError as error:
+            raise CoordinatorNotAvailableError(f"{receiver.address}: {error}") from error
         if not reply.served:
             raise CoordinatorNotAvailableError(f"{receiver.address}: {reply.reason}")
 
@@ -145,18 +137,16 @@ class Peers(pb_grpc.PeersServicer):
 
     async def who_answers(self, address: str) -> int | None:
         """Returns the nonce of the coordinator that answers at an address; None if none does."""
-        async with _channel(address) as channel:
-            stream = _stub(channel).Watch()
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    news = await stream.read()
-            except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
-                _raise_if_cancelled(error)
-                _LOG.warning("own_address_unreachable address=%s error=%s", address, _why(error))
-                return None
-            finally:
-                stream.cancel()
-        return None if news is grpc.aio.EOF else int(news.process_nonce)
+        link = _dial(address)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                news = await link.read()
+        except (CoordinatorNotAvailableError, TimeoutError) as error:
+            _LOG.warning("own_address_unreachable address=%s error=%s", address, _why(error))
+            return None
+        finally:
+            await link.close()
+        return None if news is None else news.process_nonce
 
     async def close(self) -> None:
         """Ends all streams."""
@@ -173,11 +163,11 @@ class Peers(pb_grpc.PeersServicer):
         pause_s = CALL_MIN_S
         while True:
             more_s = self._members.patience.more_s(time.monotonic())
-            channel = _channel(address, more_s)
+            link = _dial(address, more_s)
             try:
-                answered = await self._watch(address, channel, more_s)
+                answered = await self._watch(address, link, more_s)
             finally:
-                await channel.close()
+                await link.close()
             if answered:
                 # Called again at once: the process is presumed dead only if none answers now.
                 pause_s = CALL_MIN_S
@@ -187,28 +177,27 @@ class Peers(pb_grpc.PeersServicer):
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, CALL_MAX_S)
 
-    async def _watch(self, address: str, channel: Any, more_s: float) -> bool:
+    async def _watch(self, address: str, link: Link, more_s: float) -> bool:
         """Follows the news of the process that answers, to the end of the stream.
 
         Args:
             address: its address.
-            channel: a channel to it.
+            link: a link to it.
             more_s: how much longer than usual it may take to answer. The stream ends once that is
                 no longer needed, and is to be opened anew.
 
         Returns:
             Whether a peer answered.
         """
-        stream = _stub(channel).Watch()
-        telling = asyncio.create_task(self._tell(stream))
+        telling = asyncio.create_task(self._tell(link))
         nonce: int | None = None
         why = "it ended the stream"
         try:
             while True:
                 limit_s = (ANSWER_S if nonce is None else SILENCE_S) + more_s
                 async with asyncio.timeout(limit_s):
-                    news = await stream.read()
-                if news is grpc.aio.EOF or not self._is_peer(news):
+                    news = await link.read()
+                if news is None or not self._is_peer(news):
                     return nonce is not None
                 if self._is_me(news):
                     _LOG.info("own_address address=%s", address)
@@ -216,7 +205,7 @@ class Peers(pb_grpc.PeersServicer):
                     return False
                 if news.process_nonce != nonce:
                     nonce = news.process_nonce
-                    self._channels[nonce] = channel
+                    self._links[nonce] = link
                     self._members.link(_member(news))
                     _LOG.info("peer_linked address=%s nonce=%d", address, nonce)
                     self._learn(news)
@@ -226,26 +215,24 @@ class Peers(pb_grpc.PeersServicer):
                     if more_s and not self._members.patience.more_s(time.monotonic()):
                         why = "it is called anew, with the usual times"
                         return True
-        except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
-            _raise_if_cancelled(error)
+        except (CoordinatorNotAvailableError, TimeoutError) as error:
             why = _why(error)
             _LOG.debug("peer_silent address=%s error=%s", address, why)
             return nonce is not None
         finally:
             telling.cancel()
-            stream.cancel()
             if nonce is not None:
                 _LOG.info("peer_unlinked address=%s nonce=%d why=%s", address, nonce, why)
                 self._members.unlink(nonce)
-                if self._channels.get(nonce) is channel:
-                    del self._channels[nonce]
+                if self._links.get(nonce) is link:
+                    del self._links[nonce]
 
-    async def _tell(self, stream: Any) -> None:
-        # The task that reads the stream notices when it breaks, and takes the error.
-        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+    async def _tell(self, link: Link) -> None:
+        # The task that reads the link notices when it breaks, and takes the error.
+        with suppress(CoordinatorNotAvailableError):
             while True:
                 changed = self._news_changed
-                await stream.write(self._news())
+                await link.write(self._news())
                 await _wait(changed)
 
     # ---- called by others -----------------------------------------------------------------------
@@ -344,35 +331,12 @@ def _member(news: pb.News) -> Member:
     )
 
 
-def _channel(address: str, more_s: float = 0.0) -> Any:
-    options = (
-        ("grpc.keepalive_time_ms", round(PING_S * 1000)),
-        ("grpc.http2.ping_timeout_ms", round((PONG_S + more_s) * 1000)),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.use_local_subchannel_pool", 1),
-    )
-    return grpc.aio.insecure_channel(address, options=options)
-
-
-def _stub(channel: Any) -> Any:
-    return pb_grpc.PeersStub(channel)  # type: ignore[no-untyped-call]
-
-
-def _raise_if_cancelled(error: BaseException) -> None:
-    """Raises the error again if this task is cancelled.
-
-    grpc raises a CancelledError too when it ends a call by itself; the caller goes on after that.
-    """
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
+def _dial(address: str, more_s: float = 0.0) -> Link:
+    return GrpcLink(address, more_s)
 
 
 def _why(error: BaseException) -> str:
-    # The full text of grpc's errors takes several lines.
-    details = getattr(error, "details", None)
-    return str(details()) if details is not None else repr(error)
+    return str(error) or repr(error)
 
 
 async def _wait(changed: asyncio.Event) -> None:

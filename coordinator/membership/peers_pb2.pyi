@@ -6,6 +6,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PeerFrame(_message.Message):
+    __slots__ = ("news", "take_over", "taken_over", "id")
+    NEWS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    news: News
+    take_over: TakeOverRequest
+    taken_over: TakeOverReply
+    id: int
+    def __init__(self, news: _Optional[_Union[News, _Mapping]] = ..., take_over: _Optional[_Union[TakeOverRequest, _Mapping]] = ..., taken_over: _Optional[_Union[TakeOverReply, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
+
 class News(_message.Message):
     __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends", "journal_format")
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]

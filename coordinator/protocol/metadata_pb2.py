@@ -25,45 +25,49 @@ _sym_db = _symbol_database.Default()
 from logtx.coordinator.protocol import coordinator_pb2 as logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)logtx/coordinator/protocol/metadata.proto\x12\x05logtx\x1a,logtx/coordinator/protocol/coordinator.proto\"\xb2\x05\n\rMetadataQuery\x12\x10\n\x06header\x18\x01 \x01(\x0cH\x00\x12\x14\n\noperations\x18\x02 \x01(\x0cH\x00\x12\x38\n\x11writes_by_segment\x18\x03 \x01(\x0b\x32\x1b.logtx.MetadataQuery.WritesH\x00\x12\x41\n\x1c\x61\x63ks_by_segment_subscription\x18\x04 \x01(\x0b\x32\x19.logtx.MetadataQuery.AcksH\x00\x12\x38\n\x0ftxn_by_deadline\x18\x05 \x01(\x0b\x32\x1d.logtx.MetadataQuery.DeadlineH\x00\x12\x38\n\x12txn_by_final_state\x18\x06 \x01(\x0b\x32\x1a.logtx.MetadataQuery.FinalH\x00\x12\r\n\x05limit\x18\n \x01(\r\x12\r\n\x05\x66resh\x18\x0b \x01(\x08\x12\x12\n\ntimeout_ms\x18\x0c \x01(\r\x1a\x62\n\x06Writes\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x12\n\nfrom_place\x18\x03 \x01(\x04\x12\x15\n\x08to_place\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_to_place\x1aT\n\x04\x41\x63ks\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x19\n\x0csubscription\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0f\n\r_subscription\x1a\x30\n\x08\x44\x65\x61\x64line\x12\x16\n\tbefore_ms\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_before_ms\x1a\x62\n\x05\x46inal\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.logtx.MetadataHeader.State\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x04\x12\x12\n\x05to_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_to_msB\x06\n\x04what\"a\n\x0cMetadataPage\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.logtx.MetadataEntry\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.logtx.Error\"\x82\x01\n\rMetadataEntry\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.logtx.MetadataHeaderH\x00\x12-\n\toperation\x18\x02 \x01(\x0b\x32\x18.logtx.MetadataOperationH\x00\x12\x0f\n\x07\x64\x65leted\x18\x03 \x01(\x08\x42\x08\n\x06record\"\xc5\x02\n\x0eMetadataHeader\x12\x0c\n\x04txid\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.logtx.MetadataHeader.State\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x13\n\x0bproducer_id\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x03\x12\x12\n\ncreated_ms\x18\x07 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x04\x12\x14\n\x0c\x66inalized_ms\x18\t \x01(\x04\x12\x1c\n\x0f\x63ommit_sequence\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x0b \x01(\t\"-\n\x05State\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x42\x12\n\x10_commit_sequence\"\xf4\x02\n\x11MetadataOperation\x12\x0c\n\x04txid\x18\x01 \x01(\x0c\x12\x12\n\nseq_offset\x18\x02 \x01(\x03\x12\x11\n\tseq_index\x18\x03 \x01(\r\x12+\n\x04kind\x18\x04 \x01(\x0e\x32\x1d.logtx.MetadataOperation.Kind\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\x10\n\x08topic_id\x18\x07 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x08 \x01(\x03\x12\x13\n\x0blast_offset\x18\t \x01(\x03\x12\r\n\x05\x63ount\x18\n \x01(\x04\x12\x0e\n\x06\x62ranch\x18\x0b \x01(\x06\x12\x0e\n\x06placed\x18\x0c \x01(\x08\x12\x12\n\x05place\x18\r \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csubscription\x18\x0e \x01(\t\x12\x1f\n\x04step\x18\x0f \x01(\x0b\x32\x11.logtx.OffsetStep\"\x1a\n\x04Kind\x12\t\n\x05WRITE\x10\x00\x12\x07\n\x03\x41\x43K\x10\x01\x42\x08\n\x06_place\"F\n\x0eHorizonRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\"|\n\x0cHorizonReply\x12\x1b\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x0c.logtx.Error\x12\x19\n\x11max_read_position\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x11\n\tundecided\x18\x04 \x01(\r\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\"\x0f\n\rStatusRequest\"\xea\x02\n\x0bStatusReply\x12\x1b\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x0c.logtx.Error\x12\x10\n\x08\x62\x61\x63k_end\x18\x02 \x01(\t\x12\x0e\n\x06shared\x18\x03 \x01(\x08\x12\x12\n\noperations\x18\x04 \x01(\x04\x12\x30\n\npartitions\x18\x05 \x03(\x0b\x32\x1c.logtx.StatusReply.Partition\x12\x10\n\x08swept_ms\x18\x06 \x01(\x04\x12\x18\n\x10swept_operations\x18\x07 \x01(\x04\x12\x15\n\rswept_headers\x18\x08 \x01(\x04\x12\x0f\n\x07problem\x18\t \x01(\t\x12\x12\n\nhistory_ms\x18\n \x01(\x04\x1an\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x0blag_records\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07problem\x18\x04 \x01(\tB\x0e\n\x0c_lag_records2\xe7\x01\n\x08Metadata\x12\x34\n\x05Query\x12\x14.logtx.MetadataQuery\x1a\x13.logtx.MetadataPage0\x01\x12\x34\n\x05Watch\x12\x14.logtx.MetadataQuery\x1a\x13.logtx.MetadataPage0\x01\x12\x38\n\nGetHorizon\x12\x15.logtx.HorizonRequest\x1a\x13.logtx.HorizonReply\x12\x35\n\tGetStatus\x12\x14.logtx.StatusRequest\x1a\x12.logtx.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)logtx/coordinator/protocol/metadata.proto\x12\x05logtx\x1a,logtx/coordinator/protocol/coordinator.proto\"\xb9\x01\n\x0fMetadataRequest\x12%\n\x05query\x18\x01 \x01(\x0b\x32\x14.logtx.MetadataQueryH\x00\x12%\n\x05watch\x18\x02 \x01(\x0b\x32\x14.logtx.MetadataQueryH\x00\x12(\n\x07horizon\x18\x03 \x01(\x0b\x32\x15.logtx.HorizonRequestH\x00\x12&\n\x06status\x18\x04 \x01(\x0b\x32\x14.logtx.StatusRequestH\x00\x42\x06\n\x04what\"\x99\x01\n\x0eMetadataAnswer\x12#\n\x04page\x18\x01 \x01(\x0b\x32\x13.logtx.MetadataPageH\x00\x12&\n\x07horizon\x18\x02 \x01(\x0b\x32\x13.logtx.HorizonReplyH\x00\x12$\n\x06status\x18\x03 \x01(\x0b\x32\x12.logtx.StatusReplyH\x00\x12\x0c\n\x04last\x18\x04 \x01(\x08\x42\x06\n\x04what\"\xb2\x05\n\rMetadataQuery\x12\x10\n\x06header\x18\x01 \x01(\x0cH\x00\x12\x14\n\noperations\x18\x02 \x01(\x0cH\x00\x12\x38\n\x11writes_by_segment\x18\x03 \x01(\x0b\x32\x1b.logtx.MetadataQuery.WritesH\x00\x12\x41\n\x1c\x61\x63ks_by_segment_subscription\x18\x04 \x01(\x0b\x32\x19.logtx.MetadataQuery.AcksH\x00\x12\x38\n\x0ftxn_by_deadline\x18\x05 \x01(\x0b\x32\x1d.logtx.MetadataQuery.DeadlineH\x00\x12\x38\n\x12txn_by_final_state\x18\x06 \x01(\x0b\x32\x1a.logtx.MetadataQuery.FinalH\x00\x12\r\n\x05limit\x18\n \x01(\r\x12\r\n\x05\x66resh\x18\x0b \x01(\x08\x12\x12\n\ntimeout_ms\x18\x0c \x01(\r\x1a\x62\n\x06Writes\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x12\n\nfrom_place\x18\x03 \x01(\x04\x12\x15\n\x08to_place\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_to_place\x1aT\n\x04\x41\x63ks\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x19\n\x0csubscription\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0f\n\r_subscription\x1a\x30\n\x08\x44\x65\x61\x64line\x12\x16\n\tbefore_ms\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_before_ms\x1a\x62\n\x05\x46inal\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.logtx.MetadataHeader.State\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x04\x12\x12\n\x05to_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_to_msB\x06\n\x04what\"a\n\x0cMetadataPage\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.logtx.MetadataEntry\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.logtx.Error\"\x82\x01\n\rMetadataEntry\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.logtx.MetadataHeaderH\x00\x12-\n\toperation\x18\x02 \x01(\x0b\x32\x18.logtx.MetadataOperationH\x00\x12\x0f\n\x07\x64\x65leted\x18\x03 \x01(\x08\x42\x08\n\x06record\"\xc5\x02\n\x0eMetadataHeader\x12\x0c\n\x04txid\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.logtx.MetadataHeader.State\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x13\n\x0bproducer_id\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x03\x12\x12\n\ncreated_ms\x18\x07 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x04\x12\x14\n\x0c\x66inalized_ms\x18\t \x01(\x04\x12\x1c\n\x0f\x63ommit_sequence\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x0b \x01(\t\"-\n\x05State\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0b\n\x07\x41\x42ORTED\x10\x02\x42\x12\n\x10_commit_sequence\"\xf4\x02\n\x11MetadataOperation\x12\x0c\n\x04txid\x18\x01 \x01(\x0c\x12\x12\n\nseq_offset\x18\x02 \x01(\x03\x12\x11\n\tseq_index\x18\x03 \x01(\r\x12+\n\x04kind\x18\x04 \x01(\x0e\x32\x1d.logtx.MetadataOperation.Kind\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\x10\n\x08topic_id\x18\x07 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x08 \x01(\x03\x12\x13\n\x0blast_offset\x18\t \x01(\x03\x12\r\n\x05\x63ount\x18\n \x01(\x04\x12\x0e\n\x06\x62ranch\x18\x0b \x01(\x06\x12\x0e\n\x06placed\x18\x0c \x01(\x08\x12\x12\n\x05place\x18\r \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0csubscription\x18\x0e \x01(\t\x12\x1f\n\x04step\x18\x0f \x01(\x0b\x32\x11.logtx.OffsetStep\"\x1a\n\x04Kind\x12\t\n\x05WRITE\x10\x00\x12\x07\n\x03\x41\x43K\x10\x01\x42\x08\n\x06_place\"F\n\x0eHorizonRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\"|\n\x0cHorizonReply\x12\x1b\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x0c.logtx.Error\x12\x19\n\x11max_read_position\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x11\n\tundecided\x18\x04 \x01(\r\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\"\x0f\n\rStatusRequest\"\xea\x02\n\x0bStatusReply\x12\x1b\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x0c.logtx.Error\x12\x10\n\x08\x62\x61\x63k_end\x18\x02 \x01(\t\x12\x0e\n\x06shared\x18\x03 \x01(\x08\x12\x12\n\noperations\x18\x04 \x01(\x04\x12\x30\n\npartitions\x18\x05 \x03(\x0b\x32\x1c.logtx.StatusReply.Partition\x12\x10\n\x08swept_ms\x18\x06 \x01(\x04\x12\x18\n\x10swept_operations\x18\x07 \x01(\x04\x12\x15\n\rswept_headers\x18\x08 \x01(\x04\x12\x0f\n\x07problem\x18\t \x01(\t\x12\x12\n\nhistory_ms\x18\n \x01(\x04\x1an\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x0blag_records\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07problem\x18\x04 \x01(\tB\x0e\n\x0c_lag_records2\xe7\x01\n\x08Metadata\x12\x34\n\x05Query\x12\x14.logtx.MetadataQuery\x1a\x13.logtx.MetadataPage0\x01\x12\x34\n\x05Watch\x12\x14.logtx.MetadataQuery\x1a\x13.logtx.MetadataPage0\x01\x12\x38\n\nGetHorizon\x12\x15.logtx.HorizonRequest\x1a\x13.logtx.HorizonReply\x12\x35\n\tGetStatus\x12\x14.logtx.StatusRequest\x1a\x12.logtx.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logtx.coordinator.protocol.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_METADATAQUERY']._serialized_start=99
-  _globals['_METADATAQUERY']._serialized_end=789
-  _globals['_METADATAQUERY_WRITES']._serialized_start=447
-  _globals['_METADATAQUERY_WRITES']._serialized_end=545
-  _globals['_METADATAQUERY_ACKS']._serialized_start=547
-  _globals['_METADATAQUERY_ACKS']._serialized_end=631
-  _globals['_METADATAQUERY_DEADLINE']._serialized_start=633
-  _globals['_METADATAQUERY_DEADLINE']._serialized_end=681
-  _globals['_METADATAQUERY_FINAL']._serialized_start=683
-  _globals['_METADATAQUERY_FINAL']._serialized_end=781
-  _globals['_METADATAPAGE']._serialized_start=791
-  _globals['_METADATAPAGE']._serialized_end=888
-  _globals['_METADATAENTRY']._serialized_start=891
-  _globals['_METADATAENTRY']._serialized_end=1021
-  _globals['_METADATAHEADER']._serialized_start=1024
-  _globals['_METADATAHEADER']._serialized_end=1349
-  _globals['_METADATAHEADER_STATE']._serialized_start=1284
-  _globals['_METADATAHEADER_STATE']._serialized_end=1329
-  _globals['_METADATAOPERATION']._serialized_start=1352
-  _globals['_METADATAOPERATION']._serialized_end=1724
-  _globals['_METADATAOPERATION_KIND']._serialized_start=1688
-  _globals['_METADATAOPERATION_KIND']._serialized_end=1714
-  _globals['_HORIZONREQUEST']._serialized_start=1726
-  _globals['_HORIZONREQUEST']._serialized_end=1796
-  _globals['_HORIZONREPLY']._serialized_start=1798
-  _globals['_HORIZONREPLY']._serialized_end=1922
-  _globals['_STATUSREQUEST']._serialized_start=1924
-  _globals['_STATUSREQUEST']._serialized_end=1939
-  _globals['_STATUSREPLY']._serialized_start=1942
-  _globals['_STATUSREPLY']._serialized_end=2304
-  _globals['_STATUSREPLY_PARTITION']._serialized_start=2194
-  _globals['_STATUSREPLY_PARTITION']._serialized_end=2304
-  _globals['_METADATA']._serialized_start=2307
-  _globals['_METADATA']._serialized_end=2538
+  _globals['_METADATAREQUEST']._serialized_start=99
+  _globals['_METADATAREQUEST']._serialized_end=284
+  _globals['_METADATAANSWER']._serialized_start=287
+  _globals['_METADATAANSWER']._serialized_end=440
+  _globals['_METADATAQUERY']._serialized_start=443
+  _globals['_METADATAQUERY']._serialized_end=1133
+  _globals['_METADATAQUERY_WRITES']._serialized_start=791
+  _globals['_METADATAQUERY_WRITES']._serialized_end=889
+  _globals['_METADATAQUERY_ACKS']._serialized_start=891
+  _globals['_METADATAQUERY_ACKS']._serialized_end=975
+  _globals['_METADATAQUERY_DEADLINE']._serialized_start=977
+  _globals['_METADATAQUERY_DEADLINE']._serialized_end=1025
+  _globals['_METADATAQUERY_FINAL']._serialized_start=1027
+  _globals['_METADATAQUERY_FINAL']._serialized_end=1125
+  _globals['_METADATAPAGE']._serialized_start=1135
+  _globals['_METADATAPAGE']._serialized_end=1232
+  _globals['_METADATAENTRY']._serialized_start=1235
+  _globals['_METADATAENTRY']._serialized_end=1365
+  _globals['_METADATAHEADER']._serialized_start=1368
+  _globals['_METADATAHEADER']._serialized_end=1693
+  _globals['_METADATAHEADER_STATE']._serialized_start=1628
+  _globals['_METADATAHEADER_STATE']._serialized_end=1673
+  _globals['_METADATAOPERATION']._serialized_start=1696
+  _globals['_METADATAOPERATION']._serialized_end=2068
+  _globals['_METADATAOPERATION_KIND']._serialized_start=2032
+  _globals['_METADATAOPERATION_KIND']._serialized_end=2058
+  _globals['_HORIZONREQUEST']._serialized_start=2070
+  _globals['_HORIZONREQUEST']._serialized_end=2140
+  _globals['_HORIZONREPLY']._serialized_start=2142
+  _globals['_HORIZONREPLY']._serialized_end=2266
+  _globals['_STATUSREQUEST']._serialized_start=2268
+  _globals['_STATUSREQUEST']._serialized_end=2283
+  _globals['_STATUSREPLY']._serialized_start=2286
+  _globals['_STATUSREPLY']._serialized_end=2648
+  _globals['_STATUSREPLY_PARTITION']._serialized_start=2538
+  _globals['_STATUSREPLY_PARTITION']._serialized_end=2648
+  _globals['_METADATA']._serialized_start=2651
+  _globals['_METADATA']._serialized_end=2882
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MetadataRequest(_message.Message):
+    __slots__ = ("query", "watch", "horizon", "status")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    query: MetadataQuery
+    watch: MetadataQuery
+    horizon: HorizonRequest
+    status: StatusRequest
+    def __init__(self, query: _Optional[_Union[MetadataQuery, _Mapping]] = ..., watch: _Optional[_Union[MetadataQuery, _Mapping]] = ..., horizon: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status: _Optional[_Union[StatusRequest, _Mapping]] = ...) -> None: ...
+
+class MetadataAnswer(_message.Message):
+    __slots__ = ("page", "horizon", "status", "last")
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    page: MetadataPage
+    horizon: HorizonReply
+    status: StatusReply
+    last: bool
+    def __init__(self, page: _Optional[_Union[MetadataPage, _Mapping]] = ..., horizon: _Optional[_Union[HorizonReply, _Mapping]] = ..., status: _Optional[_Union[StatusReply, _Mapping]] = ..., last: _Optional[bool] = ...) -> None: ...
+
 class MetadataQuery(_message.Message):
     __slots__ = ("header", "operations", "writes_by_segment", "acks_by_segment_subscription", "txn_by_deadline", "txn_by_final_state", "limit", "fresh", "timeout_ms")
     class Writes(_message.Message):

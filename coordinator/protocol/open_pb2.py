@@ -24,17 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%logtx/coordinator/protocol/open.proto\x12\x05logtx\"[\n\x04Open\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x12.logtx.OpenSessionH\x00\x12!\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x10.logtx.OpenCallsH\x00\x42\t\n\x07service\"\r\n\x0bOpenSession\"\x0b\n\tOpenCallsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%logtx/coordinator/protocol/open.proto\x12\x05logtx\"\xa7\x01\n\x04Open\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x12.logtx.OpenSessionH\x00\x12!\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x10.logtx.OpenCallsH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.logtx.OpenMetadataH\x00\x12!\n\x05peers\x18\x04 \x01(\x0b\x32\x10.logtx.OpenPeersH\x00\x42\t\n\x07service\"\r\n\x0bOpenSession\"\x0b\n\tOpenCalls\"\x0e\n\x0cOpenMetadata\"\x0b\n\tOpenPeersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logtx.coordinator.protocol.open_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPEN']._serialized_start=48
-  _globals['_OPEN']._serialized_end=139
-  _globals['_OPENSESSION']._serialized_start=141
-  _globals['_OPENSESSION']._serialized_end=154
-  _globals['_OPENCALLS']._serialized_start=156
-  _globals['_OPENCALLS']._serialized_end=167
+  _globals['_OPEN']._serialized_start=49
+  _globals['_OPEN']._serialized_end=216
+  _globals['_OPENSESSION']._serialized_start=218
+  _globals['_OPENSESSION']._serialized_end=231
+  _globals['_OPENCALLS']._serialized_start=233
+  _globals['_OPENCALLS']._serialized_end=244
+  _globals['_OPENMETADATA']._serialized_start=246
+  _globals['_OPENMETADATA']._serialized_end=260
+  _globals['_OPENPEERS']._serialized_start=262
+  _globals['_OPENPEERS']._serialized_end=273
 # @@protoc_insertion_point(module_scope)

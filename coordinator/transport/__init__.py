@@ -2,7 +2,8 @@
 
 `coordinator/protocol/frames.py` has the machine of one end, pure. Here are the two shells that run
 it: `on_loop` on an event loop, for coordinators, and `in_thread` with a thread of its own, for
-clients. `tls` lies between the machine's bytes and the socket's.
+clients. `tls` lies between the machine's bytes and the socket's. `alive` speaks for an event loop
+that is held up.
 
 What a message says is the business of who uses them. Imports `protocol` and `journal`.
 """

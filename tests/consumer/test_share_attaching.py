@@ -29,10 +29,12 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.producer.producer import Producer
 
+from ..coordinator.on_frames import transport
 from ..waiting import eventually
 from .test_share_consumer import Queues, coordinator, fill, producer, queues, take, values
 
-__all__ = ["coordinator", "producer", "queues"]
+__all__ = ["coordinator", "producer", "queues", "transport"]
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 def break_stream(queue: ShareConsumer) -> None:
@@ -295,8 +297,10 @@ def test_trap_154_without_the_rule_two_work_on_one_message(
     def mutant(self: attached.AttachedClient, request_id: int) -> None:
         with self._lock:
             command, _ = self._requests[request_id]
-            assert self._stream is not None
-            self._stream.send((request_id, command))
+            stream = self._stream
+            assert stream is not None
+            stream.send((request_id, command))
+        stream.flush()
 
     monkeypatch.setattr(attached.AttachedClient, "_repeat", mutant)
     works_while_it_attaches(queues, producer, put_off, monkeypatch)

@@ -1,12 +1,14 @@
-"""Coordinators that follow a test's script, behind real gRPC, and addresses without any."""
+"""Coordinators that follow a test's script, behind gRPC or frames, and addresses without any."""
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -15,9 +17,18 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.coordinator.protocol.open_pb2 import Open
 from logtx.coordinator.protocol.replies import encode_reply
+from logtx.coordinator.transport.on_loop import LoopConnection
+from logtx.journal.errors import LogtxError, SessionClosedError
 from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
+
+from .transport.served import TIMEOUT_S, Served
+
+LISTENING: dict[str, str] | None = None
+"""Where coordinators note that they listen for sessions on frames, too: address for gRPC → for
+frames. None: they don't."""
 
 Script = Callable[[pb.Request], list[pb.Reply] | None]
 """Returns the replies to a request; None cuts the stream."""
@@ -40,6 +51,10 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
         pb_grpc.add_CoordinatorServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
+        self._served: Served | None = None
+        if LISTENING is not None:
+            self._served = Served(self._serve)
+            LISTENING[self.address] = self._served.address
 
     def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802
         """Answers a request without a session."""
@@ -77,9 +92,45 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
                 if replies:
                     yield pb.ServerFrame(replies=replies)
 
+    async def _serve(self, connection: LoopConnection) -> None:
+        """Serves a stream, or calls, on frames. As over gRPC, the script has a thread, and may
+        wait."""
+        loop = asyncio.get_running_loop()
+        if Open.FromString(await connection.receive()).HasField("calls"):
+            while True:
+                request = pb.CallRequest.FromString(await connection.receive())
+                reply = await asyncio.to_thread(self.Call, request, _Cut())
+                await connection.send(reply.SerializeToString())
+        frames: queue.SimpleQueue[pb.ClientFrame | None] = queue.SimpleQueue()
+
+        def answer() -> None:
+            # The client may end it first, and the test all of them.
+            with suppress(LogtxError, RuntimeError):
+                for each in self.Session(iter(frames.get, None), None):  # type: ignore[arg-type]
+                    sending = connection.send(each.SerializeToString())
+                    asyncio.run_coroutine_threadsafe(sending, loop).result(TIMEOUT_S)
+                loop.call_soon_threadsafe(connection.close, SessionClosedError("cut"))
+
+        threading.Thread(target=answer, daemon=True).start()
+        try:
+            while True:
+                frames.put(pb.ClientFrame.FromString(await connection.receive()))
+        finally:
+            frames.put(None)
+
     def stop(self) -> None:
         """Stops as a killed process does."""
         self._server.stop(0).wait(5)
+        if self._served is not None:
+            self._served.kill()
+            self._served = None
+
+
+class _Cut:
+    """What ends a call."""
+
+    def abort(self, _code: Any, why: str) -> None:
+        raise SessionClosedError(why)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from logtx.journal.errors import (
     LogtxError,
     NotCoordinatorError,
     RequestTimedOutError,
+    RequestTooLargeError,
     SessionClosedError,
     TooManyTransactionsError,
     UnknownRecordError,
@@ -36,7 +37,11 @@ from logtx.journal.txid import TxId
 from logtx.producer.core.bookkeeping import EndResult, end_result
 
 from ...waiting import eventually
+from ..on_frames import transport
 from ..scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
+
+__all__ = ["transport"]
+pytestmark = pytest.mark.usefixtures("transport")
 
 TIMEOUT_S = 10.0
 SOON_S = 2.0
@@ -246,6 +251,28 @@ def test_an_owner_of_before_is_not_taken_for_the_owner(
             publish(journal, successor.address, epoch=9)
             assert answers.collect(1, SOON_S * 2) == {0: Done()}
         assert not any(zombie.received), "it was asked to connect, and given no request"
+
+
+def test_a_request_that_can_not_be_sent_is_answered_by_the_clients_own_thread(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient]
+) -> None:
+    """A thread that sends may have a lock of the application which the callback waits for."""
+    with scripted() as owner:
+        one = connected(journal, client, owner)
+        answers: Answers = Answers()
+        lock, waited = threading.Lock(), []
+
+        def on_reply(reply: Any) -> None:
+            waited.append(lock.acquire(timeout=TIMEOUT_S))
+            answers.take(1)(reply)
+
+        with lock:
+            one.add_offsets(TXID, "g" * 3_000_000, [], on_reply)
+            ask(one, answers, 2)
+        found = answers.collect(2)
+        assert isinstance(found[1], RequestTooLargeError)
+        assert isinstance(found[2], Done)
+        assert waited == [True]
 
 
 # ---- requests -----------------------------------------------------------------------------------

@@ -1,20 +1,29 @@
-"""Streams between coordinators, without the journal partitions behind them."""
+"""Streams between coordinators, without the journal partitions behind them, on both transports."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import grpc
 import pytest
 
+from logtx.coordinator.membership import peers as module
 from logtx.coordinator.membership import peers_pb2_grpc as pb_grpc
 from logtx.coordinator.membership.balance import Member
+from logtx.coordinator.membership.links import FramedLink
 from logtx.coordinator.membership.members import Members
 from logtx.coordinator.membership.peers import Peers, TakeOver
-from logtx.journal.errors import CoordinatorNotAvailableError
+from logtx.coordinator.server.opened import Opened
+from logtx.coordinator.transport.on_loop import Listener
+from logtx.journal.errors import ConfigError, CoordinatorNotAvailableError
 
-TIMEOUT_S = 10.0
+from ..transport.served import PATIENT, dead_port
+
+TIMEOUT_S = 30.0
+Serve = Callable[[AsyncExitStack, Peers, str], Any]
 
 
 async def refuse(_partition: int, _epoch: int, _end: int) -> str:
@@ -27,12 +36,50 @@ def peers_of(me: Member, members: Members, take_over: TakeOver, met: asyncio.Eve
     )
 
 
-def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed() -> None:
+async def on_grpc(stack: AsyncExitStack, peers: Peers, address: str) -> None:
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    server.add_insecure_port(address)
+    pb_grpc.add_PeersServicer_to_server(peers, server)  # type: ignore[no-untyped-call]
+    await server.start()
+    stack.push_async_callback(server.stop, None)
+
+
+async def on_frames(stack: AsyncExitStack, peers: Peers, address: str) -> None:
+    nobody: Any = None
+    listener = Listener(Opened(nobody, nobody, peers).serve, deadlines=PATIENT)
+    await listener.start(address)
+    stack.push_async_callback(listener.stop)
+
+
+@pytest.fixture(params=["grpc", "frames"])
+def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Returns what serves a coordinator's peers at an address."""
+    if request.param == "grpc":
+        return on_grpc
+    monkeypatch.setattr(module, "GrpcLink", FramedLink)
+    return on_frames
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(module, "ANSWER_S", 10.0)
+    monkeypatch.setattr("logtx.coordinator.membership.links.PONG_S", 10.0)
+
+
+def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed(serve: Serve) -> None:
     """The receiver is killed during a move: grpc cancels the call, but not the waiting task."""
-    asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(), TIMEOUT_S))
+    asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(serve), TIMEOUT_S))
 
 
-async def give_to_one_that_goes_away() -> None:
+async def linked(ours: Peers, members: Members, met: asyncio.Event, address: str) -> None:
+    ours.call([address])
+    while not members.linked():
+        await met.wait()
+        met.clear()
+
+
+async def give_to_one_that_goes_away(serve: Serve) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
 
     async def hang(_partition: int, _epoch: int, _end: int) -> str:
@@ -41,20 +88,14 @@ async def give_to_one_that_goes_away() -> None:
         return ""
 
     async with AsyncExitStack() as stack:
-        server = grpc.aio.server()
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        address = f"127.0.0.1:{dead_port()}"
         receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
         theirs = peers_of(receiver, Members(2, address), hang, asyncio.Event())
-        pb_grpc.add_PeersServicer_to_server(theirs, server)  # type: ignore[no-untyped-call]
-        await server.start()
-        stack.push_async_callback(server.stop, None)
+        await serve(stack, theirs, address)
         members, met = Members(1, giver.address), asyncio.Event()
         ours = peers_of(giver, members, refuse, met)
         stack.push_async_callback(ours.close)
-        ours.call([address])
-        while not members.linked():
-            await met.wait()
-            met.clear()
+        await linked(ours, members, met, address)
         giving = asyncio.create_task(ours.give(receiver, 0, 0, 0))
         await asked.wait()
         ours.call([])
@@ -62,22 +103,95 @@ async def give_to_one_that_goes_away() -> None:
             await giving
 
 
-def test_trap_7_who_reaches_itself_is_no_peer_of_its_own() -> None:
-    """It came back under another name, and calls the address of its former process."""
-    asyncio.run(asyncio.wait_for(call_itself(), TIMEOUT_S))
+def test_a_gift_is_taken_or_refused(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(asyncio.wait_for(give(serve), TIMEOUT_S))
+    assert "KeyError" in caplog.text, "a bug is logged, and told to the giver"
 
 
-async def call_itself() -> None:
+async def give(serve: Serve) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    async def take_over(partition: int, epoch: int, end: int) -> str | None:
+        asked.append((partition, epoch, end))
+        if partition == 3:
+            raise KeyError
+        return None if partition == 1 else "not here"
+
     async with AsyncExitStack() as stack:
-        server = grpc.aio.server()
-        former = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        address = f"127.0.0.1:{dead_port()}"
+        receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
+        theirs = peers_of(receiver, Members(2, address), take_over, asyncio.Event())
+        await serve(stack, theirs, address)
+        members, met = Members(1, giver.address), asyncio.Event()
+        ours = peers_of(giver, members, refuse, met)
+        stack.push_async_callback(ours.close)
+        await linked(ours, members, met, address)
+        await ours.give(receiver, 1, 7, 1_000)
+        with pytest.raises(CoordinatorNotAvailableError, match="not here"):
+            await ours.give(receiver, 2, 8, 1_001)
+        with pytest.raises(CoordinatorNotAvailableError):
+            await ours.give(receiver, 3, 9, 1_002)
+        # None of them has ended the stream.
+        assert [member.nonce for member in members.linked()] == [2]
+        await ours.give(receiver, 1, 9, 1_003)
+        assert asked == [(1, 7, 1_000), (2, 8, 1_001), (3, 9, 1_002), (1, 9, 1_003)]
+        await theirs.close()
+        while members.linked():
+            await met.wait()
+            met.clear()
+        with pytest.raises(CoordinatorNotAvailableError, match="no stream"):
+            await ours.give(receiver, 1, 9, 1_003)
+
+
+def test_news_come_both_ways_and_a_foreign_coordinator_is_no_peer(serve: Serve) -> None:
+    asyncio.run(asyncio.wait_for(tell(serve), TIMEOUT_S))
+
+
+async def tell(serve: Serve) -> None:
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{dead_port()}"
+        first = Member(nonce=1, address="127.0.0.1:1", owned={3: 4})
+        second = Member(nonce=2, address=address, owned={5: 6}, ends={5: 70})
+        heard, heard_met = Members(2, address), asyncio.Event()
+        await serve(stack, peers_of(second, heard, refuse, heard_met), address)
+        members, met = Members(1, first.address), asyncio.Event()
+        ours = peers_of(first, members, refuse, met)
+        stack.push_async_callback(ours.close)
+        await linked(ours, members, met, address)
+        assert members.linked() == [second]
+        while heard.get(1) != first:
+            await heard_met.wait()
+            heard_met.clear()
+        assert await ours.who_answers(address) == 2
+        with pytest.raises(ConfigError, match="another coordinator answers"):
+            await ours.check_own_address(address)
+        assert await ours.who_answers(f"127.0.0.1:{dead_port()}") is None
+        foreign = Peers(
+            me=lambda: first,
+            members=Members(1, first.address),
+            journal_id="another",
+            changed=lambda: None,
+            take_over=refuse,
+        )
+        stack.push_async_callback(foreign.close)
+        foreign.call([address])
+        await asyncio.sleep(0.5)
+        assert foreign._members.linked() == []
+
+
+def test_trap_7_who_reaches_itself_is_no_peer_of_its_own(serve: Serve) -> None:
+    """It came back under another name, and calls the address of its former process."""
+    asyncio.run(asyncio.wait_for(call_itself(serve), TIMEOUT_S))
+
+
+async def call_itself(serve: Serve) -> None:
+    async with AsyncExitStack() as stack:
+        former = f"127.0.0.1:{dead_port()}"
         me, met = Member(nonce=1, address="by-another-name:1"), asyncio.Event()
         members = Members(me.nonce, me.address)
         members.learn(2, former)
         ours = peers_of(me, members, refuse, met)
-        pb_grpc.add_PeersServicer_to_server(ours, server)  # type: ignore[no-untyped-call]
-        await server.start()
-        stack.push_async_callback(server.stop, None)
+        await serve(stack, ours, former)
         stack.push_async_callback(ours.close)
         ours.call(members.addresses(0, [2]))
         while not members.dead(2, 0):

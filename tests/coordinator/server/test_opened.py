@@ -14,7 +14,14 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol.commands import Action, SessionId
-from logtx.coordinator.protocol.open_pb2 import Open, OpenCalls, OpenSession
+from logtx.coordinator.protocol.metadata_pb2 import MetadataEntry, MetadataHeader, MetadataPage
+from logtx.coordinator.protocol.open_pb2 import (
+    Open,
+    OpenCalls,
+    OpenMetadata,
+    OpenPeers,
+    OpenSession,
+)
 from logtx.coordinator.protocol.replies import decode_reply
 from logtx.coordinator.protocol.requests import encode_request
 from logtx.coordinator.server import opened
@@ -47,11 +54,16 @@ class OnFrames(EmbeddedCoordinator):
 
     def _ready(self, coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> None:
         self.streams = coordinator._streams
+        assert coordinator._metadata is not None
+        assert coordinator._ownership is not None
+        self.opened = Opened(
+            self.streams, coordinator._metadata.service, coordinator._ownership.peers
+        )
         super()._ready(coordinator, unserved)
 
     def listen(self) -> None:
         """Begins to."""
-        self.listener = Listener(Opened(self.streams).serve, deadlines=PATIENT)
+        self.listener = Listener(self.opened.serve, deadlines=PATIENT)
         self.frames_address = f"127.0.0.1:{self.do(self.listener.start('127.0.0.1:0'))}"
 
     def do(self, work: Any) -> Any:
@@ -183,10 +195,6 @@ def test_a_producer_works_over_frames(
             vars(self)["address"] = address  # what the finder knows it by
             made.append(self)
 
-        def send(self, item: Any) -> None:
-            super().send(item)
-            self._connection._wake()  # Its thread flushes: this one holds the lock of `encode`.
-
     monkeypatch.setattr(sessions, "Connection", Exchanged)
     memory_log.create_topic("t", partitions=1)
     with Producer({"transactional.id": "p"}, log=memory_log) as producer:
@@ -197,6 +205,29 @@ def test_a_producer_works_over_frames(
         sequences = [future.result(TIMEOUT_S).commit_sequence for future in futures]
     assert None not in sequences
     assert made
+
+
+def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
+    coordinator: OnFrames, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever flushes may be sending for another one, and is told nothing."""
+
+    def encode(item: str) -> pb.Request:
+        raise KeyError(item)
+
+    command = commands.Connect(producer_id="p", nonce=1, generation=None)
+    request = encode_request(0, command)
+    connection = FramedConnection(coordinator.frames_address, request, encode, deadlines=PATIENT)
+    try:
+        frame = connection.receive()
+        assert frame is not None
+        connection.send("x")
+        connection.flush()
+        assert connection.receive() is None
+        assert "can't be encoded" in connection.ended
+    finally:
+        connection.close()
+    assert "not_encoded" in caplog.text
 
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -295,6 +326,8 @@ def test_a_bug_in_a_call_is_told_to_its_client(
 
 SESSION: Final = Open(session=OpenSession()).SerializeToString()
 CALLS: Final = Open(calls=OpenCalls()).SerializeToString()
+METADATA: Final = Open(metadata=OpenMetadata()).SerializeToString()
+PEERS: Final = Open(peers=OpenPeers()).SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -305,6 +338,10 @@ CALLS: Final = Open(calls=OpenCalls()).SerializeToString()
         ((b"\xff",), "a message is no Open"),
         ((SESSION, b"\xff"), "a message is no ClientFrame"),
         ((CALLS, b"\xff"), "a message is no CallRequest"),
+        ((METADATA, b"\xff"), "a message is no MetadataRequest"),
+        ((METADATA, b"\x7a\x00"), "upgrade the coordinator"),
+        ((PEERS, b"\xff"), "a message is no PeerFrame"),
+        ((PEERS, b"\x7a\x00"), "upgrade this one"),
     ],
 )
 def test_what_is_not_understood_ends_the_connection(
@@ -324,3 +361,18 @@ def test_a_connection_that_is_for_nothing_ends(
     monkeypatch.setattr(opened, "CONNECT_TIMEOUT_S", 0.1)
     with Client(coordinator.frames_address) as client:
         assert "said nothing for 0 s" in str(client.end())
+
+
+def test_pages_of_the_store_that_are_too_large_are_split() -> None:
+    entries = [
+        MetadataEntry(header=MetadataHeader(producer_id="x" * size, version=number))
+        for number, size in enumerate([2_000_000, 1, 3_000_000, 1_500_000, 1_500_000])
+    ]
+    whole = MetadataPage(entries=entries, ready=True)
+    pages = opened._fitting(whole)
+    assert [entry for page in pages for entry in page.entries] == entries
+    assert max(page.ByteSize() for page in pages) < 4_194_304
+    assert [page.ready for page in pages] == [False] * (len(pages) - 1) + [True]
+    assert len(pages) == 3
+    assert opened._fitting(MetadataPage(entries=entries[:1])) == [MetadataPage(entries=entries[:1])]
+    assert opened._fitting(MetadataPage()) == [MetadataPage()]

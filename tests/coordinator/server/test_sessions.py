@@ -1,4 +1,4 @@
-"""Who may speak for a producer, over real gRPC: re-attach and double start, grace, failover.
+"""Who may speak for a producer, over real connections: re-attach and double start, grace, failover.
 
 Traps 31 and 33; the shard's own part is in the transcripts.
 """
@@ -31,7 +31,11 @@ from logtx.journal.reader import journal_partition_of
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
+from ..on_frames import transport
 from ..streams import TIMEOUT_S, RawStream, begin, connect
+
+__all__ = ["transport"]
+pytestmark = pytest.mark.usefixtures("transport")
 
 GRACE_S = 0.4
 PARTITIONS = 2

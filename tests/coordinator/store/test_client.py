@@ -37,6 +37,10 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.txid import TxId
 
 from ..clusters import PARTITIONS, Cluster, ask, cluster_of, until
+from ..on_frames import transport
+
+__all__ = ["transport"]
+pytestmark = pytest.mark.usefixtures("transport")
 
 TOPIC = "orders"
 WRITES: dict[TopicPartition, tuple[BranchRange, ...]] = {
