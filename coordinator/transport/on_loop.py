@@ -346,7 +346,7 @@ async def dial(
         ) from None
     except OSError as error:
         raise SessionClosedError(f"can't connect to {address}: {error}") from error
-    if alive is not None:
+    if alive is not None and made._transport is not None:  # else it was lost already
         alive.add(made)
     return made
 
