@@ -306,7 +306,7 @@ def tick_on_time(end: Endpoint, until_ms: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("role", "hello_ms", "dead_ms"), [(Role.CLIENT, 500, 500), (Role.COORDINATOR, 10_000, 3_000)]
+    ("role", "hello_ms", "dead_ms"), [(Role.CLIENT, 5_000, 500), (Role.COORDINATOR, 10_000, 3_000)]
 )
 def test_a_peer_that_says_nothing_is_dead_in_time(role: Role, hello_ms: int, dead_ms: int) -> None:
     silent, stopped = endpoint(role), opened(role)
