@@ -37,6 +37,11 @@ places nothing within the pointer. Where in the sidecar the messages lie that it
 the reader remembers from lease to lease, and it keeps reading sidecars in between: what was fetched
 for one lease is mostly there for the next. So it is with partitions, where a lease begins at which
 the last one ended (`Staying`).
+
+So too within what a home placed, which may lie in the sidecar as what a pointer names does. There
+the lease says the commit sequence, by which its home is asked, and the reader goes on behind what
+was given out (trap 231). What is placed at the same offset before that is not read again: it was
+worked off, and may be gone (trap 232).
 """
 
 from __future__ import annotations
@@ -59,7 +64,7 @@ from ..journal.errors import (
     TornTransactionError,
 )
 from ..journal.logs.interface import Log
-from ..journal.position import Position
+from ..journal.position import Passed, Position
 from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
 from .core.pending import Record
@@ -169,16 +174,13 @@ class LeaseReader:
         at_end = MessageId(hi.offset) < hi <= MessageId(hi.offset, AT_OFFSET)
         is_bound = at_end or hi == MessageId(hi.offset)
         end = hi.offset if is_bound else hi.offset + 1
-        key = topic, number
         # Before the home is asked: what is decided later than that is placed at this end, or above.
         settled = not at_end or self._log.end_offset(topic, number) > hi.offset
-        start, places = Spot(lo.offset), None
+        places = None
         if self._was_switched(lease):
-            asked, ids = Spot(end), {topic: topic_id}
-            reach = self._ahead.reach({key: start}, {key: asked}, ids, wait_s=PLACE_S)
-            require_complete(reach)
-            places = reach[key].until(Spot(end + at_end)) if key in reach else None
-        part = Range(topic, number, self._begin(lease), end, places=places)
+            places = self._placed(lease, Spot(end), Spot(end + at_end))
+        start, left = self._begin(lease, places)
+        part = Range(topic, number, start, end, places=left)
         try:
             has_followed = yield from self._read(lease, part)
         except LogtxError as error:
@@ -187,31 +189,63 @@ class LeaseReader:
             self._consumer.leave()
             if not isinstance(error, TopicRecreatedError):
                 self._check_is_it(topic, topic_id)
-            is_rest = part.start.o3 > 0 and not self._has_given
+            is_begun = start.o3 > 0 or (start.passed is not None and start.passed.taken > 0)
+            is_rest = is_begun and not self._has_given
             skips = isinstance(error, TornTransactionError) and self._config.torn_skip
             if not (is_rest and skips):
                 raise
             # Who has delivered a part of it does not skip the rest. Here messages are worked off
             # one by one, by many, and `torn.reset=skip` is about those that are left, too.
-            whole = replace(part, start=start.position)
+            anew = None if left is None else replace(left, rest_at=None)
+            whole = replace(part, start=Spot(lo.offset).position, places=anew)
             has_followed = yield from self._read(lease, whole)
         told = None if has_followed else places
         is_final = settled and not (at_end and has_followed)
         self.bound = hi if is_final else min(hi, _known_at(hi.offset, told))
 
-    def _begin(self, lease: Lease) -> Position:
-        """Returns where to begin: within the transaction that the lease begins in.
+    def _placed(self, lease: Lease, asked: Spot, end: Spot) -> RangePlaces | None:
+        """Returns what a home places in a lease, from its first offset on and before `end`.
 
-        Save one that a home placed: that is read from its first message.
+        Args:
+            lease: the lease.
+            asked: up to where the home is asked.
+            end: behind what is placed in the lease.
         """
-        offset, sequence, nth = lease.span.lo
+        topic, number, topic_id = lease.partition
+        lo, key = lease.span.lo, (topic, number)
+
+        def reach(start: Spot) -> RangePlaces | None:
+            found = self._ahead.reach({key: start}, {key: asked}, {topic: topic_id}, wait_s=PLACE_S)
+            require_complete(found)
+            return found[key].until(end) if key in found else None
+
+        places = reach(Spot(lo.offset))
+        is_within = lo.nth > 0 and lo.sequence != AT_OFFSET
+        if places is None or not is_within or places.has(lo):
+            return places
+        # Who begins where the log starts counts what is placed there as delivered. But of this one
+        # messages were given out, and the rest may lie in the sidecar.
+        return reach(Spot(lo.offset, passed=Passed(places.home, lo.sequence - 1)))
+
+    def _begin(
+        self, lease: Lease, places: RangePlaces | None
+    ) -> tuple[Position, RangePlaces | None]:
+        """Returns where to begin, within the transaction that the lease begins in; and what of the
+        places is to be read."""
+        lo = lease.span.lo
+        offset, sequence, nth = lo
         position = Spot(offset).position
-        if sequence != AT_OFFSET or not nth:
-            return position
-        side = self._sides.before(lease.partition, offset, nth)
-        if side is None or not side.nth:
-            return replace(position, o3=nth)
-        return replace(position, o3=side.nth, side=side.offset)
+        left = None if places is None else places.within(lease.span)
+        side = self._sides.before(lease.partition, lo[:2], nth)
+        taken, at = (nth, None) if side is None or not side.nth else side
+        if not nth:
+            return position, left
+        if sequence == AT_OFFSET:
+            return replace(position, o3=taken, side=at), left
+        if left is None or not left.has(lo):
+            return position, left  # All of its messages lie before the lease.
+        passed = Passed(left.home, sequence - 1, taken)
+        return replace(position, passed=passed), replace(left, rest_at=at)
 
     def _read(self, lease: Lease, part: Range) -> Generator[Run, None, bool]:
         """Yields the messages of a lease. Returns whether a mode record was met among them."""
@@ -247,11 +281,9 @@ class LeaseReader:
         topic, number, _ = lease.partition
         records = cast("Sequence[Record]", share.records)
         run = Run(topic, number, records, offsets, first)
-        self._is_pointed = (
-            share.side is not None and first is not None and first.sequence == AT_OFFSET
-        )
-        if self._is_pointed and first is not None and share.side is not None:
-            self._sides.note(lease.partition, first.offset, Side(first.nth, share.side))
+        self._is_pointed = share.side is not None
+        if first is not None and share.side is not None:
+            self._sides.note(lease.partition, first[:2], Side(first.nth, share.side))
             self.given(lease, run, len(run) - 1)
         return run.within(lease.span)
 
@@ -260,7 +292,7 @@ class LeaseReader:
         if self._is_pointed:
             name, offset = run.name(number), run.offsets[number]
             behind = Side(name.nth + 1, in_sidecar(offset) + 1)
-            self._sides.note(lease.partition, name.offset, behind)
+            self._sides.note(lease.partition, name[:2], behind)
 
     def _stepping(self, topic: str, topic_id: str) -> Callable[[], None]:
         """Returns what is called while a lease is read."""

@@ -11,7 +11,10 @@ spilling. What differs:
 - What lies in the sidecar is streamed at the place as at a pointer. The place is sure to be the one
   there is, so nothing is looked for before. A position keeps no offset in the sidecar: at one o2 a
   pointer of another journal may be half delivered, too, and one offset does not say of which it is
-  (trap 168). A restart in the middle reads the range from its start, and skips.
+  (trap 168). A restart in the middle reads the range from its start, and skips. Who knows of which
+  transaction it is says it with the end (`end_at`).
+- What is placed below the log's start is gone, as a marker there is, though the journal still tells
+  of it (`pass_gone`).
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ...journal.control import Marker, ModeRecord, TopicPartition
+from ...journal.errors import TornTransactionError
 from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
 from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
 from .ended import JOURNAL_BYTES
-from .entries import EndedTransaction, PlainRun
+from .entries import EndedTransaction, EntryState, PlainRun
 from .headers import well_formed
 from .home_view import NO_ASIDE, Due
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
@@ -53,7 +57,15 @@ class PlacedTransaction(EndedTransaction):
 class PlacedPointer(PlacedTransaction, PointedTransaction):
     """A committed transaction at its place, of which records lie in the sidecar."""
 
-    __slots__ = ()
+    __slots__ = ("place", "rest_at")
+
+    def __init__(self, txid: RawTxId, marker: Marker, offset: int, main: TopicPartition) -> None:
+        """Begins without records."""
+        super().__init__(txid, marker, offset, main)
+        self.place = offset
+        """Where it is placed: `marker_offset` lies above if that is told too late."""
+        self.rest_at: int | None = None
+        """Where in the sidecar that lies which was not delivered before, if it is known."""
 
     @property
     def read_to(self) -> int:
@@ -61,8 +73,8 @@ class PlacedPointer(PlacedTransaction, PointedTransaction):
         return super().read_to if self.marker.branches else self.marker_offset
 
     def begin(self, taken: int, side: int | None) -> None:  # noqa: ARG002
-        """Begins to read the sidecar; its position does not say from where on."""
-        super().begin(taken, None)
+        """Begins to read the sidecar; no position says from where on."""
+        super().begin(taken, self.rest_at)
         self.side = None
 
     @property
@@ -163,8 +175,13 @@ class PlacedBuffer(PartitionBuffer):
 
     # ---- in -------------------------------------------------------------------------------------
 
-    def end_at(self, due: Due, place: int) -> bool:
+    def end_at(self, due: Due, place: int, rest_at: int | None = None) -> bool:
         """Ends a transaction at its place. Everything below the place must have been fed.
+
+        Args:
+            due: the transaction.
+            place: offset before which it is delivered.
+            rest_at: where in its sidecar that lies which was not delivered before; None: not known.
 
         Returns:
             False if more was fed: the transaction comes now, behind its place.
@@ -191,8 +208,32 @@ class PlacedBuffer(PartitionBuffer):
         # The sequence is the home's, whoever began it. Counted for the other journal, it would make
         # that one's next markers look like duplicates.
         entry.journal = self._home
+        if isinstance(entry, PlacedPointer):
+            entry.place, entry.rest_at = place, rest_at
         self._commit(entry, pending)
         return offset == place
+
+    def pass_gone(self, log_start: int) -> bool:
+        """Passes over what stopped the partition as torn, if retention has taken its place, or what
+        it has in the main partition, up to its place (trap 230).
+
+        Args:
+            log_start: first offset of the main partition's log.
+
+        Returns:
+            Whether it did.
+        """
+        head = self._queue[0] if self.failure is not None else None
+        if not isinstance(head, PlacedTransaction):
+            return False
+        # Trap 174: what lies in the main partition is gone where the log starts at its place.
+        place = head.place if isinstance(head, PlacedPointer) else head.marker_offset
+        is_gone = log_start >= place + (head.taken >= head.stated)
+        if not is_gone or not isinstance(head.error, TornTransactionError):
+            return False
+        head.error, head.state = None, EntryState.READY
+        head.total = head.available = head.taken
+        return True
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
         super()._end(raw, marker, offset, live)

@@ -341,10 +341,15 @@ class PointedTransaction(EndedTransaction):
         self._settle()
 
     @property
-    def keeps_side(self) -> bool:
-        """Whether a position in its middle says where to go on in the sidecar. Not if its records
-        carry sequence numbers: a restart must see which numbers it has delivered."""
+    def may_go_on(self) -> bool:
+        """Whether reading may begin in the middle of its sidecar. Not if its records carry sequence
+        numbers: who begins there must see which numbers were delivered."""
         return not self.numbers
+
+    @property
+    def keeps_side(self) -> bool:
+        """Whether a position in its middle says where to go on in the sidecar."""
+        return self.may_go_on
 
     def advance(self, limit: int) -> Sequence[Record]:
         """Returns up to `limit` of the records that are read, which count as taken from now on.
@@ -386,6 +391,15 @@ def side_behind(offset: int) -> int | None:
 
 def side_at(entry: EndedTransaction, offset: int) -> int | None:
     """Returns `Position.side` of a reader whose next record to be delivered has this offset."""
-    if not isinstance(entry, PointedTransaction) or not entry.keeps_side:
-        return None
-    return in_sidecar(offset) if is_delivered_from_sidecar(offset) else None
+    if isinstance(entry, PointedTransaction) and entry.keeps_side:
+        return place_in_sidecar(entry, offset)
+    return None
+
+
+def place_in_sidecar(entry: EndedTransaction, offset: int) -> int | None:
+    """Returns where in its sidecar a transaction can be read from, if its next record to be
+    delivered has this offset; None: from its first record on. For who names the transaction beside
+    it: see `Position.side`, which does not."""
+    if isinstance(entry, PointedTransaction) and entry.may_go_on:
+        return in_sidecar(offset) if is_delivered_from_sidecar(offset) else None
+    return None

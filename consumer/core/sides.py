@@ -1,5 +1,8 @@
 """Remembers where in sidecars the messages of pointers lie, as far as a reader came by. Pure.
 
+A place that stands for a pointer counts as one. Several lie at one offset, so each is named as its
+messages are: by offset and sequence (trap 217).
+
 A pointer may name a million messages, and a queue's consumer is given some of them at a time. It
 goes on where it was, and not at the first one. What it is given next may as well lie before, as a
 message was given back; so it goes on at the last place that lies before that, or at the first
@@ -31,7 +34,8 @@ class Side(NamedTuple):
     """Offset in the sidecar: none of the rest lies below."""
 
 
-_Pointer: TypeAlias = tuple[PartitionId, int]
+Pointer: TypeAlias = tuple[int, int]
+"""(offset, sequence) of the names of its messages."""
 
 
 class Sides:
@@ -39,11 +43,11 @@ class Sides:
 
     def __init__(self) -> None:
         """Remembers nothing."""
-        self._known: OrderedDict[_Pointer, list[Side]] = OrderedDict()
+        self._known: OrderedDict[tuple[PartitionId, Pointer], list[Side]] = OrderedDict()
         """Those of each pointer in order; the pointer that was met last at the end."""
 
-    def note(self, partition: PartitionId, pointer: int, side: Side) -> None:
-        """Notes a place of the pointer at an offset of a main partition."""
+    def note(self, partition: PartitionId, pointer: Pointer, side: Side) -> None:
+        """Notes a place of a pointer in a main partition."""
         known = self._known.setdefault((partition, pointer), [])
         self._known.move_to_end((partition, pointer))
         at = bisect_left(known, (side.nth,))
@@ -54,7 +58,7 @@ class Sides:
         while len(self._known) > POINTERS_MAX:
             self._known.popitem(last=False)
 
-    def before(self, partition: PartitionId, pointer: int, nth: int) -> Side | None:
+    def before(self, partition: PartitionId, pointer: Pointer, nth: int) -> Side | None:
         """Returns the last place that is known up to the n-th message of a pointer; None: none."""
         known = self._known.get((partition, pointer), [])
         at = bisect_right(known, (nth, 2**63))

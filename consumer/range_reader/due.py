@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...journal.control import TopicPartition
 from ...journal.position import Journal, Passed
+from ...journal.spans import MessageId, Span
 from ..core.home_view import Due
 from ..core.pending import Record
 from ..core.placed_buffer import PlacedBuffer
@@ -26,6 +27,18 @@ class PlacedDue:
     place: int
     due: Due
 
+    @property
+    def first(self) -> MessageId:
+        """Name of its first message, as queues name them."""
+        return MessageId(self.place, self.due.sequence)
+
+    @property
+    def behind(self) -> MessageId:
+        """The bound behind its last message."""
+        due = self.due
+        ranges = (*due.branches, *(due.aside.branches if due.aside is not None else ()))
+        return MessageId(self.place, due.sequence, sum(each.count for each in ranges))
+
 
 @dataclass(frozen=True, slots=True)
 class RangePlaces:
@@ -35,12 +48,26 @@ class RangePlaces:
     dues: tuple[PlacedDue, ...] = ()
     """In delivery order."""
     elsewhere: frozenset[int] = frozenset()
-    """BEGINs of transactions whose records other tasks deliver."""
+    """BEGINs of transactions whose records other tasks deliver, or were delivered before."""
+    rest_at: int | None = None
+    """Where in its sidecar that of the first one lies which was not delivered before; None: not
+    known."""
 
     def records_below(self, offset: int) -> int:
         """Returns how many of the records that are placed here began below an offset."""
         branches = (b for each in self.dues for b in each.due.branches)
         return sum(b.count for b in branches if b.first_offset < offset)
+
+    def has(self, name: MessageId) -> bool:
+        """Returns whether the transaction is among it whose messages are named so."""
+        return any(each.first[:2] == name[:2] for each in self.dues)
+
+    def within(self, span: Span) -> RangePlaces:
+        """Returns what of it has messages in a span. What lies before is read no more (trap 232),
+        and what lies behind is another reader's."""
+        before = {each.due.begin for each in self.dues if each.behind <= span.lo}
+        left = [d for d in self.dues if d.behind > span.lo and d.first < span.hi]
+        return replace(self, dues=tuple(left), elsewhere=self.elsewhere | before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +149,17 @@ def _is_of(passed: Passed | None, home: Journal) -> bool:
 class PlacedRangeInput:
     """Feeds the records of a range to a buffer, and ends transactions at their places."""
 
-    def __init__(self, buffer: PlacedBuffer, dues: Iterable[PlacedDue], ended: set[int]) -> None:
+    def __init__(self, buffer: PlacedBuffer, places: RangePlaces, ended: set[int]) -> None:
         """Begins where the buffer begins.
 
         Args:
             buffer: takes what is fed.
-            dues: what is placed in the range, in delivery order.
+            places: what is placed in the range.
             ended: gets the BEGINs of what was ended: what comes of it later is late.
         """
         self._buffer = buffer
-        self._dues = deque(dues)
+        self._dues = deque(places.dues)
+        self._rest_at = places.rest_at
         self._ended = ended
 
     def feed(self, records: Sequence[Record]) -> None:
@@ -155,6 +183,7 @@ class PlacedRangeInput:
         self._buffer.skip_unseen(end)
 
     def _end(self) -> None:
-        each = self._dues.popleft()
-        self._buffer.end_at(each.due, each.place)
+        each, rest_at = self._dues.popleft(), self._rest_at
+        self._rest_at = None
+        self._buffer.end_at(each.due, each.place, rest_at)
         self._ended.add(each.due.begin)

@@ -5,7 +5,7 @@ read a range can share it only at markers: all records of a transaction come in 
 others read and throw away. This divides a transaction whose records stand together: from its first
 to its last one there is no other record, by the counts of its marker, which follows at once. Then
 each task can check its own part: it must find a record of the transaction at each offset. One that
-has a part of its records in the sidecar is left to a single task, for its pointer delivers both.
+has records in the sidecar is left to a single task, for its pointer or place delivers both.
 
 A `Search` finds such transactions by halving: the records of some offsets are enough.
 """
@@ -58,7 +58,9 @@ class Large:
 
     @classmethod
     def placed(cls, home: Journal, due: Due) -> Large | None:
-        """Returns what is placed; None if its records do not stand together."""
+        """Returns what is placed; None if its records do not stand together in the topic."""
+        if due.aside is not None or not due.branches:
+            return None
         txid = (due.txid or TxId(*home, due.begin)).to_bytes()
         found = cls(txid, due.sequence, due.branches, is_placed=True)
         stated = sum(b.count for b in due.branches)

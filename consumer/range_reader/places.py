@@ -26,7 +26,6 @@ from typing import Any, Final
 from ...journal.control import TopicPartition
 from ...journal.errors import (
     BrokerError,
-    NotSupportedError,
     RequestTimedOutError,
     TornTransactionError,
 )
@@ -34,7 +33,6 @@ from ...journal.logs.interface import Log
 from ...journal.mode_registry import TopicModeRecord
 from ...journal.modes import Phase
 from ...journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
-from ...journal.sidecar import sidecar_of
 from ..core.home_view import Due, HomeView, Start
 from ..core.known_modes import FROM_THE_START, Follows
 from ..core.pending import PendingTransactionMap
@@ -77,15 +75,8 @@ class _Recorder(PlacedBuffer):
 
     dues: deque[PlacedDue]
 
-    def end_at(self, due: Due, place: int) -> bool:
-        if due.aside is not None:
-            topic, number = self.partition
-            raise NotSupportedError(
-                f"{topic}[{number}] is in metadata mode, and has at {place} a transaction with"
-                f" records in {sidecar_of(topic)}. Spark, exports and queues can't read that yet:"
-                " read it with logtx.Consumer, and begin behind it here. What these read is written"
-                " without sidecars there (begin_transaction(sidecar=False))"
-            )
+    def end_at(self, due: Due, place: int, rest_at: int | None = None) -> bool:
+        del rest_at
         self.dues.append(PlacedDue(place, due))
         return place >= self.next_offset
 
@@ -167,11 +158,12 @@ class _Ahead(Followed):
         """Returns whether it knows all that comes behind a spot."""
         if spot.o2 < self.start.x:
             return False
-        passed = spot.passed
+        passed, begun = spot.passed, self.buffer.begun_behind
         if passed is None or passed.home != self.home:
             is_known = self.start.passed is None
         else:
-            is_known = self.start.passed is None or self.start.passed <= passed.sequence
+            # What it counts as delivered may not be, to who says it.
+            is_known = begun is not None and begun <= passed.sequence
         return is_known and (self.dropped is None or not is_behind(spot, self.home, self.dropped))
 
     def drop(self, spot: Spot) -> None:

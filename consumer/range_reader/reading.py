@@ -7,7 +7,10 @@ a marker in the range belongs to a later one. A pointer is such a marker: what i
 sidecar is read when its turn comes, by the task of the range, and none of it is buffered. A range
 may begin within a pointer, or within any transaction: at o3.
 
-Where a home places transactions, the range carries what is placed in it. A range that carries
+Where a home places transactions, the range carries what is placed in it. A place stands for a
+pointer, too: the range has what lies in the sidecar, as the home's journal says it (decision 40).
+If retention has taken the place since, nothing is due that is not whole any more, as with a marker
+that is gone; a reader that must not lose anything has stopped before. A range that carries
 nothing may come to a mode record: its topic was switched when it was planned, and that was not
 published yet. Then the reader waits until it is published, so that the next range is planned with
 it, and reads the home itself.
@@ -35,6 +38,7 @@ from ...journal.errors import (
     BrokerError,
     ConsumerError,
     MalformedHeaderError,
+    TornTransactionError,
 )
 from ...journal.logs.interface import Log
 from ...journal.position import Passed, Position
@@ -43,7 +47,7 @@ from ..core.buffer import PartitionBuffer
 from ..core.entries import EndedTransaction, ModeMet, PlainRun
 from ..core.pending import PendingTransactionMap, RawTxId, Record
 from ..core.placed_buffer import PlacedBuffer, PlacedTransaction
-from ..core.pointers import StreamRequest, side_at
+from ..core.pointers import StreamRequest, place_in_sidecar
 from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
 from ..malformed import malformed_event
@@ -147,7 +151,7 @@ class Share:
     """Name of the first record, from which those of the others follow; None for plain records,
     whose offsets name them."""
     side: int | None = None
-    """`Position.side` of a reader whose next record is the first one; None: see there."""
+    """Where in the sidecar the first record lies, if reading may begin there; None elsewhere."""
 
 
 def _local_dir() -> str | None:
@@ -220,7 +224,7 @@ class RangeReader:
         placing = PlacedBuffer(
             key, start, self._pending, home=home, has_ended=ended.__contains__, **options
         )
-        self._placed = PlacedRangeInput(placing, places.dues, ended)
+        self._placed = PlacedRangeInput(placing, places, ended)
         return placing
 
     def _options(self) -> dict[str, Any]:
@@ -249,6 +253,8 @@ class RangeReader:
                 yield share
                 progress_s = time.monotonic()  # Who takes them may do so slowly.
             if buffer.failure is not None:
+                if self._is_gone(buffer):
+                    continue
                 raise buffer.failure
             self._on_step()
             wanted = buffer.stream_wanted()
@@ -272,6 +278,14 @@ class RangeReader:
                 progress_s = time.monotonic()
             else:
                 self._check_progress(progress_s, wanted)
+
+    def _is_gone(self, buffer: PartitionBuffer) -> bool:
+        """Passes over what can't be read, if retention has taken its place and that may be."""
+        if self._config.fail_on_data_loss or not isinstance(buffer, PlacedBuffer):
+            return False
+        if not isinstance(buffer.failure, TornTransactionError):
+            return False
+        return buffer.pass_gone(self._log.start_offset(self._part.topic, self._part.partition))
 
     def _check_progress(self, progress_s: float, wanted: StreamRequest | None) -> None:
         if time.monotonic() - progress_s <= STALL_S:
@@ -422,7 +436,7 @@ class RangeReader:
                     yield from self._plain(cast(Sequence[Message], records))
                 elif self._wanted(entry.txid, entry.marker.commit_sequence):
                     sequence, first = entry.marker.commit_sequence, _named(entry, start)
-                    side = side_at(entry, records[0].offset())
+                    side = place_in_sidecar(entry, records[0].offset())
                     yield Share(entry.txid, sequence, cast(Sequence[Message], records), first, side)
 
     def _taken_of(self, part: LargePart) -> Iterator[Share]:

@@ -196,19 +196,22 @@ def records(log: Log, topic: str, number: int = 0) -> list[Message]:
     return list(read_records(log, topic, number, 0, end, timeout_s=10))
 
 
-def _ends(
-    log: Log, topic: str, number: int
-) -> list[tuple[int, int, TxId, tuple[BranchRange, ...]]]:
-    """Returns (offset, sequence, TxId, what it accepts) of what is placed in a partition."""
-    waiting: dict[int, tuple[TxId, tuple[BranchRange, ...]]] = {}
+Ranges = tuple[BranchRange, ...]
+
+
+def _ends(log: Log, topic: str, number: int) -> list[tuple[int, int, TxId, Ranges, Ranges]]:
+    """Returns (offset, sequence, TxId, what it accepts, and what of its sidecar) of what is placed
+    in a partition."""
+    waiting: dict[int, tuple[TxId, Ranges, Ranges]] = {}
     found = []
     end = type(log).end_offset(log, JOURNAL_TOPIC, 0)
     for offset, entry in read_entries(log, 0, 0, end, timeout_s=10):
         match entry.record:
             case PrepareCommit(begin=begin, writes=writes, placed=placed):
-                for each in writes:
-                    if each.partition.key == (topic, number) and (topic, number) in placed:
-                        waiting[offset] = TxId(*HOME, begin), each.branches
+                by_key = {each.partition.key: each.branches for each in writes}
+                if (topic, number) in by_key and (topic, number) in placed:
+                    aside = by_key.get((sidecar_of(topic), number), ())
+                    waiting[offset] = TxId(*HOME, begin), by_key[topic, number], aside
             case PrepareAbort():
                 pass
             case Placed(upto=upto, ends=ends):
@@ -223,13 +226,16 @@ def _ends(
 def expected(log: Log, topic: str, number: int = 0, start: int = 0) -> list[bytes | None]:
     """Returns the values that a reader delivers which begins at an offset."""
     data = records(log, topic, number)
+    has_sidecar = sidecar_of(topic) in log.topics()
+    aside = records(log, sidecar_of(topic), number) if has_sidecar else []
     out: list[bytes | None] = []
 
-    def accepted(raw: bytes, ranges: Sequence[BranchRange]) -> list[bytes | None]:
+    def accepted(raw: bytes, ranges: Ranges, in_sidecar: Ranges) -> list[bytes | None]:
         return [
             m.value()
-            for m in data
-            for r in ranges
+            for there, stated in ((data, ranges), (aside, in_sidecar))
+            for m in there
+            for r in stated
             if dict(m.headers() or ()).get(TXID_HEADER) == raw
             and TXCTL_HEADER not in dict(m.headers() or ())
             and r.first_offset <= (m.offset() or 0) <= r.last_offset
@@ -239,9 +245,9 @@ def expected(log: Log, topic: str, number: int = 0, start: int = 0) -> list[byte
     behind = (data[-1].offset() or 0) + 1 if data else 0
     by_offset = {m.offset(): m for m in data}
     for offset in range(behind + 1):
-        for place, _, txid, ranges in places:
+        for place, _, txid, ranges, in_sidecar in places:
             if place == offset and place >= start:
-                out += accepted(txid.to_bytes(), ranges)
+                out += accepted(txid.to_bytes(), ranges, in_sidecar)
         message = by_offset.get(offset)
         if message is None:
             continue
@@ -255,7 +261,7 @@ def expected(log: Log, topic: str, number: int = 0, start: int = 0) -> list[byte
             if isinstance(control, Marker) and raw not in ended:
                 ended.add(raw)
                 if control.committed and offset >= start:
-                    out += accepted(raw, control.branches)
+                    out += accepted(raw, control.branches, control.sidecar)
     return out
 
 

@@ -6,10 +6,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.range_reader import places as ahead
-from logtx.consumer.range_reader.spot import Spot
-from logtx.journal.errors import NotSupportedError, TornTransactionError
-from logtx.journal.follower import READER_SETTINGS
+from logtx.journal.errors import TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.records.types import (
@@ -183,18 +180,3 @@ def test_a_sidecar_that_lost_its_records_stops_readers_at_the_place(
     consumer = assign(make_consumer, torn_reset="error")
     with pytest.raises(TornTransactionError, match="_txnlog"):
         read_upto(consumer, [b"a1"])
-
-
-def test_who_reads_ranges_refuses_it(places: Places) -> None:
-    places.decide(aside(places, b"a1"))
-    places.place()
-    end = places.end()
-    found = ahead.PlacesAhead(places.log, READER_SETTINGS)
-    with pytest.raises(NotSupportedError, match=r"t\[0\].*sidecar"):
-        found.reach(
-            {("t", 0): Spot(0, fresh=True)},
-            {("t", 0): Spot(end)},
-            {"t": places.topic_id},
-            wait_s=5,
-        )
-    found.close()

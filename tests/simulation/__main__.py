@@ -40,9 +40,13 @@ COMPACTIONS_EVERY: Final = 20
 """The same of histories in which sidecars are compacted."""
 PLACED_EVERY: Final = 20
 """The same of histories in which topics with transactions in sidecars are switched."""
+PLACED_QUEUES_EVERY: Final = 20
+"""The same of histories in which such a topic is worked off as a queue."""
 
 
-KINDS_OF_HISTORIES: Final = ("switches", "sidecars", "placed", "queues", "resets", "compactions")
+KINDS_OF_HISTORIES: Final = (
+    *("switches", "sidecars", "placed", "queues", "placed-queues", "resets", "compactions"),
+)
 
 
 class Failure(NamedTuple):
@@ -67,6 +71,8 @@ def history_of(seed: int, kind: str) -> History:
     """Returns the history of a seed, of a kind."""
     if kind == "placed":
         return simulate(seed, switches=True, sidecars=True)
+    if kind == "placed-queues":
+        return simulate(seed, queues=True, sidecars=True)
     return simulate(seed, **{kind: True}) if kind else simulate(seed)
 
 
@@ -83,6 +89,7 @@ def run_seeds(seeds: range, *, only: str = "") -> Result:
         histories += [(seed, "resets") for seed in seeds if not seed % RESETS_EVERY]
         histories += [(seed, "compactions") for seed in seeds if not seed % COMPACTIONS_EVERY]
         histories += [(seed, "placed") for seed in seeds if not seed % PLACED_EVERY]
+        histories += [(seed, "placed-queues") for seed in seeds if not seed % PLACED_QUEUES_EVERY]
     for seed, kind in histories:
         history = history_of(seed, kind)
         found = violations(history)
@@ -181,6 +188,12 @@ def main() -> int:
         "--queues", action="store_true", help="only histories with workers of a queue"
     )
     parser.add_argument(
+        "--placed-queues",
+        action="store_true",
+        help="only histories with workers of a queue, in a topic with transactions in sidecars that"
+        " is switched",
+    )
+    parser.add_argument(
         "--resets", action="store_true", help="only histories in which a queue is reset"
     )
     parser.add_argument(
@@ -193,7 +206,7 @@ def main() -> int:
         help="break this rule first (a wrong name lists all)",
     )
     arguments = parser.parse_args()
-    kinds = [kind for kind in KINDS_OF_HISTORIES if getattr(arguments, kind)]
+    kinds = [kind for kind in KINDS_OF_HISTORIES if getattr(arguments, kind.replace("-", "_"))]
     if len(kinds) > 1:
         parser.error(f"one kind of histories at a time, not {' and '.join(kinds)}")
     kind = kinds[0] if kinds else ""

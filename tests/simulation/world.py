@@ -175,8 +175,8 @@ class World:
             sidecars: whether transactions use sidecars. Together with `switches` some of them are
                 placed.
             queues: whether there are workers of a queue, in place of those of a consumer group and
-                of readers. Not together with the others: some of these histories have switches, and
-                some of the rest sidecars.
+                of readers. Some of these histories have switches, and some of the rest sidecars.
+                Together with `sidecars` all have both; not together with `switches`.
             resets: whether an operator resets and deletes the queue: then there is one.
             compactions: whether sidecars are compacted: then transactions use them, and data is
                 deleted that all have read.
@@ -196,6 +196,8 @@ class World:
         topology = Topology(scheduler, chance, faults, history)
         queue = Random(-seed - 70) if queues else None
         drawn = 1.0 if queue is None else queue.random()
+        if queue is not None and sidecars:
+            drawn *= PLACED_QUEUES + SWITCHED_QUEUES
         in_places = drawn < PLACED_QUEUES + SWITCHED_QUEUES
         if in_places:
             # A queue that has passed a place does not give out what comes there (docs/queues.md).
@@ -231,7 +233,8 @@ class World:
             outputs=outputs,
             # What is placed in sidecars and not finished makes snapshots longer than 12 records.
             snapshot_every=max(
-                chance.choice((12, 30, 80, 10**9)), 30 if switches and sidecars else 0
+                chance.choice((12, 30, 80, 10**9)),
+                30 if sidecars and (switches or in_places) else 0,
             ),
             hour_ms=Random(-seed - 1).choice((150, 400, 10**9, 10**9)),
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),

@@ -9,7 +9,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -524,8 +524,9 @@ def test_each_part_carries_what_is_placed_in_it(places: Places, log: MemoryLog) 
 class Story:
     """Does one random thing after another, and knows when something is decided and not placed."""
 
-    def __init__(self, places: Places, seed: int) -> None:
-        self.places, self.chance = places, random.Random(seed)
+    def __init__(self, places: Places, seed: int, topics: Sequence[str] = ("t",)) -> None:
+        """Transactions write to the topics: "t", and its sidecar."""
+        self.places, self.chance, self.topics = places, random.Random(seed), topics
         self.open: list[TxId] = []
         self.waiting = 0
         self.in_metadata = False
@@ -542,7 +543,8 @@ class Story:
         elif kind == "begin":
             self.open.append(written.begin())
         elif kind == "write" and self.open:
-            written.write(chance.choice(self.open), "t", [self.value(), self.value()])
+            topic = chance.choice(self.topics) if len(self.topics) > 1 else "t"
+            written.write(chance.choice(self.open), topic, [self.value(), self.value()])
         elif kind == "end" and self.open:
             txid = self.open.pop(chance.randrange(len(self.open)))
             if chance.random() < 0.25:
@@ -552,7 +554,7 @@ class Story:
             elif self.in_metadata:
                 places.decide(txid)
                 self.waiting += 1
-            elif written.ranges(txid, "t", 0):
+            elif any(written.ranges(txid, topic, 0) for topic in self.topics):
                 written.decide(txid)
                 written.mark(txid, "t")
         elif kind == "place" and self.waiting:

@@ -1,0 +1,203 @@
+"""Topics in metadata mode with sidecars: what is placed there is read as what a pointer names.
+
+What is read is compared with a naive merge of the partition's logs and the home's journal.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logtx.consumer.core.home_view import Due
+from logtx.consumer.range_reader.due import RangePlaces
+from logtx.consumer.range_reader.large import Large
+from logtx.consumer.range_reader.reading import Range, RangeReader, ReadConfig
+from logtx.consumer.range_reader.spot import Spot
+from logtx.integration.spark.planning import Planner, SourceOptions
+from logtx.integration.spark.source import BatchSource, Part
+from logtx.journal.errors import LogtxError, TornTransactionError
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Phase
+from logtx.journal.position import Journal, Passed, Position
+from logtx.journal.sidecar import sidecar_of, to_delivered
+from logtx.journal.spans import MessageId
+from logtx.journal.txid import TxId
+
+from ...consumer.logs import Transactions
+from ...consumer.places import HOME, Places, expected
+from .test_places import Reading, Story, batch, plain, read
+
+SIDE = sidecar_of("t")
+KEY = "t", 0
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    memory_log.create_topic("t", partitions=1)
+    memory_log.create_topic(SIDE, partitions=1)
+    return memory_log
+
+
+@pytest.fixture
+def places(log: MemoryLog) -> Places:
+    written = Transactions(log)
+    written.with_journal()
+    return Places(written, "t")
+
+
+def aside(places: Places, *values: bytes, main: tuple[bytes, ...] = ()) -> TxId:
+    """Decides and places a transaction that writes to the sidecar, and perhaps to the topic."""
+    txid = places.written.begin()
+    if main:
+        places.written.write(txid, "t", main)
+    places.written.write(txid, SIDE, values)
+    places.decide(txid)
+    places.place()
+    return txid
+
+
+def options_of(log: MemoryLog, **options: str) -> SourceOptions:
+    named = {"kafka.bootstrap.servers": log.bootstrap_servers, "subscribe": "t", **options}
+    return SourceOptions.parse(named)
+
+
+def ranges_of(options: SourceOptions) -> list[Range]:
+    return [part.range for part in BatchSource(options).partitions() if isinstance(part, Part)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
+    story, chance = Story(places, seed, ("t", SIDE, SIDE)), random.Random(-seed)
+    limit = chance.choice([{}, {"maxRecordsPerTrigger": str(chance.randint(1, 9))}])
+    query = Reading(log, startingOffsets="earliest", **limit)
+    for _ in range(80):
+        story.step()
+        if chance.random() < 0.2 and not story.waiting:
+            query.on()
+            assert query.values == expected(log, "t")
+        if chance.random() < 0.1:
+            query.restart()
+    story.place()
+    wanted = expected(log, "t")
+    assert query.on() == wanted
+    assert batch(log, minPartitions=str(chance.randint(1, 9))) == wanted
+
+
+def test_in_a_sealed_partition_each_commit_is_a_micro_batch(places: Places, log: MemoryLog) -> None:
+    places.switch(Phase.METADATA)
+    query = Reading(log, startingOffsets="earliest", maxRecordsPerTrigger="1")
+    query.on()
+    end = log.end_offset("t", 0)
+    for number in range(3):
+        aside(places, b"%d" % number, b"x")
+        assert query.trigger() == [b"%d" % number, b"x"]
+        assert query.trigger() == [], "nothing comes twice"
+        query.restart()
+        assert query.repeat() == [b"%d" % number, b"x"]
+    assert query.stands().o2 == end == log.end_offset("t", 0)
+
+
+def test_it_begins_within_one(places: Places, log: MemoryLog) -> None:
+    """A consumer's place says how many of its records were delivered, in the topic and aside."""
+    places.switch(Phase.METADATA)
+    txid = aside(places, b"2", b"3", b"4", main=(b"0", b"1"))
+    aside(places, b"5")
+    planner = Planner(log, options_of(log))
+    end, sequence = log.end_offset("t", 0), places.written.sequences[txid]
+    for taken in range(6):
+        start = {KEY: Spot(end, passed=Passed(HOME, sequence - 1, taken))}
+        found = planner.ranges(start, {KEY: end}, planner.placed(start, planner.settled_end(start)))
+        parts = [Part(each, options_of(log).read, False) for each in found]
+        assert read(log, parts) == [b"%d" % number for number in range(taken, 6)]
+    planner.close()
+
+
+def test_what_lies_in_the_topic_too_is_for_one_task(
+    places: Places, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that shared what stands together in the topic would leave out the rest (trap 129)."""
+    for module in ("planning", "parts"):
+        monkeypatch.setattr(f"logtx.integration.spark.{module}.PART_RECORDS", 10)
+    places.switch(Phase.METADATA)
+    aside(places, b"a", b"b")
+    aside(places, b"c", b"d", main=tuple(b"%d" % number for number in range(100)))
+    plain(places, b"p")
+    options = options_of(log, minPartitions="5")
+    assert [each.large for each in ranges_of(options)] == [None] * 5
+    assert read(log, BatchSource(options).partitions()) == expected(log, "t")
+    assert len(expected(log, "t")) == 105
+
+    def mutant(home: Journal, due: Due) -> Large | None:
+        found = Large(TxId(*home, due.begin).to_bytes(), due.sequence, due.branches, is_placed=True)
+        return found if due.branches else None
+
+    monkeypatch.setattr(Large, "placed", mutant)
+    assert b"c" not in read(log, BatchSource(options).partitions())
+
+
+def test_a_batch_of_commits(places: Places, log: MemoryLog) -> None:
+    places.switch(Phase.METADATA)
+    txids = [aside(places, b"%d" % number) for number in range(4)]
+    low, high = (places.written.sequences[txids[number]] for number in (1, 2))
+    named = {"startingCommitSequence": str(low), "endingCommitSequence": str(high)}
+    assert batch(log, **named, **{"transaction.group": "g"}) == [b"1", b"2"]
+
+
+def test_its_records_say_where_they_lie(places: Places, log: MemoryLog) -> None:
+    places.switch(Phase.METADATA)
+    txid = aside(places, b"1", b"2", main=(b"0",))
+    options = options_of(log)
+    reader = RangeReader(options.read, *ranges_of(options), log)
+    shares = list(reader.shares())
+    reader.close()
+    sequence = places.written.sequences[txid]
+    assert {(s.txid, s.commit_sequence) for s in shares} == {(txid.to_bytes(), sequence)}
+    found = [(r.offset(), r.topic(), r.value()) for s in shares for r in s.records]
+    assert found == [(1, "t", b"0"), (to_delivered(0), "t", b"1"), (to_delivered(1), "t", b"2")]
+    assert shares[0].first == MessageId(places.end(), sequence, 0)
+    assert [share.side for share in shares] == [None], "its first record lies in the topic"
+
+
+# ---- what is gone -------------------------------------------------------------------------------
+
+
+def read_dues(
+    log: MemoryLog, dues: RangePlaces, end: int, *, fail_on_data_loss: bool
+) -> list[bytes | None]:
+    """Reads a range that carries these places, from 1 on."""
+    kafka = {"bootstrap.servers": log.bootstrap_servers}
+    config = ReadConfig(kafka=kafka, fail_on_data_loss=fail_on_data_loss)
+    reader = RangeReader(config, Range("t", 0, Position.at(1), end, places=dues), log)
+    try:
+        return [record.value() for share in reader.shares() for record in share.records]
+    finally:
+        reader.close()
+
+
+def dues_of(log: MemoryLog) -> RangePlaces:
+    [found] = [each.places for each in ranges_of(options_of(log))]
+    assert found is not None
+    return found
+
+
+def test_trap_230_what_is_placed_below_the_logs_start_is_gone_as_a_marker_is(
+    places: Places, log: MemoryLog
+) -> None:
+    """Its sidecar was trimmed then. The journal still tells of it."""
+    places.switch(Phase.METADATA)
+    aside(places, b"a1", b"a2")
+    plain(places, b"p1", b"p2")
+    aside(places, b"b1", main=(b"b0",))
+    plain(places, b"p3")
+    dues, end = dues_of(log), places.end()
+    log.delete_records(SIDE, 0, 2)
+    with pytest.raises(TornTransactionError, match="_txnlog"):
+        read_dues(log, dues, end, fail_on_data_loss=False)
+    log.delete_records("t", 0, 2)
+    assert read_dues(log, dues, end, fail_on_data_loss=False) == [b"p2", b"b0", b"b1", b"p3"]
+    with pytest.raises(LogtxError):
+        read_dues(log, dues, end, fail_on_data_loss=True)
+    # What lies in the topic is gone where the log starts at its place (trap 174).
+    log.delete_records("t", 0, dues.dues[1].place)
+    assert read_dues(log, dues, end, fail_on_data_loss=False) == [b"p3"]
