@@ -328,12 +328,19 @@ class Audit:
             if step.sidecar == sidecar and start <= step.pointer < offset:
                 detail = f"the first one stands at {offset}, the journal has one at {step.pointer}"
                 self._find(Severity.VIOLATION, "pointer_place", key, detail)
-        self._check_sidecar(key, marker, start)
+        # As for readers: a copy of one that retention took, perhaps.
+        self._check_sidecar(key, marker.sidecar, is_sure=marker.since >= start)
 
-    def _check_sidecar(self, key: Key, marker: Marker, start: int) -> None:
-        """Checks that the sidecar still has what a pointer names."""
+    def _check_sidecar(self, key: Key, branches: Iterable[BranchRange], *, is_sure: bool) -> None:
+        """Checks that the sidecar still has what a pointer names, or a place that stands for one.
+
+        Args:
+            key: the transaction in the main partition.
+            branches: what lies in the sidecar.
+            is_sure: whether the first pointer is in the main partition, or the place.
+        """
         begins = self.starts.get((key[0] + SUFFIX, key[1]))
-        first = min(branch.first_offset for branch in marker.sidecar)
+        first = min(branch.first_offset for branch in branches)
         if begins is not None and begins <= first:
             return
         if begins is not None and begins:
@@ -342,11 +349,8 @@ class Audit:
                 return  # It was copied, and trimmed where it lay.
         what = "there is none" if begins is None else f"it begins at {begins}"
         detail = f"it names the sidecar from {first} on, and {what}"
-        if marker.since < start:
-            # As for readers: a copy of one that retention took, perhaps.
-            self._find(Severity.UNVERIFIABLE, "pointer_records", key, detail)
-        else:
-            self._find(Severity.VIOLATION, "pointer_records", key, detail)
+        severity = Severity.VIOLATION if is_sure else Severity.UNVERIFIABLE
+        self._find(severity, "pointer_records", key, detail)
 
     def _check_order(self) -> None:
         """Checks that the first COMMITTED markers of each lane are in commit-sequence order."""
@@ -442,7 +446,8 @@ class Audit:
 
         No place may lie below the records that it places (R3). What one journal ends in a
         partition, by places or markers, must keep its commit-sequence order (R4). What is placed at
-        an offset comes before the marker there.
+        an offset comes before the marker there. What lies in the sidecar is needed as long as the
+        log does not start behind its place (decision 0040).
         """
         fed = set(partitions)
         lanes: dict[tuple[PartitionId, bytes], list[tuple[int, bool, int, Key]]] = defaultdict(list)
@@ -453,6 +458,11 @@ class Audit:
                 key = *named.key, txid.to_bytes()
                 lanes[named, key[2][:8]].append((place, False, seen.commit_sequence or 0, key))
                 self._check_above(key, place, seen)
+                aside = {w.partition.key: w.branches for w in seen.writes}.get(
+                    (key[0] + SUFFIX, key[1])
+                )
+                if aside and place >= self.starts[named.key]:
+                    self._check_sidecar(key, aside, is_sure=True)
         for part in self.parts:
             for adopted in part.adopted.values():
                 # In the home's lane it has the home's own sequence.

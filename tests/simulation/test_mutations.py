@@ -14,6 +14,7 @@ from .mutations import (
     adopting_mutations,
     compaction_mutations,
     place_mutations,
+    placed_queue_mutations,
     queue_mutations,
     reset_mutations,
     sidecar_mutations,
@@ -146,6 +147,11 @@ SEEN_WITH_QUEUES_AT: Final = {
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
+SEEN_WITH_PLACED_QUEUES_AT: Final = {
+    "an_offset_has_one_place_in_the_sidecar": 3,
+    "places_stand_for_no_pointer": 1,
+}
+"""The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""
 SEEN_WITH_RESETS_AT: Final = {
     "acks_of_before_count": 23,
     "consumers_keep_what_was_reset": 80,
@@ -180,6 +186,10 @@ def _is_of_compactions(mutation: Mutation) -> bool:
 
 def _is_of_queues(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == queue_mutations.__name__
+
+
+def _is_of_placed_queues(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == placed_queue_mutations.__name__
 
 
 def _is_of_resets(mutation: Mutation) -> bool:
@@ -227,6 +237,14 @@ def test_mutation_of_queues_is_caught(name: str, monkeypatch: pytest.MonkeyPatch
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", parameters(SEEN_WITH_PLACED_QUEUES_AT))
+def test_mutation_of_placed_queues_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_PLACED_QUEUES_AT[name], queues=True, sidecars=True)
+    assert mutation.checker in violations(history)
+
+
 @pytest.mark.parametrize("name", parameters(SEEN_WITH_RESETS_AT))
 def test_mutation_of_resets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)
@@ -243,6 +261,11 @@ def test_each_mutation_of_compactions_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_compactions(m)} == SEEN_WITH_COMPACTIONS_AT.keys()
 
 
+def test_each_mutation_of_placed_queues_has_a_seed() -> None:
+    found = {m.name for m in MUTATIONS if _is_of_placed_queues(m)}
+    assert found == SEEN_WITH_PLACED_QUEUES_AT.keys()
+
+
 def test_each_mutation_of_queues_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_queues(m)} == SEEN_WITH_QUEUES_AT.keys()
 
@@ -256,7 +279,10 @@ def test_each_mutation_of_places_has_a_seed() -> None:
 
 
 def _is_of_histories_of_its_own(mutation: Mutation) -> bool:
-    of = _is_of_places, _is_of_sidecars, _is_of_compactions, _is_of_queues, _is_of_resets
+    of = (
+        *(_is_of_places, _is_of_sidecars, _is_of_compactions, _is_of_queues, _is_of_resets),
+        _is_of_placed_queues,
+    )
     return any(is_of(mutation) for is_of in of)
 
 

@@ -300,6 +300,25 @@ def test_what_was_trimmed_though_a_pointer_names_it_is_told(main_start: int, sev
     assert found - {("unverifiable", "record_counts")} == {(severity, "pointer_records")}
 
 
+@pytest.mark.parametrize(
+    ("starts", "found"),
+    [
+        ((0, 0), set()),
+        ((20, 4), set()),
+        ((20, 9), {("violation", "pointer_records")}),
+        ((20,), {("violation", "pointer_records")}),
+        ((21, 9), set()),
+    ],
+)
+def test_what_a_place_stands_for_is_there_until_the_log_starts_behind_it(
+    starts: tuple[int, int] | tuple[int], found: set[tuple[str, str]]
+) -> None:
+    seen = pointed()
+    seen.placed, seen.places = frozenset({MAIN}), {PartitionId(*MAIN, ""): 20}
+    said = audited_aside(seen, *OF_SIDE, SIDE_ENDS, starts=starts)
+    assert said - {("unverifiable", "record_counts")} == found
+
+
 def test_what_a_sidecar_lacks_is_told_at_its_own_marker() -> None:
     pointer = ends_at(MAIN, 20, sidecar=ASIDE, since=17)
     found = audited_aside(pointed(), OF_SIDE[0], SIDE_ENDS, pointer)
