@@ -71,6 +71,7 @@ from .core.pending import Record
 from .core.runs import Run
 from .core.sides import Side, Sides
 from .range_reader.due import RangePlaces
+from .range_reader.errors import DataLossError
 from .range_reader.places import PLACE_S, PlacesAhead, require_complete
 from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
 from .range_reader.spot import Spot
@@ -225,7 +226,13 @@ class LeaseReader:
             return places
         # Who begins where the log starts counts what is placed there as delivered. But of this one
         # messages were given out, and the rest may lie in the sidecar.
-        return reach(Spot(lo.offset, passed=Passed(places.home, lo.sequence - 1)))
+        try:
+            return reach(Spot(lo.offset, passed=Passed(places.home, lo.sequence - 1)))
+        except DataLossError:
+            # The journal tells of what lies in a sidecar until the log starts behind its place
+            # (R14). So it lay in the topic alone, and that is gone.
+            self._ahead.close()
+            return places
 
     def _begin(
         self, lease: Lease, places: RangePlaces | None

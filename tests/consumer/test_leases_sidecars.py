@@ -18,12 +18,14 @@ from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.errors import IntegrityError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.types import SnapshotMode
 from logtx.journal.sidecar import sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.txid import TxId
 
 from .logs import Transactions
-from .places import Places
+from .places import Places, snapshot
 
 SIDE = sidecar_of("t")
 Found = list[tuple[MessageId, bytes | None]]
@@ -259,6 +261,29 @@ def test_trap_231_read_from_its_first_message_the_rest_would_be_a_gap(
             else:
                 with pytest.raises(TornTransactionError):
                     leased(places, broken, lo, hi)
+
+
+def test_the_rest_of_what_lay_in_the_topic_alone_is_a_gap_when_the_journal_forgot_it(
+    places: Places, reader: LeaseReader
+) -> None:
+    written = places.written
+    txid = written.begin()
+    written.write(txid, "t", [b"0", b"1"])
+    sequence = places.decide(txid)
+    places.place()
+    place = places.end()
+    first = snapshot(
+        places,
+        last_places=((places.partition(), place),),
+        modes=(SnapshotMode("t", places.topic_id, Phase.METADATA, places.mode_offset),),
+    )
+    places.log.delete_records(JOURNAL_TOPIC, 0, first)
+    places.log.delete_records("t", 0, place)
+    next_one = aside(places, b"2")
+    places.place()
+    lo, hi = MessageId(place, sequence, 1), MessageId(place, AT_OFFSET)
+    for _ in range(2):
+        assert leased(places, reader, lo, hi) == named(place, next_one, [b"2"])
 
 
 @pytest.mark.parametrize("is_broken", [False, True])

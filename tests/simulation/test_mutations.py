@@ -148,7 +148,7 @@ SEEN_WITH_QUEUES_AT: Final = {
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_PLACED_QUEUES_AT: Final = {
-    "an_offset_has_one_place_in_the_sidecar": 3,
+    "an_offset_has_one_place_in_the_sidecar": 5,
     "places_stand_for_no_pointer": 1,
 }
 """The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""

@@ -5,18 +5,24 @@ What is read is compared with a naive merge of the partition's logs and the home
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer.core.home_view import Due
 from logtx.consumer.range_reader.due import RangePlaces
 from logtx.consumer.range_reader.large import Large
 from logtx.consumer.range_reader.reading import Range, RangeReader, ReadConfig
 from logtx.consumer.range_reader.spot import Spot
+from logtx.integration.spark import compacting
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.source import BatchSource, Part
+from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import LogtxError, TornTransactionError
+from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.position import Journal, Passed, Position
@@ -157,6 +163,93 @@ def test_its_records_say_where_they_lie(places: Places, log: MemoryLog) -> None:
     assert found == [(1, "t", b"0"), (to_delivered(0), "t", b"1"), (to_delivered(1), "t", b"2")]
     assert shares[0].first == MessageId(places.end(), sequence, 0)
     assert [share.side for share in shares] == [None], "its first record lies in the topic"
+
+
+# ---- exports ------------------------------------------------------------------------------------
+
+
+class Exported:
+    """A log in memory whose producer and group of places are those of Kafka's own transactions."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log, self.values, self._open = log, list[bytes | None](), list[bytes | None]()
+        self.places: dict[int, KafkaPartition] = {}
+        self.commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def producer(self, _: object) -> Exported:
+        return self
+
+    def consumer(self, config: Any) -> Any:
+        return self if config["group.id"].startswith("logtx-export") else self.log.consumer(config)
+
+    def init_transactions(self, _: float) -> None: ...
+
+    def begin_transaction(self) -> None:
+        self._open = []
+
+    def produce(self, _topic: str, value: bytes | None, *_: object, **__: object) -> None:
+        self._open.append(value)
+
+    def consumer_group_metadata(self) -> None: ...
+
+    def send_offsets_to_transaction(self, offsets: list[KafkaPartition], *_: object) -> None:
+        self.places |= {each.partition: each for each in offsets}
+
+    def commit_transaction(self, _: float) -> None:
+        self.values += self._open
+        self.commits += 1
+
+    def committed(self, asked: list[KafkaPartition], _: float) -> list[KafkaPartition]:
+        return [self.places.get(each.partition, each) for each in asked]
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_an_export_to_a_topic_goes_on_within_one(
+    places: Places, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(compacting, "TRANSACTION_RECORDS", at_once)
+    log.create_topic("latest", partitions=1, settings={"cleanup.policy": "compact"})
+    exported = Exported(log)
+
+    def run() -> None:
+        source, target = log.topic_info("t"), log.topic_info("latest")
+        made = compacting._Run(
+            cast(Log, exported), {"bootstrap.servers": log.bootstrap_servers}, source, target
+        )
+        made.export(restart=False)
+        made.close()
+
+    def keyed(txid: TxId, topic: str, *values: bytes) -> None:
+        control = [(TXID_HEADER, txid.to_bytes())]
+        offsets = [places.written.append(topic, [v], control, key=v)[0] for v in values]
+        places.written._written.setdefault((txid, topic, 0), {})[0] = offsets
+
+    places.switch(Phase.METADATA)
+    for number in range(3):
+        txid = places.written.begin()
+        keyed(txid, "t", b"%d-0" % number)
+        keyed(txid, SIDE, b"%d-1" % number, b"%d-2" % number, b"%d-3" % number)
+        places.decide(txid)
+        places.place()
+        if not number:
+            run()
+    [before] = exported.places.values()
+    run()
+    run()
+    assert exported.values == expected(log, "t")
+    assert len(exported.values) == 12
+    # One that was killed goes on behind what it wrote, within a transaction too.
+    for written in range(9):
+        metadata = json.dumps({**json.loads(before.metadata or ""), "records": written})
+        exported.places[0] = KafkaPartition("t", 0, before.offset, metadata=metadata)
+        exported.values.clear()
+        run()
+        assert exported.values == expected(log, "t")[4 + written :]
 
 
 # ---- what is gone -------------------------------------------------------------------------------
