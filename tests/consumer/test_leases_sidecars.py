@@ -84,9 +84,7 @@ def aside(places: Places, *values: bytes, main: tuple[bytes, ...] = (), apart: b
 
 def named(place: int, sequence: int, values: Sequence[bytes], first: int = 0) -> Found:
     return [
-        (MessageId(place, sequence, nth), value)
-        for nth, value in enumerate(values)
-        if nth >= first
+        (MessageId(place, sequence, nth), value) for nth, value in enumerate(values) if nth >= first
     ]
 
 

@@ -81,7 +81,7 @@ def test_they_come_as_every_consumer_has_them_and_are_worked_off_once(
     assert values(found) == numbered(14)
     assert [is_delivered_from_sidecar(m.offset()) for m in found] == [
         *(False, False, True, True, True, False, False, False),
-        *(True, True, True, False, True, True),
+        *(False, True, True, False, True, True),
     ]
     assert sum(sequence < AT_OFFSET for _, sequence, _ in names(queue)) == 3 + 6 + 2
     settings = {"group.id": "g", "auto.offset.reset": "earliest"}
@@ -117,7 +117,8 @@ def test_they_come_in_shares_and_who_dies_has_had_no_more(
             messages = queue.poll(1.0)
             assert len(messages) <= 10
             found.update((m.value(), queue.delivery_count(m)) for m in messages)
-            queue.acknowledge_all(messages)
+            for message in messages:
+                queue.acknowledge(message)
             assert set(queue.commit_sync().values()) <= {None}
     assert sorted(found, key=int) == numbered(120)
     assert {found[value] for value in numbered(110, 10)} == {1}
