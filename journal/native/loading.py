@@ -39,8 +39,17 @@ class Found(NamedTuple):
     """Why it is None."""
 
 
-_guard: Final = threading.Lock()
+_guard = threading.Lock()
 _found: Found | None = None
+
+
+def _renew_guard() -> None:
+    """Lets a child try the extension itself: the thread that did in the parent is not there."""
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)
 
 
 def find() -> Found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from confluent_kafka import Producer
 
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.native import loading
+
+from ...children import in_child
 
 _PRODUCES = """
 from logtx.journal.logs.memory.log import MemoryLog
@@ -125,3 +128,29 @@ def test_plugins_of_the_application_stay(extension: Any) -> None:
     _, handle = loading.opened(make, {"plugin.library.paths": "/its/own.so"})
     assert handle is None
     assert seen == [f"/its/own.so;{extension.__file__}"]
+
+
+def test_a_child_of_a_process_that_tries_it_waits_for_nobody_trap_234(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries, may_end = threading.Event(), threading.Event()
+
+    def look() -> loading.Found:
+        tries.set()
+        assert may_end.wait(60)
+        return loading.Found(None, "tried in the parent")
+
+    def look_in_child() -> str:
+        monkeypatch.setattr(loading, "_look", lambda: loading.Found(None, "tried in the child"))
+        return loading.described()
+
+    monkeypatch.setattr(loading, "_look", look)
+    thread = threading.Thread(target=loading.find)
+    thread.start()
+    try:
+        assert tries.wait(20)
+        assert in_child(look_in_child) == "pure Python: tried in the child"
+    finally:
+        may_end.set()
+        thread.join()
+    assert loading.described() == "pure Python: tried in the parent"
