@@ -46,7 +46,8 @@ def build(*flags: str) -> str | None:
             [*command(*flags), "-o", str(made)],
             check=True,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=300,
         )
         # Not in place: a process may have the former one loaded.
@@ -57,15 +58,27 @@ def build(*flags: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     finally:
-        made.unlink(missing_ok=True)
+        _remove(made)
     return None
+
+
+def _remove(path: Path) -> str:
+    """Removes a file. Returns why it is still there, or nothing: its folder may be read-only."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def main() -> None:
     """Builds it, and says so if that fails."""
     flaw = build(*sys.argv[1:])
-    if flaw is not None:
-        TARGET.unlink(missing_ok=True)
+    if flaw is None:
+        return
+    if left := _remove(TARGET):
+        print(f"logtx: with its former C extension, as there is no newer one: {flaw}; {left}")
+    else:
         print(f"logtx: without its C extension, so producers take more CPU time: {flaw}")
 
 
