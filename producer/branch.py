@@ -73,6 +73,7 @@ class Branch(Writer):
         self._txid = txid
         control = encode_data_control(DataControl(branch=nonce))
         self._headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, control)]
+        self._begin_to_watch()
         self._settled = threading.Event()
         self._finished = False
         self._failure: LogtxError | None = None
@@ -150,6 +151,10 @@ class Branch(Writer):
             raise copy_of(self._failure)
         if not self._tally.settled:
             raise RequestTimedOutError("records are not acknowledged yet: call again to wait on")
+        if (flaw := self._tally.verified()) is not None:
+            self._on_failure(flaw)
+            assert self._failure is not None
+            raise copy_of(self._failure)
         self._tally.raise_floors()
         self._tally.drop_callbacks()
         return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())

@@ -66,6 +66,7 @@ class EarlyWriter(Writer):
         """Takes the TxId, under the lock. Call `_drain` next."""
         self._txid = txid
         self._headers = [(TXID_HEADER, txid.to_bytes())]
+        self._begin_to_watch()
 
     @property
     def kept(self) -> int:

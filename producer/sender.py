@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
 from weakref import ref
 
 from confluent_kafka import KafkaError, KafkaException
@@ -25,9 +25,7 @@ from confluent_kafka import KafkaError, KafkaException
 from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, Headers, LogProducer
 from ..journal.native.interface import Count, Handle
-
-if TYPE_CHECKING:
-    from .core.tally import BranchTally
+from .core.tally import BranchTally, Floors
 
 _LOG = logging.getLogger(__name__)
 
@@ -142,12 +140,16 @@ class Sender:
         """The one that new transactions write through."""
         self.send = positional(self.producer)
         """Queues a record; the hot path's way to `producer.produce`."""
+        self._handles: dict[Send, Handle] = {}
+        """`send` → the handle of its producer, if that counts in C."""
+        if self._handle is not None:
+            self._handles[self.send] = self._handle
         self._stopped: list[tuple[LogProducer, Send, Handle | None]] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
         self._credentials: tuple[str, str] | None = None
-        self.floors: Final[dict[tuple[str, int], int]] = {}
-        """Highest offsets reported so far: see `tally.Floors`."""
+        self.floors: Final = Floors()
+        """What its producers' reports have said."""
         self._on_stopped = on_stopped
         self._tick_s = tick_s
         self._on_tick = on_tick
@@ -213,35 +215,34 @@ class Sender:
                 if self._credentials is not None:
                     another.set_sasl_credentials(*self._credentials)
                 self._stopped.append((self.producer, send, self._handle))
-                self.producer, self.send = another, positional(another)
-                self._handle = handle
+                self._handle, another_send = handle, positional(another)
+                if handle is not None:
+                    self._handles[another_send] = handle
+                self.producer, self.send = another, another_send
         self._wake.set()
         return send is not self.send
 
-    @property
-    def counts(self) -> bool:
-        """Whether records without a callback may be counted in C."""
-        return self._handle is not None and self.on_delivery is None
-
-    def count(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
-        """Lets the producer with this `send` count the further records of a branch in C.
+    def watch(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
+        """Lets the producer with this `send` watch a branch's reports in C; it may count some, too.
 
         Args:
-            send: the branch's; the producer may have stopped.
+            send: the branch's, through which it has sent nothing yet.
             headers: the branch's, in front of which no others come.
-            tally: the branch's, not closed.
+            tally: the branch's.
 
         Returns:
-            What takes them; None: the producer has stopped, or does not count.
+            What watches it; None: the producer does not count.
         """
-        with self._guard:
-            handle = self._handle if send is self.send else None
-        if handle is None or not self.counts:
+        handle = self._handles.get(send)
+        if handle is None or self.on_delivery is not None:
             return None
         txid, control = (*(value for _, value in headers), b"")[:2]
         assert txid is not None
-        count = handle.count(txid, control or b"", tally.topics, ref(tally))
-        tally.count_by(count)
+        try:
+            count = handle.count(txid, control or b"", tally.topics, ref(tally))
+        except RuntimeError:
+            return None  # The producer is closed.
+        tally.watch_by(count)
         return count
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -404,6 +405,7 @@ class Sender:
             if self._give_up(producer, handle, _FLUSH_SLICE_S):
                 with self._guard:
                     self._stopped.remove((producer, send, handle))
+                    self._handles.pop(send, None)
                 # It is left to the garbage collector: once closed, it would refuse records with
                 # another error.
                 self._on_stopped(send)
@@ -419,7 +421,7 @@ class Sender:
 
     def _flush_slice(self) -> None:
         handle = self._handle
-        slice_s = _COUNTED_SLICE_S if handle is not None and handle.size else _FLUSH_SLICE_S
+        slice_s = _COUNTED_SLICE_S if handle is not None and handle.busy else _FLUSH_SLICE_S
         self._serve(self.producer, handle, slice_s, flush=True)
         if not len(self.producer) and self._hurried:
             # Everything is reported, and the waiter is about to say so: this avoids spinning
@@ -452,26 +454,23 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - of a callback that `make` did not wrap
             served = 1
             self._keep(error)
-        changed = handle.changed() if handle is not None else ()
-        if changed:
-            self._take(producer, changed)
+        if handle is not None:
+            self._take(handle.changed())
         if served > 0:
             with self._served:
                 self._served_count += served
                 self._served.notify_all()
 
-    def _take(self, producer: LogProducer, changed: Sequence[Count]) -> None:
-        try:
-            # Serves the reports that precede in their partitions what was counted: it would raise
-            # the floors above them (trap 226).
-            producer.poll(0)
-        except Exception as error:  # noqa: BLE001 - as in `_serve`
-            if not (isinstance(error, KafkaException) and self._told_fatal(producer, error)):
-                self._keep(error)
+    def _take(self, changed: Iterable[Count]) -> None:
+        """Tells tallies what has changed in the counts that watch them."""
         for count in changed:
             tally: BranchTally | None = count.owner()
-            if tally is not None:
+            if tally is None:
+                continue
+            try:
                 tally.counted(KafkaError)
+            except Exception as error:  # noqa: BLE001 - the others' transactions wait for theirs
+                self._keep(error)
 
     def _told_fatal(self, producer: LogProducer, error: KafkaException) -> bool:
         """Returns whether the error only says that a producer stopped that is replaced by now."""

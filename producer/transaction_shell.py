@@ -362,9 +362,15 @@ class TransactionShell(EarlyWriter, Transaction):
             if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
                 return
             ready, settled = book.ready, book.own.settled
+            flaw = book.own.verified() if ready and book.end is Action.COMMIT else None
+            failed: EndFuture | None = None
+            if flaw is not None:
+                failed, ready = self._fail_locked(flaw), False
             if ready:
                 action = book.sent()
                 writes, parts = book.writes(), book.parts
+        if flaw is not None:
+            _finish(failed, abort_only(flaw))
         if not settled:
             self._sender.hurry(self)
             # If it was settled or decided in between, nothing else would call `done`.

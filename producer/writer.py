@@ -110,8 +110,10 @@ class Writer:
         # Whether records may go straight to librdkafka. Set to False before anything closes the
         # tally.
         self._direct = False
+        self._watch: Count | None = None
+        """Judges the reports' offsets, and may take records; None: the tally alone does."""
         self._count: Count | None = None
-        """Takes records that need nothing of their own; None: none, for now."""
+        """The same, once it takes records that need nothing of their own; None: none, for now."""
 
     def use_sidecars(self, names: SidecarNames, min_bytes: int = 0) -> None:
         """Sends records to the sidecars of the topics that the application names.
@@ -229,11 +231,16 @@ class Writer:
         """Does what is due once in a while, here behind the record that has this number."""
         if number & _MASK == _MASK:
             self._sender.wake()
-        if self._count is None and self._sender.counts:
+        if self._count is None and self._watch is not None:
             with self._lock:
-                # Under the lock, for it closes the tally.
+                # Under the lock, which closes the tally.
                 if self._count is None and self._direct:
-                    self._count = self._sender.count(self._send, self._headers, self._tally)
+                    self._tally.count_by_watcher()
+                    self._count = self._watch
+
+    def _begin_to_watch(self) -> None:
+        """Lets C judge the reports, if it can; the headers are known, and no record is sent yet."""
+        self._watch = self._sender.watch(self._send, self._headers, self._tally)
 
     def _not_counted(self, topic: str, columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Sends what may be counted in C. Returns the records from the first one that may not."""
@@ -362,9 +369,14 @@ class Writer:
         """
         if send is not self._send:
             return
-        if self._tally.is_unused:
-            self._send = self._sender.send
-        else:
+        with self._lock:
+            is_unused = self._tally.is_unused
+            if is_unused:
+                self._send = self._sender.send
+                self._tally.watch_by(None)
+                if self._headers:
+                    self._begin_to_watch()
+        if not is_unused:
             self._give_up_after(BrokerError("librdkafka's producer stopped for good"))
 
     def _interrupted(self, error: BaseException) -> None:

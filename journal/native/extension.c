@@ -15,6 +15,10 @@
  * - `client->lock` guards the tables, the list of changes, and what reports fill. No function of
  *   Python is called under it: one may collect garbage, free a Count, and want the lock too.
  *
+ * Which offsets are believed is the rule of `producer/core/tally.py`, for all records of a branch:
+ * those that Python counts are checked here, too, and only not counted. So one rule, on one side,
+ * sees the reports of a partition in their order, whichever way each record took.
+ *
  * A child of fork() finds the lock in any state, and has none of librdkafka's threads. There the
  * parent's clients are left as they are: nothing is taken, told or freed.
  */
@@ -87,8 +91,9 @@ typedef struct count_s count_t;
 
 typedef struct place_s { /* a partition that a report of the client named; lives as long as it */
     struct place_s *next;
-    int64_t floor;   /* the offset told last; -1: believe any */
-    count_t *writer; /* whose span was written last, and which: only a hint */
+    int64_t floor;    /* the next branch begins above it; -1: anywhere */
+    uint64_t refused; /* number of the refusal that was the last here; 0: there was none */
+    count_t *writer;  /* whose span was written last, and which: only a hint */
     size_t span;
     int32_t partition;
     char topic[];
@@ -96,7 +101,8 @@ typedef struct place_s { /* a partition that a report of the client named; lives
 
 typedef struct {
     place_t *place;
-    int64_t first, last, count;
+    int64_t seen;               /* the last offset, whoever counts that record */
+    int64_t first, last, count; /* of those that are counted here */
 } span_t;
 
 struct count_s { /* the records of one branch */
@@ -106,6 +112,7 @@ struct count_s { /* the records of one branch */
     uint8_t key[KEY_MAX];     /* TxId and TxCtl */
     size_t key_size;
     bool is_listed, is_changed, is_closed, has_failed;
+    uint64_t born; /* how many refusals there had been */
     int64_t admitted, reports;
     span_t *spans;
     size_t span_count, span_room;
@@ -120,7 +127,9 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     atomic_int users;
     unsigned generation;
     _Atomic(rd_kafka_t *) rk; /* NULL: takes no records */
-    size_t size;    /* number of counts */
+    size_t size;              /* number of counts */
+    size_t busy;              /* of those that have taken records; the interpreter lock guards it */
+    uint64_t refusals;        /* number of reports at an offset that can't be */
     count_t *counts[SLOTS], *last_count, *first_changed, *last_changed;
     place_t *places[SLOTS], *last_place;
 } client_t;
@@ -188,8 +197,9 @@ static count_t *count_of(client_t *client, const rd_kafka_message_t *message) {
     if (k_header_get_all(headers, 0, &name, &value, &size)) return NULL;
     if (!value || size != TXID_SIZE || strcmp(name, TXID)) return NULL;
     memcpy(key, value, TXID_SIZE);
-    if (k_header_get_all(headers, 1, &name, &value, &size)) size = 0;
-    else if (!value || size > CONTROL_MAX || strcmp(name, TXCTL)) return NULL;
+    /* The application's own headers come behind these. */
+    if (k_header_get_all(headers, 1, &name, &value, &size) || strcmp(name, TXCTL)) size = 0;
+    else if (!value || size > CONTROL_MAX) return NULL;
     else memcpy(key + TXID_SIZE, value, size);
     return find_count(client, key, TXID_SIZE + size);
 }
@@ -210,25 +220,29 @@ static void untell(client_t *client, count_t *count) {
     *(count->behind ? &count->behind->before : &client->last_changed) = count->before;
 }
 
-/* Returns the span of a place, begun at its floor if there is none; NULL without memory. */
-static span_t *span_of(client_t *client, count_t *count, place_t *place) {
+/* Returns a branch's span of a place; NULL if there is none. */
+static span_t *find_span(count_t *count, place_t *place) {
     size_t at = place->span;
     if (place->writer != count || at >= count->span_count || count->spans[at].place != place)
         for (at = 0; at < count->span_count && count->spans[at].place != place;) at++;
-    if (at == count->span_room) {
-        size_t room = at ? at * 2 : 4;
+    if (at == count->span_count) return NULL;
+    place->writer = count;
+    place->span = at;
+    return &count->spans[at];
+}
+
+/* Begins a branch's span of a place, with nothing counted; NULL without memory. */
+static span_t *begin_span(count_t *count, place_t *place) {
+    if (count->span_count == count->span_room) {
+        size_t room = count->span_room ? count->span_room * 2 : 4;
         span_t *larger = realloc(count->spans, room * sizeof *larger);
         if (!larger) return NULL;
         count->spans = larger;
         count->span_room = room;
     }
-    if (at == count->span_count) {
-        count->spans[count->span_count++] = (span_t){.place = place, .first = place->floor};
-        tell(client, count);
-    }
-    place->writer = count;
-    place->span = at;
-    return &count->spans[at];
+    span_t *span = &count->spans[count->span_count++];
+    *span = (span_t){.place = place};
+    return span;
 }
 
 static void fail(client_t *client, count_t *count, const rd_kafka_message_t *message) {
@@ -250,24 +264,38 @@ static int on_acknowledgement(
     client_t *client = opaque;
     /* Trap 223: librdkafka also reports a record that it refuses within `produce`. */
     if (is_producing) return 0; /* It was not admitted either, and Python tries it again. */
+    if (is_parents(client)) return 0; /* What a child purges: nobody would ever unlock. */
     pthread_mutex_lock(&client->lock);
-    /* Trap 224: err is 0 for duplicates, and for all of a batch in which several records failed.
-     * Neither has a place that can be, so an offset has to rise, whosever record it is. */
     place_t *place = NULL;
     if (!message->err) place = place_of(client, k_topic_name(message->rkt), message->partition);
-    bool rises = place && message->partition >= 0 && message->offset > place->floor;
-    /* A topic that was deleted and created anew starts at 0: refused once, and then believed. */
-    if (place) place->floor = rises ? message->offset : -1;
     count_t *count = count_of(client, message);
-    span_t *span = NULL;
+    span_t *span = count && place ? find_span(count, place) : NULL;
+    /* Trap 224: err is 0 for duplicates, and for all of a batch in which several records failed.
+     * Neither has a place that can be, so an offset has to rise. */
+    bool rises = place && message->partition >= 0 &&
+                 message->offset > (span ? span->seen : place->floor);
+    if (place && !rises) {
+        /* A topic that was deleted and created anew starts at 0: refused once, and then believed.
+         * Trap 233: others' records may lie in the same batch, and look as if they rose. */
+        place->floor = -1;
+        place->refused = ++client->refusals;
+        span = NULL;
+    } else if (place && count) {
+        if (!span && (span = begin_span(count, place))) place->floor = message->offset;
+        if (span) span->seen = message->offset;
+    }
     if (count && !message->_private) { /* Else confluent-kafka tells Python, which counts it. */
-        if (rises) span = span_of(client, count, place);
-        if (span) span->last = message->offset, span->count++;
+        if (span) {
+            span->last = message->offset;
+            if (!span->count++) {
+                span->first = message->offset;
+                tell(client, count);
+            }
+        }
         count->reports++;
         if (count->is_closed && count->reports >= count->admitted) tell(client, count);
     }
-    if (count && !span && (!message->_private || (!message->err && !rises)))
-        fail(client, count, message);
+    if (count && !span && (!message->_private || !message->err)) fail(client, count, message);
     pthread_mutex_unlock(&client->lock);
     return 0;
 }
@@ -431,6 +459,7 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
     count_t **slot = &client->counts[slot_of(count->key, count->key_size, 0)];
     pthread_mutex_lock(&client->lock);
     count->is_listed = !find_count(client, count->key, count->key_size);
+    count->born = client->refusals;
     if (count->is_listed) {
         count->next = *slot;
         *slot = count;
@@ -451,6 +480,11 @@ static PyObject *Handle_size(Handle *self, void *Py_UNUSED(unused)) {
     return PyLong_FromSize_t(self->client->size);
 }
 
+/* Number of counts that are not retired and have taken records: these settle, and tell nobody. */
+static PyObject *Handle_busy(Handle *self, void *Py_UNUSED(unused)) {
+    return PyLong_FromSize_t(self->client->busy);
+}
+
 static bool lock_unless_parents(Count *self) {
     return !is_parents(self->handle->client) && !pthread_mutex_lock(&self->handle->client->lock);
 }
@@ -468,6 +502,7 @@ static PyObject *Count_retire(Count *self, PyObject *Py_UNUSED(none)) {
         while (*at != count) at = &(*at)->next;
         *at = count->next;
         client->size--;
+        if (count->admitted) client->busy--;
         if (client->last_count == count) client->last_count = NULL;
         count->is_listed = false;
     }
@@ -536,8 +571,6 @@ static PyObject *Count_produce(Count *self, PyObject *const *args, Py_ssize_t si
     client_t *client = self->handle->client;
     count_t *count = &self->count;
     if (size != 5) return PyErr_Format(PyExc_TypeError, "produce takes 5 arguments, not %zd", size);
-    if (count->is_closed || !count->is_listed || !client->rk || is_parents(client))
-        return PyLong_FromLong(0);
     if (!read_topic(self, args[0]) || !read_content(args[1], &value, &value_size) ||
         !read_content(args[2], &key, &key_size) ||
         !read_number(args[3], -1, INT32_MAX, &partition) ||
@@ -545,17 +578,22 @@ static PyObject *Count_produce(Count *self, PyObject *const *args, Py_ssize_t si
         PyErr_Clear();
         return PyLong_FromLong(0);
     }
+    /* Behind the arguments: to compare a topic's name may run Python, and another thread close. */
+    rd_kafka_t *rk = client->rk;
+    if (count->is_closed || !count->is_listed || !rk || is_parents(client))
+        return PyLong_FromLong(0);
     ssize_t control_size = (ssize_t)(count->key_size - TXID_SIZE);
     is_producing = true;
     int error = k_producev(
-        client->rk, V_TOPIC, self->last_name, V_PARTITION, (int32_t)partition, V_MSGFLAGS,
+        rk, V_TOPIC, self->last_name, V_PARTITION, (int32_t)partition, V_MSGFLAGS,
         (int)MSG_F_COPY, V_VALUE, (void *)value, (size_t)value_size, V_KEY, (void *)key,
         (size_t)key_size, V_TIMESTAMP, timestamp, V_HEADER, TXID, (void *)count->key,
         (ssize_t)TXID_SIZE, control_size ? V_HEADER : V_END, TXCTL,
         (void *)(count->key + TXID_SIZE), control_size, V_END);
     is_producing = false;
-    if (!error) count->admitted++;
-    return PyLong_FromLongLong(error ? 0 : count->admitted);
+    if (error) return PyLong_FromLong(0);
+    if (!count->admitted++) client->busy++;
+    return PyLong_FromLongLong(count->admitted);
 }
 
 /* close(): takes no more records, so it settles with the report of the last one. */
@@ -586,7 +624,31 @@ static PyObject *Count_failure(Count *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("isiL", count->code, count->topic, count->partition, count->offset);
 }
 
-/* spans() -> [(topic, partition, first offset, last offset, count)]. */
+/* doubted() -> (topic, partition) where it has records, and another record was refused since it
+ * began; or None. */
+static PyObject *Count_doubted(Count *self, PyObject *Py_UNUSED(none)) {
+    place_t *found = NULL; /* Places live as long as the client. */
+    if (!lock_unless_parents(self)) Py_RETURN_NONE;
+    for (size_t i = 0; i < self->count.span_count && !found; i++)
+        if (self->count.spans[i].place->refused > self->count.born)
+            found = self->count.spans[i].place;
+    unlock(self);
+    if (!found) Py_RETURN_NONE;
+    return Py_BuildValue("si", found->topic, found->partition);
+}
+
+/* raise_floors(): lets other branches begin above what it has seen. */
+static PyObject *Count_raise_floors(Count *self, PyObject *Py_UNUSED(none)) {
+    if (!lock_unless_parents(self)) Py_RETURN_NONE;
+    for (size_t i = 0; i < self->count.span_count; i++) {
+        span_t *span = &self->count.spans[i];
+        if (span->place->floor < span->seen) span->place->floor = span->seen;
+    }
+    unlock(self);
+    Py_RETURN_NONE;
+}
+
+/* spans() -> [(topic, partition, first offset, last offset, count)] of what is counted here. */
 static PyObject *Count_spans(Count *self, PyObject *Py_UNUSED(none)) {
     if (!lock_unless_parents(self)) return PyList_New(0);
     size_t size = self->count.span_count;
@@ -596,6 +658,7 @@ static PyObject *Count_spans(Count *self, PyObject *Py_UNUSED(none)) {
     if (!spans) return PyErr_NoMemory();
     PyObject *list = PyList_New(0);
     for (span_t *span = spans; list && span < spans + size; span++) {
+        if (!span->count) continue;
         PyObject *told = Py_BuildValue("siLLL", span->place->topic, span->place->partition,
                                        span->first, span->last, span->count);
         if (!told || PyList_Append(list, told)) Py_CLEAR(list);
@@ -618,6 +681,7 @@ static PyMethodDef handle_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef handle_fields[] = {
+    {"busy", (getter)Handle_busy, NULL, NULL, NULL},
     {"is_counting", (getter)Handle_is_counting, NULL, NULL, NULL},
     {"size", (getter)Handle_size, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -632,8 +696,10 @@ static PyType_Spec handle_spec = {
 
 static PyMethodDef count_methods[] = {
     {"close", (PyCFunction)Count_close, METH_NOARGS, NULL},
+    {"doubted", (PyCFunction)Count_doubted, METH_NOARGS, NULL},
     {"failure", (PyCFunction)Count_failure, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))Count_produce, METH_FASTCALL, NULL},
+    {"raise_floors", (PyCFunction)Count_raise_floors, METH_NOARGS, NULL},
     {"retire", (PyCFunction)Count_retire, METH_NOARGS, NULL},
     {"spans", (PyCFunction)Count_spans, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -6,7 +6,11 @@ from typing import Any, Protocol
 
 
 class Count(Protocol):
-    """Sends the records of one branch, and counts their reports; from any thread."""
+    """Watches the reports of one branch, sends records of it, and counts these; from any thread.
+
+    It believes and refuses offsets as `BranchTally` does, those of records that Python counts
+    included.
+    """
 
     @property
     def owner(self) -> Any:
@@ -29,16 +33,22 @@ class Count(Protocol):
         """Takes no more records."""
 
     def retire(self) -> None:
-        """Counts no more. What was counted can still be asked for."""
+        """Watches no more. What was counted can still be asked for."""
 
     def spans(self) -> list[tuple[str, int, int, int, int]]:
-        """Returns (topic, partition, first offset, last offset, number of records)s."""
+        """Returns (topic, partition, first offset, last offset, number)s of the records it took."""
 
     def failure(self) -> tuple[int, str, int, int] | None:
         """Returns the first failure: (error code, topic, partition, offset), or None.
 
-        The code is 0 for a record that was reported at an offset that can't be.
+        The code is 0 for a record that was reported at an offset that can't be, whoever counts it.
         """
+
+    def doubted(self) -> tuple[str, int] | None:
+        """Returns a partition where it has records, and where one was refused since it began."""
+
+    def raise_floors(self) -> None:
+        """Lets other branches begin above the offsets that it has seen."""
 
 
 class Handle(Protocol):
@@ -52,8 +62,12 @@ class Handle(Protocol):
     def size(self) -> int:
         """Number of counts that are not retired."""
 
+    @property
+    def busy(self) -> int:
+        """Number of those that have taken records."""
+
     def count(self, txid: bytes, control: bytes, topics: dict[str, Any], owner: object, /) -> Count:
-        """Begins to count a branch.
+        """Begins to watch a branch. Call it before its first record is sent.
 
         Args:
             txid: value of the header TxId.
@@ -63,7 +77,7 @@ class Handle(Protocol):
         """
 
     def changed(self) -> list[Count]:
-        """Returns the counts that settled, failed or came to a further partition since then."""
+        """Returns the counts that settled, failed or counted in a further partition since then."""
 
     def detach(self) -> None:
         """Takes no more records. To be called before the producer is closed."""

@@ -7,7 +7,7 @@ thread at a time serves the delivery callbacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, islice
 from math import inf
 from typing import Any, Final, Protocol
@@ -17,8 +17,37 @@ from ...journal.errors import BrokerError, LogtxError
 from ...journal.native.interface import Count
 from ...journal.sidecar import check_named_by_user
 
-Floors = MutableMapping[TopicPartition, int]
-"""Per partition, the highest offset reported to a librdkafka producer, by all its transactions."""
+
+class Floors(dict[TopicPartition, int]):
+    """Per partition, the offset that further branches of a librdkafka producer begin above.
+
+    It also keeps where reports were refused, as these say something of other branches' records:
+    librdkafka numbers the records of a batch upwards from what the batch was acknowledged with. If
+    that is no real offset, it is negative, so the batch's first record is refused; and the next
+    ones, which may be other branches', are told at 0, 1, 2 (trap 233). Only a branch that begins
+    behind the refusal has no record in that batch.
+    """
+
+    def __init__(self) -> None:
+        """Knows of no report."""
+        super().__init__()
+        self.refusals = 0
+        """How many reports were refused so far."""
+        self._refused: dict[TopicPartition, int] = {}
+        """Partition → number of the refusal that was the last there, from 1."""
+
+    def refuse(self, key: TopicPartition) -> None:
+        """Notes that a report was refused. Whatever begins there next is believed.
+
+        For a topic that was deleted and created again starts at 0.
+        """
+        self.refusals += 1
+        self._refused[key] = self.refusals
+        self.pop(key, None)
+
+    def refused_since(self, refusals: int, key: TopicPartition) -> bool:
+        """Returns whether a report was refused there since there had been `refusals`."""
+        return self._refused.get(key, 0) > refusals
 
 
 class Delivered(Protocol):
@@ -82,6 +111,7 @@ class BranchTally:
     __slots__ = (
         "__weakref__",
         "_all_counted",
+        "_born",
         "_closed_at",
         "_count",
         "_floors",
@@ -113,7 +143,7 @@ class BranchTally:
 
         Args:
             branch: the branch's nonce; 0 = the transaction owner's own records.
-            floors: offsets seen by the same librdkafka producer; kept up to date.
+            floors: what the reports of the same librdkafka producer have said; kept up to date.
             on_settled: called in a delivery report after `close`, when no other is missing.
             on_failure: called in the delivery report of the first record that failed.
             on_partition: called when `first_offsets` has grown by a partition.
@@ -126,6 +156,7 @@ class BranchTally:
         self.writes_to_sidecars = False
         """Whether its topics are sidecars, which no application names."""
         self._floors = floors
+        self._born = floors.refusals
         self._on_settled = on_settled
         self._on_failure = on_failure
         self._on_partition = on_partition or _nothing
@@ -164,13 +195,22 @@ class BranchTally:
         """The topics that have a delivery callback, as keys. They grow; only to be looked at."""
         return self._spans
 
-    def count_by(self, count: Count) -> None:
-        """Lets `count` take and count further records, beside those that are admitted here.
+    def watch_by(self, count: Count | None) -> None:
+        """Lets `count` judge the offsets of all records, in the place of the floors.
 
-        Call `counted` on the thread that serves reports whenever it has changed: behind the reports
-        that were there before. A floor that it raises would refuse those (trap 226).
+        Only `count` sees the reports of all branches, those of records that are counted in C
+        included. Call it before the first record, and again if another librdkafka producer takes
+        that one.
         """
+        if self._count is not None:
+            self._count.retire()
         self._count = count
+
+    def count_by_watcher(self) -> None:
+        """Lets what watches take and count further records, beside those that are admitted here.
+
+        Call `counted` on the thread that serves reports whenever it has changed.
+        """
         self._all_counted = False
 
     def counted(self, error_of: Callable[[int], object]) -> None:
@@ -181,6 +221,8 @@ class BranchTally:
         """
         count = self._count
         assert count is not None
+        # Asked first: the last record may fail between the two questions.
+        is_settled = count.is_settled
         if (failure := count.failure()) is not None and self.failure is None:
             code, topic, partition, offset = failure
             if code:
@@ -188,7 +230,7 @@ class BranchTally:
             else:
                 self._refuse(topic, partition, offset)
         self._on_partition()
-        if not self._all_counted and count.is_settled:
+        if not self._all_counted and is_settled:
             self._all_counted = True
             if self._reports >= self._goal:
                 self._on_settled()
@@ -213,7 +255,7 @@ class BranchTally:
             self._closed_at = self.admit()
             self._goal = self._closed_at - self._withdrawn
             # Comes last: it may settle on the other thread, which then looks at the goal.
-            if self._count is not None:
+            if self._count is not None and not self._all_counted:
                 self._count.close()
 
     def give_up(self) -> None:
@@ -261,11 +303,42 @@ class BranchTally:
             found[topic, partition] = min(own[0], first), max(own[1], last), own[2] + number
         return found
 
+    def verified(self) -> LogtxError | None:
+        """Looks once more whether the records lie in `ranges`; call it when it is settled.
+
+        Returns:
+            Why that is not known: the transaction must not commit. None: they do.
+        """
+        count = self._count
+        if self.failure is None and count is not None and (failure := count.failure()) is not None:
+            # Of a record that Python counts, whose report is served before C is asked what changed.
+            _, topic, partition, offset = failure
+            self.failure = BrokerError(_impossible(topic, partition, offset))
+        if self.failure is None and (doubted := self._doubted()) is not None:
+            topic, partition = doubted
+            self.failure = BrokerError(
+                f"another record for {topic}[{partition}] was reported at an offset that can't be: "
+                "where the records beside it lie is not known, or the topic was created anew"
+            )
+        return self.failure
+
+    def _doubted(self) -> TopicPartition | None:
+        """Returns a partition where it has records, and where a report was refused meanwhile."""
+        if self._count is not None:
+            return self._count.doubted()
+        if self._floors.refusals == self._born:
+            return None
+        keys = self._acknowledged(None)
+        return next((key for key in keys if self._floors.refused_since(self._born, key)), None)
+
     def raise_floors(self) -> None:
         """Raises the floors to this branch's offsets: later transactions are checked by them."""
-        # What is not settled may have gone further than the reports that were served.
-        count = self._count if self._all_counted else None
-        for key, (_, last, _) in self._acknowledged(count).items():
+        if self._count is not None:
+            # Not those of Python: they would refuse records that librdkafka has told C of, and
+            # not yet Python (trap 226).
+            self._count.raise_floors()
+            return
+        for key, (_, last, _) in self._acknowledged(None).items():
             if self._floors.get(key, -1) < last:
                 self._floors[key] = last
 
@@ -309,22 +382,18 @@ class BranchTally:
         assert isinstance(offset, int)
         # One idempotent producer's records lie in a partition in the order of their reports, across
         # its transactions too. So a whole transaction with made-up offsets is noticed.
-        if offset <= self._floors.get((topic, partition), -1):
-            self._refuse(topic, partition, offset)
-            return
-        self._floors[topic, partition] = offset
+        if self._count is None:
+            if offset <= self._floors.get((topic, partition), -1):
+                self._refuse(topic, partition, offset)
+                return
+            self._floors[topic, partition] = offset
         spans[partition] = Span(offset)
         self._on_partition()
 
     def _refuse(self, topic: str, partition: int | None, offset: int | None) -> None:
         if isinstance(partition, int):
-            # A topic that was deleted and created again starts at 0: refuse it once, then believe
-            # it.
-            self._floors.pop((topic, partition), None)
-        self._fail(
-            f"a record for {topic}[{partition}] was reported at offset {offset}, which can't be: "
-            "where it lies is not known, or the topic was created anew"
-        )
+            self._floors.refuse((topic, partition))
+        self._fail(_impossible(topic, partition, offset))
 
     def _fail(self, message: str) -> None:
         if self.failure is None:
@@ -334,6 +403,13 @@ class BranchTally:
 
 def _failed(topic: str, partition: int | None, error: object) -> str:
     return f"a record for {topic}[{partition}] failed: {error}"
+
+
+def _impossible(topic: str, partition: int | None, offset: int | None) -> str:
+    return (
+        f"a record for {topic}[{partition}] was reported at offset {offset}, which can't be: "
+        "where it lies is not known, or the topic was created anew"
+    )
 
 
 def _nothing(*_report: object) -> None:

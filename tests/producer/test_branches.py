@@ -295,7 +295,7 @@ def test_columns_wait_for_room(
             raise BufferError("full")
         send(*record)  # type: ignore[arg-type]
 
-    branch._send = often_full
+    branch._send, branch._watch = often_full, None  # All records go through it.
     values = [b"%d" % number for number in range(count)]
     branch.produce_columns(topic, values, [None] * count, [0] * count, [0] * count)
     (written,) = branch.finish().writes.values()

@@ -175,7 +175,8 @@ def test_several_transactions_and_threads(
     for producer in producers:
         handle = producer._engine.sender._handle
         assert handle is not None
-        assert handle.size == 0
+        # One that was begun ahead is aborted soon.
+        eventually(lambda handle=handle: handle.size == 0)  # type: ignore[misc]
 
 
 def test_partitions_are_registered_while_it_is_open(
@@ -355,5 +356,5 @@ def test_a_count_goes_with_its_transaction(producer: Producer, topic: str) -> No
         assert handle.size <= 2
         txn.commit(10) if n % 2 else txn.abort(10)
         kept.append(txn)
-    assert handle.size == 0
+    eventually(lambda: handle.size == handle.busy == 0)
     assert handle.changed() == []

@@ -12,6 +12,7 @@ from logtx.journal.acks import Acks
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     AckConflictError,
+    BrokerError,
     CoordinatorNotAvailableError,
     GroupBoundError,
     LogtxError,
@@ -35,6 +36,7 @@ from logtx.producer.core.bookkeeping import Phase
 from logtx.producer.core.tally import BranchTally
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
+from logtx.producer.writer import Writer
 
 from ..waiting import eventually
 from .conftest import MakeProducer, read_topic
@@ -64,6 +66,43 @@ def commits(producer: Producer, coordinators: FakeCoordinators) -> bool:
 
 
 # Records.
+
+
+class Report:
+    """A delivery report without an offset."""
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> None:
+        return None
+
+
+def test_what_lies_beside_a_record_without_an_offset_never_commits_trap_233(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    beside, begun_before, refused = (producer.begin_transaction(current=False) for _ in range(3))
+    assert beside.txid
+    beside.produce(T, b"beside", partition=0)
+    branch = begun_before.branch()
+    branch.produce(T, b"beside", partition=0)
+    assert producer.flush(10) == 0
+    assert isinstance(refused, Writer)
+    assert refused.txid
+    # As of a batch that a broker acknowledges as a duplicate.
+    refused._own_receivers[T](None, Report())
+    with pytest.raises(TransactionAbortOnlyError, match="at offset None"):
+        refused.commit(10)
+    with pytest.raises(TransactionAbortOnlyError, match="beside it"):
+        beside.commit(10)
+    with pytest.raises(BrokerError, match="beside it"):
+        branch.finish(10)
+    with pytest.raises(BrokerError, match="beside it"):
+        branch.finish(10)
+    for txn in (refused, beside, begun_before):
+        assert txn.abort(10).state is State.ABORTED
+    assert coordinators.count("commit") == 0
+    assert commits(producer, coordinators)
 
 
 def test_a_lost_middle_record_makes_it_abort_only(

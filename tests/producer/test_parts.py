@@ -23,7 +23,7 @@ from logtx.producer.core import accepted
 from logtx.producer.core.accepted import COMMIT_BYTES, PART_BYTES, AcceptedWrites
 from logtx.producer.core.bookkeeping import Phase, TransactionBook
 from logtx.producer.core.summary import BranchSummary
-from logtx.producer.core.tally import BranchTally
+from logtx.producer.core.tally import BranchTally, Floors
 from logtx.producer.transaction import Transaction
 
 from ..parameters import slow
@@ -42,7 +42,7 @@ def summary(branch: int, partitions: int, *, first: int = 0, topic: str = "t") -
 
 
 def book(collected: AcceptedWrites | None = None) -> TransactionBook:
-    own = BranchTally(OWN_BRANCH, {}, on_settled=lambda: None, on_failure=lambda _: None)
+    own = BranchTally(OWN_BRANCH, Floors(), on_settled=lambda: None, on_failure=lambda _: None)
     return TransactionBook(own, (), collected)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -13,7 +14,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.sender import positional
 
 from ..conftest import MakeTopic
-from .conftest import ReadAll
+from .conftest import MakeProducer, ReadAll
 
 
 def test_every_argument_arrives_in_its_place(
@@ -70,3 +71,24 @@ def test_another_order_is_noticed(refusal: type[Exception]) -> None:
     producer = Reordered(refusal)
     positional(producer)("t", b"v", None, -1, print, None, 5, [])  # type: ignore[arg-type]
     assert producer.calls == [{"on_delivery": print, "timestamp": 5, "headers": []}]
+
+
+def test_a_count_that_raises_lets_no_other_wait(make_memory_producer: MakeProducer) -> None:
+    producer = make_memory_producer()
+    told: list[str] = []
+
+    def count(name: str, error: Exception | None = None) -> Any:
+        def counted(_error_of: object) -> None:
+            told.append(name)
+            if error is not None:
+                raise error
+
+        tally = SimpleNamespace(counted=counted)
+        return SimpleNamespace(owner=lambda: tally)
+
+    dropped = SimpleNamespace(owner=lambda: None)
+    counts: Any = [count("first", MemoryError("none left")), dropped, count("second")]
+    producer._engine.sender._take(counts)
+    assert told == ["first", "second"]
+    with pytest.raises(MemoryError, match="none left"):
+        producer.poll(0)

@@ -66,7 +66,7 @@ class Producer(Host):
         self.network = network
         self.application = application
         self.producer_id = producer_id
-        self.floors: Floors = {}
+        self.floors = Floors()
         self.transactions: list[Transaction] = []
         self.stopping = False
         self._on_gone = on_gone

@@ -243,7 +243,7 @@ class Transaction:
                 self.end(Action.COMMIT)
             self.advance()
 
-        floors: Floors = {}
+        floors = Floors()
         tally = BranchTally(nonce, floors, on_settled=settled, on_failure=lambda _: None)
         control = encode_data_control(DataControl(branch=nonce))
         tally.writes_to_sidecars = self._uses is not Uses.NONE

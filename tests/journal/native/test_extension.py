@@ -188,6 +188,7 @@ def test_records_with_a_callback_go_on_to_be_told_to_python(make_counting: MakeC
         )
         producer.produce("t", b"plain", partition=0)
         producer.produce("t", b"other", partition=0, headers=[("TxId", b"short")])
+        producer.produce("t", b"other", partition=0, headers=[("TxCtl", b""), ("TxId", txid(1))])
         producer.produce("t", b"other", partition=0, headers=[("TxId", None)])
     settle(producer, count)
     assert [s[4] for s in count.spans()] == [3]
@@ -195,20 +196,24 @@ def test_records_with_a_callback_go_on_to_be_told_to_python(make_counting: MakeC
     assert not {offset for _, offset in told} & {s[2] for s in count.spans()}
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own record", "record with a callback"])
+@pytest.mark.parametrize("headers", [(), (("mine", b"1"),), None], ids=["", "its own", "counted"])
+@pytest.mark.parametrize("control", [b"", b"x"], ids=["owner's", "branch's"])
 def test_a_duplicate_has_no_offset_that_can_be_trap_224(
-    mock: Mock, make_counting: MakeCounting, own: bool
+    mock: Mock,
+    make_counting: MakeCounting,
+    headers: tuple[tuple[str, bytes], ...] | None,
+    control: bytes,
 ) -> None:
     producer, handle = make_counting(enable__idempotence=True)
-    count = counted(handle, 1)
+    count = counted(handle, 1, control)
     assert count.produce("t", b"v", None, 0, 0)
     assert producer.flush(20) == 0
     mock.answer(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
-    if own:
+    if headers is None:
         assert count.produce("t", b"v", None, 0, 0)
     else:
-        headers = [("TxId", txid(1))]
-        producer.produce("t", b"v", partition=0, headers=headers, on_delivery=lambda *_: None)
+        sent: Any = [("TxId", txid(1)), *[("TxCtl", control)] * bool(control), *headers]
+        producer.produce("t", b"v", partition=0, headers=sent, on_delivery=lambda *_: None)
     settle(producer, count)
     failure = count.failure()
     assert failure is not None
@@ -219,6 +224,30 @@ def test_a_duplicate_has_no_offset_that_can_be_trap_224(
     assert further.produce("t", b"v", None, 0, 0)
     settle(producer, further)
     assert further.failure() is None
+
+
+def test_a_batch_without_offsets_is_doubted_for_all_branches_in_it_trap_233(
+    mock: Mock, make_counting: MakeCounting
+) -> None:
+    producer, handle = make_counting(enable__idempotence=True, linger__ms=500)
+    first, second = counted(handle, 1), counted(handle, 2)
+    assert first.produce("t", b"v", None, 2, 0)
+    assert producer.flush(20) == 0
+    mock.answer(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+    for count in (first, second, second):
+        assert count.produce("t", b"v", None, 2, 0)
+    settle(producer, second)
+    failure = first.failure()
+    assert failure is not None
+    assert failure[3] == -1
+    # librdkafka numbers the batch from there, so these look as if they rose.
+    assert second.failure() is None
+    assert second.spans() == [("t", 2, 0, 1, 2)]
+    assert second.doubted() == ("t", 2)
+    further = counted(handle, 3)
+    assert further.produce("t", b"v", None, 2, 0)
+    settle(producer, further)
+    assert further.doubted() is further.failure() is None
 
 
 def test_the_first_failure_is_told(make_counting: MakeCounting) -> None:

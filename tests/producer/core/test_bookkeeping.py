@@ -41,7 +41,7 @@ from logtx.producer.core.bookkeeping import (
 )
 from logtx.producer.core.summary import BranchSummary
 
-from .test_tally import Observed
+from .test_tally import Observed, Report
 
 TXID = TxId(3, 0xABC, 17)
 COMMIT, ABORT = Action.COMMIT, Action.ABORT
@@ -54,12 +54,7 @@ def book(*partitions: tuple[str, int]) -> TransactionBook:
 def deliver(own: TransactionBook, topic: str, partition: int, *offsets: int) -> None:
     for offset in offsets:
         own.own.admit()
-        Observed.deliver_to_python(_Of(own), topic, partition, offset)  # type: ignore[arg-type]
-
-
-class _Of:
-    def __init__(self, of: TransactionBook) -> None:
-        self.tally = of.own
+        own.own.receivers()[topic](None, Report(partition, offset))
 
 
 def opened() -> TransactionBook:

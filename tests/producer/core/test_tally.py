@@ -31,17 +31,13 @@ class Report:
 class ModelHandle:
     """What the extension keeps of one librdkafka producer: the rules of its `on_acknowledgement`.
 
-    `tests/journal/native/test_extension.py` has the extension itself obey them.
+    `tests/journal/native/test_rules.py` has the extension itself obey them.
     """
 
     def __init__(self) -> None:
         self.floors: dict[tuple[str, int], int] = {}
-
-    def rises(self, topic: str, partition: int, offset: int) -> bool:
-        key = topic, partition
-        rises = partition >= 0 and offset > self.floors.get(key, -1)
-        self.floors[key] = offset if rises else -1
-        return rises
+        self.refused: dict[tuple[str, int], int] = {}
+        self.refusals = 0
 
 
 class ModelCount:
@@ -51,6 +47,8 @@ class ModelCount:
 
     def __init__(self, handle: ModelHandle) -> None:
         self._handle = handle
+        self._born = handle.refusals
+        self._seen: dict[tuple[str, int], int] = {}
         self._spans: dict[tuple[str, int], list[int]] = {}
         self._failure: tuple[int, str, int, int] | None = None
         self._reports = self.admitted = 0
@@ -64,12 +62,27 @@ class ModelCount:
         self.admitted += not self._closed
         return 0 if self._closed else self.admitted
 
-    def report(self, topic: str, partition: int, offset: int, code: int) -> None:
-        self._reports += 1
-        if not code and self._handle.rises(topic, partition, offset):
+    def _believes(self, key: tuple[str, int], offset: int) -> bool:
+        handle = self._handle
+        if key[1] >= 0 and offset > self._seen.get(key, handle.floors.get(key, -1)):
+            if key not in self._seen:
+                handle.floors[key] = offset
+            self._seen[key] = offset
+            return True
+        handle.floors.pop(key, None)
+        handle.refusals += 1
+        handle.refused[key] = handle.refusals
+        return False
+
+    def report(
+        self, topic: str, partition: int, offset: int, code: int, *, counted: bool = True
+    ) -> None:
+        self._reports += counted
+        believed = not code and self._believes((topic, partition), offset)
+        if counted and believed:
             span = self._spans.setdefault((topic, partition), [offset, offset, 0])
             span[1:] = offset, span[2] + 1
-        elif self._failure is None:
+        elif not believed and (counted or not code) and self._failure is None:
             self._failure = code, topic, partition, offset
 
     def close(self) -> None:
@@ -83,6 +96,15 @@ class ModelCount:
 
     def failure(self) -> tuple[int, str, int, int] | None:
         return self._failure
+
+    def doubted(self) -> tuple[str, int] | None:
+        refused = self._handle.refused
+        return next((key for key in self._seen if refused.get(key, 0) > self._born), None)
+
+    def raise_floors(self) -> None:
+        floors = self._handle.floors
+        for key, seen in self._seen.items():
+            floors[key] = max(seen, floors.get(key, -1))
 
 
 class Observed:
@@ -98,14 +120,16 @@ class Observed:
         self.failures: list[LogtxError] = []
         self.tally = BranchTally(
             branch,
-            {} if floors is None else floors,
+            Floors() if floors is None else floors,
             on_settled=self._on_settled,
             on_failure=self.failures.append,
             on_partition=self._on_partition,
         )
-        self.count = ModelCount(handle or ModelHandle())
+        self.handle = handle or ModelHandle()
+        self.count = ModelCount(self.handle)
         if self.counts:
-            self.tally.count_by(self.count)
+            self.tally.watch_by(self.count)
+            self.tally.count_by_watcher()
 
     def admit(self) -> None:
         """Takes a record, whichever way it goes."""
@@ -143,6 +167,9 @@ class Observed:
     def deliver_to_python(
         self, topic: str, partition: int | None, offset: int | None, error: object = None
     ) -> None:
+        if self.counts and partition is not None:
+            offset_in_c = -1 if offset is None else offset
+            self.count.report(topic, partition, offset_in_c, -192 if error else 0, counted=False)
         self.tally.receivers()[topic](error, Report(partition, offset))
 
 
@@ -244,7 +271,7 @@ def test_a_report_without_partition_is_refused() -> None:
 
 @both_ways
 def test_made_up_offsets_of_a_whole_transaction_are_refused_once() -> None:
-    floors: Floors = {}
+    floors = Floors()
     handle = ModelHandle()
     first, second, third = (Observed(floors=floors, handle=handle) for _ in range(3))
     first.deliver("a", 0, 100)
@@ -259,7 +286,7 @@ def test_made_up_offsets_of_a_whole_transaction_are_refused_once() -> None:
 
 @both_ways
 def test_interleaved_transactions_do_not_trip_over_each_other() -> None:
-    floors: Floors = {}
+    floors = Floors()
     handle = ModelHandle()
     first, second = (Observed(floors=floors, handle=handle) for _ in range(2))
     for offset, seen in enumerate([first, second, first, second, second, first], start=10):
@@ -268,7 +295,7 @@ def test_interleaved_transactions_do_not_trip_over_each_other() -> None:
         seen.close()
         seen.tally.raise_floors()
     assert first.failures == second.failures == []
-    assert floors == {("a", 0): 15}
+    assert (handle.floors if first.counts else floors) == {("a", 0): 15}
 
 
 def test_a_record_withdrawn_before_close_is_not_waited_for() -> None:
@@ -343,21 +370,18 @@ def test_both_counts_must_settle(counting: Observed, last: str) -> None:
     counting.tally.admit()
     counting.admit()
     counting.close()
-    reports = [
-        lambda: counting.deliver_to_python("a", 0, 7),
-        lambda: counting.deliver("a", 0, 6),
-    ]
-    for report in reports if last == "counted" else reversed(reports):
+    ways = [counting.deliver_to_python, counting.deliver]
+    for offset, report in enumerate(ways if last == "counted" else reversed(ways), start=6):
         assert not counting.tally.settled
         assert counting.settled == 0
-        report()
+        report("a", 0, offset)
     assert counting.tally.settled
     assert counting.settled == 1
     assert counting.tally.ranges() == {("a", 0): BranchRange(5, 6, 7, 2)}
 
 
 def test_it_settles_only_when_it_is_told_so(counting: Observed) -> None:
-    # Else it would raise the floors above reports that wait to be served (trap 226).
+    # On the thread that serves reports: else two would send the request to end it.
     counting.admit()
     counting.count.report("a", 0, 6, 0)
     counting.tally.close()
@@ -366,11 +390,48 @@ def test_it_settles_only_when_it_is_told_so(counting: Observed) -> None:
     assert counting.tally.settled
 
 
+def test_a_last_record_that_fails_while_it_is_asked_is_noticed_trap_235(
+    counting: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = counting.count.failure
+
+    def fails_meanwhile() -> tuple[int, str, int, int] | None:
+        told = failure()
+        if not counting.count.is_settled:
+            counting.count.report("a", 0, -1001, -192)
+        return told
+
+    monkeypatch.setattr(counting.count, "failure", fails_meanwhile)
+    counting.admit()
+    counting.tally.close()
+    counting.tally.counted(str)
+    assert not counting.tally.settled
+    counting.tally.counted(str)
+    assert counting.tally.settled
+    assert len(counting.failures) == 1
+
+
+def test_a_report_that_python_has_before_the_news_of_its_refusal_fails_it(
+    counting: Observed,
+) -> None:
+    # What C refuses for others' sake, Python's own look at the branch alone believes.
+    other = Observed(handle=counting.handle)
+    other.deliver("a", 0, 10)
+    counting.tally.admit()
+    counting.close()
+    counting.deliver_to_python("a", 0, 9)
+    assert counting.failures == []
+    assert counting.tally.settled
+    failure = counting.tally.verified()
+    assert "offset 9" in str(failure)
+    assert counting.tally.failure is failure
+
+
 def test_ranges_join_both_counts(counting: Observed) -> None:
-    for offset in (10, 13):
-        counting.deliver_to_python("a", 0, offset)
+    counting.deliver_to_python("a", 0, 10)
     for partition, offset in ((0, 11), (0, 12), (1, 3)):
         counting.deliver("a", partition, offset)
+    counting.deliver_to_python("a", 0, 13)
     counting.deliver_to_python("b", 1, 4)
     assert counting.tally.ranges() == {
         ("a", 0): BranchRange(5, 10, 13, 4),
@@ -380,20 +441,122 @@ def test_ranges_join_both_counts(counting: Observed) -> None:
     assert dict(counting.tally.first_offsets()) == {("a", 0): 10, ("a", 1): 3, ("b", 1): 4}
 
 
-def test_floors_rise_to_what_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_c_counted_raises_no_floor_of_pythons_trap_226(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # librdkafka tells C of a whole batch, and Python of its records later. The first one's report
+    # is served behind the end of the second's transaction.
     monkeypatch.setattr(Observed, "counts", True)
-    floors: Floors = {}
-    seen = Observed(floors=floors)
-    seen.admit()
-    seen.admit()
-    seen.deliver("a", 0, 8)
-    seen.tally.give_up()
-    seen.tally.raise_floors()
-    assert floors == {}
-    seen.deliver("a", 0, 9)
-    seen.close()
-    seen.tally.raise_floors()
-    assert floors == {("a", 0): 9}
+    floors, handle = Floors(), ModelHandle()
+    first, second, third = (Observed(floors=floors, handle=handle) for _ in range(3))
+    first.tally.admit()
+    first.count.report("a", 0, 8, 0, counted=False)
+    second.admit()
+    second.deliver("a", 0, 9)
+    second.close()
+    second.tally.raise_floors()
+    assert second.tally.verified() is None
+    first.tally.receivers()["a"](None, Report(0, 8))
+    first.close()
+    assert first.tally.settled
+    assert first.tally.verified() is None
+    assert first.tally.ranges() == {("a", 0): BranchRange(0, 8, 8, 1)}
+    # Those of C did rise.
+    third.deliver("a", 0, 9)
+    assert len(third.failures) == 1
+
+
+@both_ways
+@pytest.mark.parametrize("own", [None, 1], ids=["first there", "behind its first"])
+def test_records_beside_one_without_a_real_offset_are_doubted_trap_233(own: int | None) -> None:
+    floors, handle = Floors(), ModelHandle()
+    first, second, elsewhere = (Observed(floors=floors, handle=handle) for _ in range(3))
+    if own is not None:
+        second.deliver("a", 0, own)
+    first.deliver("a", 0, 100)
+    elsewhere.deliver("a", 1, 7)
+    # One batch, which a broker acknowledges as a duplicate: librdkafka numbers it from -1.
+    for offset, seen in enumerate([first, first, first, second, second], start=-1):
+        seen.admit()
+        seen.deliver("a", 0, offset if offset >= 0 else None)
+    assert len(first.failures) == 1
+    assert second.failures == []
+    failure = second.tally.verified()
+    assert failure is not None
+    assert "records beside it" in str(failure)
+    assert elsewhere.tally.verified() is None
+    later = Observed(floors=floors, handle=handle)
+    later.deliver("a", 0, 101)
+    assert later.failures == []
+    assert later.tally.verified() is None
+
+
+BATCHES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["real", "real", "unknown", "unset", "failed"]),
+            st.lists(st.integers(0, 2), min_size=1, max_size=6),
+        ),
+        st.tuples(st.just("others"), st.integers(1, 4)),
+        st.tuples(st.just("end"), st.integers(0, 2)),
+    ),
+    max_size=30,
+)
+"""(how a batch is acknowledged, whose its records are); records of other producers; a branch ends,
+and another one begins."""
+
+
+@given(st.booleans(), BATCHES)
+def test_a_branch_that_is_believed_has_the_records_where_they_lie_trap_233(
+    counts: bool, steps: list[tuple[str, list[int] | int]]
+) -> None:
+    floors, handle = Floors(), ModelHandle()
+    end = 0
+    lie: dict[int, list[int]] = {}
+    open_: dict[int, Observed] = {}
+
+    def begin(at: int) -> None:
+        open_[at] = Observed(floors=floors, handle=handle)
+        if counts:
+            open_[at].counts = True
+            open_[at].tally.watch_by(open_[at].count)
+            open_[at].tally.count_by_watcher()
+        lie[at] = []
+
+    def finish(at: int) -> None:
+        seen = open_[at]
+        seen.close()
+        assert seen.tally.settled
+        if seen.tally.verified() is None:
+            offsets = lie[at]
+            expected = BranchRange(0, offsets[0], offsets[-1], len(offsets)) if offsets else None
+            assert seen.tally.ranges().get(("a", 0)) == expected
+        seen.tally.raise_floors()
+
+    for at in range(3):
+        begin(at)
+    for kind, what in steps:
+        if kind == "others":
+            assert isinstance(what, int)
+            end += what
+        elif kind == "end":
+            assert isinstance(what, int)
+            finish(what)
+            begin(what)
+        else:
+            assert isinstance(what, list)
+            base = {"unknown": -1, "unset": -1001}.get(kind, end)
+            for number, at in enumerate(what):
+                open_[at].admit()
+                if kind == "failed":
+                    open_[at].deliver("a", 0, None, error="lost")
+                    continue
+                told = base + number
+                open_[at].deliver("a", 0, told if told >= 0 else None)
+                lie[at].append(end)
+                end += 1
+    for at in range(3):
+        finish(at)
 
 
 def test_nothing_is_counted_behind_the_end(counting: Observed) -> None:

@@ -1,0 +1,252 @@
+"""The extension and the tally refuse and believe the same reports, in any order and mixture.
+
+The extension is a copy of its own, whose librdkafka is one that reports what a test wants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from logtx.journal.native.interface import Count, Handle
+from logtx.producer.core.tally import BranchTally, Floors
+
+from ...producer.core.test_tally import Report
+
+FAKE = Path(__file__).with_name("fake_librdkafka.c")
+ERROR = -192
+"""A record timed out."""
+
+
+class Librdkafka:
+    """The fake one, and the copy of the extension that has loaded it."""
+
+    def __init__(self, extension: Any, folder: Path) -> None:
+        library = folder / "fake.so"
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("there is no C compiler")
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, FAKE], check=True, timeout=300)
+        copied = folder / Path(extension.__file__).name
+        shutil.copyfile(extension.__file__, copied)
+        loader = ExtensionFileLoader("_extension", str(copied))
+        spec = spec_from_file_location("_extension", copied, loader=loader)
+        assert spec is not None
+        self.extension = module_from_spec(spec)
+        loader.exec_module(self.extension)
+        # Not CDLL: what it is called within keeps the interpreter lock.
+        self._library = ctypes.PyDLL(str(library))
+        self._library.fake_make.restype = ctypes.c_void_p
+        self._init = ctypes.PyDLL(str(copied)).conf_init
+        self.extension.load(str(library))
+
+    def producer(self) -> tuple[int, Handle]:
+        """Makes one. Returns its address, and its handle."""
+        made: list[int] = []
+        handle = self.extension.Handle(lambda: made.append(self._library.fake_make(self._init)))
+        assert handle.is_counting
+        return made[0], handle
+
+    def report(
+        self,
+        producer: int,
+        key: tuple[str, int],
+        offset: int,
+        code: int,
+        txid: bytes | None,
+        *,
+        is_pythons: bool = False,
+    ) -> None:
+        """Reports a record to the extension, as librdkafka does before it does so to Python."""
+        self._library.fake_report(
+            ctypes.c_void_p(producer),
+            key[0].encode(),
+            ctypes.c_int32(key[1]),
+            ctypes.c_int64(offset),
+            code,
+            txid,
+            b"",
+            ctypes.c_size_t(0),
+            int(is_pythons),
+        )
+
+    def destroy(self, producer: int) -> None:
+        """Frees one."""
+        self._library.fake_destroy(ctypes.c_void_p(producer))
+
+
+@pytest.fixture(scope="module")
+def librdkafka(tmp_path_factory: pytest.TempPathFactory) -> Librdkafka:
+    """One for all tests: a process never unloads an extension."""
+    extension = pytest.importorskip("logtx.journal.native._extension")
+    return Librdkafka(extension, tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture
+def producer(librdkafka: Librdkafka) -> Iterator[tuple[int, Handle]]:
+    """A producer and its handle."""
+    made, handle = librdkafka.producer()
+    yield made, handle
+    handle.detach()
+    librdkafka.destroy(made)
+
+
+class Pair:
+    """A branch twice: counted in Python alone, and watched by the extension."""
+
+    _numbers = count(1)
+
+    def __init__(self, alone: Floors, beside: Floors, handle: Handle) -> None:
+        self.txid = next(self._numbers).to_bytes(16, "big")
+        self.alone = BranchTally(0, alone, on_settled=_nothing, on_failure=_nothing)
+        self.watched = BranchTally(0, beside, on_settled=_nothing, on_failure=_nothing)
+        self.count: Count = handle.count(self.txid, b"", {"a": None}, self.watched)
+        self.watched.watch_by(self.count)
+        self.watched.count_by_watcher()
+
+    def check(self) -> None:
+        """Checks that both have failed, or neither."""
+        assert (self.alone.failure is None) == (self.watched.failure is None)
+
+    def end(self) -> None:
+        """Checks that both believe the same, and may commit or may not."""
+        self.alone.close()
+        self.watched.close()
+        self.watched.counted(str)
+        assert self.alone.settled
+        assert self.watched.settled
+        failures = self.alone.verified(), self.watched.verified()
+        if None in failures:
+            assert failures == (None, None)
+            assert self.alone.ranges() == self.watched.ranges()
+        self.alone.raise_floors()
+        self.watched.raise_floors()
+        self.watched.drop_callbacks()
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+WRITERS = 3
+REPORTS = st.tuples(
+    st.sampled_from(["python", "counted", "counted"]),
+    st.integers(0, WRITERS - 1),
+    st.sampled_from([0, 0, 0, 1, -1]),
+    # Offsets that rise, are missing, are reported again, or begin anew.
+    st.one_of(st.integers(-2, 8), st.sampled_from([-1001, -1, 0, 50, 51, 2**40])),
+    st.sampled_from([0, 0, 0, 0, 0, ERROR]),
+)
+BATCHES = st.tuples(
+    st.just("batch"),
+    st.lists(st.tuples(st.booleans(), st.integers(0, WRITERS - 1)), min_size=1, max_size=6),
+    st.integers(0, 1),
+    st.sampled_from([-1001, -1, 0, 5, 9, 100]),
+    st.just(0),
+)
+ENDS = st.tuples(st.just("end"), st.integers(0, WRITERS - 1), st.just(0), st.just(0), st.just(0))
+STEPS = st.lists(st.one_of(REPORTS, REPORTS, BATCHES, ENDS), max_size=40)
+"""(way, whose, partition, offset, error); batches are reported at offsets from one on."""
+
+
+@given(STEPS)
+@example([("batch", [(False, 0), (False, 1), (True, 1)], 0, -1, 0), ("end", 1, 0, 0, 0)])
+@example([("python", 1, 0, 9, 0), ("counted", 0, 0, -1, 0), ("counted", 1, 0, 0, 0)])
+@example([("python", 0, 0, 9, 0), ("counted", 1, 0, 0, 0), ("counted", 0, 0, 1, 0)])
+def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ...]]) -> None:
+    made, handle = librdkafka.producer()
+    alone, beside = Floors(), Floors()
+    pairs = [Pair(alone, beside, handle) for _ in range(WRITERS)]
+
+    def report(at: int, partition: int, offset: int, code: int, *, is_pythons: bool) -> None:
+        pair = pairs[at]
+        message = Report(
+            None if partition < 0 else partition, None if offset < 0 or code else offset
+        )
+        error = "lost" if code else None
+        pair.alone.admit()
+        if is_pythons:
+            pair.watched.admit()
+        else:
+            assert pair.count.produce("a", b"v", None, 0, 0)
+        librdkafka.report(made, ("a", partition), offset, code, pair.txid, is_pythons=is_pythons)
+        pair.alone.receivers()["a"](error, message)
+        if is_pythons:
+            pair.watched.receivers()["a"](error, message)
+        for changed in handle.changed():
+            changed.owner.counted(str)
+        for each in pairs:
+            each.check()
+
+    for way, whose, partition, offset, code in steps:
+        if way == "end":
+            pairs[whose].end()
+            pairs[whose] = Pair(alone, beside, handle)
+        elif way == "batch":
+            for number, (is_pythons, at) in enumerate(whose):
+                report(at, partition, offset + number, code, is_pythons=is_pythons)
+        else:
+            report(whose, partition, offset, code, is_pythons=way == "python")
+    for pair in pairs:
+        pair.end()
+    assert handle.size == handle.busy == 0
+    # What is watched leaves the floors of Python as they are.
+    assert beside == {}
+    handle.detach()
+    librdkafka.destroy(made)
+
+
+def test_a_branch_is_compared_with_itself_whoever_was_refused(
+    librdkafka: Librdkafka, producer: tuple[int, Handle]
+) -> None:
+    made, handle = producer
+    first, second = (handle.count(bytes([n]) * 16, b"", {"a": None}, None) for n in range(2))
+    for count_, offset in ((second, 10), (first, -1), (second, 0), (second, 1)):
+        txid = b"\0" * 16 if count_ is first else b"\1" * 16
+        librdkafka.report(made, ("a", 0), offset, 0, txid)
+    failure = second.failure()
+    assert failure is not None
+    assert failure[3] == 0
+    assert second.spans() == [("a", 0, 10, 10, 1)]
+
+
+def test_records_of_nobody_are_refused_for_all_and_raise_no_floor_trap_233(
+    librdkafka: Librdkafka, producer: tuple[int, Handle]
+) -> None:
+    made, handle = producer
+    watched = handle.count(bytes(16), b"", {"a": None}, None)
+    librdkafka.report(made, ("a", 0), 50, 0, None)
+    librdkafka.report(made, ("a", 0), 7, 0, bytes(16))
+    assert watched.failure() is None
+    assert watched.doubted() is None
+    # A batch whose first record is of a transaction that has ended.
+    librdkafka.report(made, ("a", 0), -1, 0, b"\1" * 16)
+    assert watched.failure() is None
+    assert watched.doubted() == ("a", 0)
+
+
+def test_only_what_took_records_is_busy(
+    librdkafka: Librdkafka, producer: tuple[int, Handle]
+) -> None:
+    made, handle = producer
+    watched = handle.count(bytes(16), b"", {"a": None}, None)
+    librdkafka.report(made, ("a", 0), 1, 0, bytes(16), is_pythons=True)
+    assert (handle.size, handle.busy) == (1, 0)
+    assert watched.spans() == []
+    assert handle.changed() == []
+    for _ in range(2):
+        assert watched.produce("a", b"v", None, 0, 0)
+    assert handle.busy == 1
+    watched.retire()
+    assert (handle.size, handle.busy) == (0, 0)
