@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 from logtx.journal.errors import BrokerError, TransactionAbortOnlyError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.state import State
 from logtx.producer.branch import Branch, Branches
 from logtx.producer.producer import Producer
 from logtx.producer.sender import Sender
@@ -96,6 +97,30 @@ def test_finding_25_a_producer_goes_on_after_a_fatal_error(
         b"after",
         b"later",
     ]
+
+
+@pytest.mark.parametrize("transport", ["native"], indirect=True)
+def test_what_has_no_records_yet_is_watched_by_the_next_one(
+    make_producer: MakeProducer, make_topic: MakeTopic, stop: Stop
+) -> None:
+    topic = make_topic()
+    producer = make_producer(transaction__begin__ahead=False)
+    sender = producer._engine.sender
+    former = sender._handle
+    assert former is not None
+    unused = producer.begin_transaction(current=False)
+    assert unused.txid
+    assert former.size == 1
+    stop(producer)
+    assert until_committed(producer, topic, b"after") <= 2
+    eventually(lambda: not sender._stopped)
+    assert sender._handle is not None
+    assert sender._handle is not former
+    assert (former.size, sender._handle.size) == (0, 1)
+    for _ in range(200):
+        unused.produce(topic, b"v", partition=0)
+    assert sender._handle.busy == 1
+    assert unused.commit(10).state is State.COMMITTED
 
 
 def test_plain_records_go_on_after_a_fatal_error(

@@ -164,6 +164,16 @@ STEPS = st.lists(st.one_of(REPORTS, REPORTS, BATCHES, ENDS), max_size=40)
 @example([("batch", [(False, 0), (False, 1), (True, 1)], 0, -1, 0), ("end", 1, 0, 0, 0)])
 @example([("python", 1, 0, 9, 0), ("counted", 0, 0, -1, 0), ("counted", 1, 0, 0, 0)])
 @example([("python", 0, 0, 9, 0), ("counted", 1, 0, 0, 0), ("counted", 0, 0, 1, 0)])
+@example([("counted", 0, 0, -1, 0), ("end", 0, 0, 0, 0), ("counted", 0, 0, 3, 0)])
+@example([("python", 0, 0, -1, 0), ("end", 0, 0, 0, 0), ("python", 0, 0, 3, 0)])
+@example(
+    [
+        ("counted", 0, 0, 9, 0),
+        ("counted", 0, 0, 10, 0),
+        ("end", 0, 0, 0, 0),
+        ("counted", 1, 0, 10, 0),
+    ]
+)
 def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ...]]) -> None:
     made, handle = librdkafka.producer()
     alone, beside = Floors(), Floors()
