@@ -423,10 +423,11 @@ static PyObject *Handle_changed(Handle *self, PyObject *Py_UNUSED(none)) {
         pthread_mutex_unlock(&client->lock);
         if (!count) break;
         if (!PyList_Append(found, count->object)) continue;
-        Py_CLEAR(found);
+        PyErr_Clear(); /* No memory: the others are told, and this one the next time. */
         pthread_mutex_lock(&client->lock);
         tell(client, count);
         pthread_mutex_unlock(&client->lock);
+        break;
     }
     return found;
 }

@@ -142,6 +142,23 @@ def test_what_it_cannot_judge_is_not_taken(
     assert count.failure() is None
 
 
+def test_nothing_is_taken_behind_a_close_within_the_call(make_counting: MakeCounting) -> None:
+    class Closes(str):
+        """A topic that the application named so; another thread may run while it is compared."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            count.close()
+            return super().__eq__(other)
+
+    _, handle = make_counting()
+    count = handle.count(txid(1), b"", {Closes("t"): None}, None)
+    assert count.produce("t", b"v", None, 0, 0) == 0
+    assert count.is_settled
+
+
 def test_only_five_arguments_are_taken(make_counting: MakeCounting) -> None:
     _, handle = make_counting()
     with pytest.raises(TypeError, match="5 arguments"):
@@ -281,6 +298,26 @@ def test_changes_are_told_once(make_counting: MakeCounting) -> None:
     assert late.produce("t", b"v", None, 0, 0) == 0
     assert producer.flush(20) == 0
     assert handle.changed() == [late]
+
+
+@pytest.mark.parametrize("fails", range(4))
+def test_news_outlast_a_lack_of_memory(make_counting: MakeCounting, fails: int) -> None:
+    memory = pytest.importorskip("_testcapi")
+    _, handle = make_counting()
+    counts = [counted(handle, number) for number in range(6)]
+    for count in counts:
+        count.close()
+    found: list[Count] = []
+    memory.set_nomemory(fails, fails + 1)
+    try:
+        found = handle.changed()
+    except MemoryError:
+        pass  # There was not even a list.
+    finally:
+        memory.remove_mem_hooks()
+    found += handle.changed()
+    assert len(found) == len(counts)
+    assert {id(count) for count in found} == {id(count) for count in counts}
 
 
 def test_a_branch_is_counted_once(make_counting: MakeCounting) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from logtx.journal.native.interface import Count, Handle
 from logtx.producer.core.tally import BranchTally, Floors
 
+from ...children import in_child
 from ...producer.core.test_tally import Report
 
 FAKE = Path(__file__).with_name("fake_librdkafka.c")
@@ -48,6 +49,8 @@ class Librdkafka:
         # Not CDLL: what it is called within keeps the interpreter lock.
         self._library = ctypes.PyDLL(str(library))
         self._library.fake_make.restype = ctypes.c_void_p
+        self.hook = ctypes.c_void_p.in_dll(self._library, "fake_hook")
+        """Address of what is called within a report."""
         self._init = ctypes.PyDLL(str(copied)).conf_init
         self.extension.load(str(library))
 
@@ -260,3 +263,22 @@ def test_only_what_took_records_is_busy(
     assert handle.busy == 1
     watched.retire()
     assert (handle.size, handle.busy) == (0, 0)
+
+
+def test_a_child_that_is_forked_within_a_report_waits_for_no_lock(
+    librdkafka: Librdkafka, producer: tuple[int, Handle]
+) -> None:
+    made, handle = producer
+    watched = handle.count(bytes(16), b"", {"a": None}, None)
+    told: list[str] = []
+
+    def fork() -> None:
+        librdkafka.hook.value = None
+        # librdkafka reports in a child, too, what is purged there.
+        told.append(in_child(lambda: librdkafka.report(made, ("a", 0), 2, 0, bytes(16))))
+
+    called = ctypes.PYFUNCTYPE(None)(fork)
+    librdkafka.hook.value = ctypes.cast(called, ctypes.c_void_p).value
+    librdkafka.report(made, ("a", 0), 1, 0, bytes(16))
+    assert told == ["None"]
+    assert watched.spans() == [("a", 0, 1, 1, 1)]
