@@ -13,6 +13,8 @@ case "$asan" in
     ;;
 esac
 trap '.venv/bin/python make/native.py' EXIT
+# A shell that a signal ends does not come there by itself.
+trap 'exit 1' HUP INT TERM
 .venv/bin/python make/native.py -fsanitize=address,undefined -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer -O1 -g
 # Python itself leaves memory at its end, so what leaks is left to a test of 100,000 transactions.
