@@ -21,7 +21,7 @@ from ..journal.settings import merged
 from ..journal.txid import TxId
 from .batch import produce_batch
 from .config import ProducerConfig
-from .core.tally import Floors, rises
+from .core.plain_reports import PlainReports
 from .engine import Engine
 from .open_transactions import OpenTransactions
 from .opening import resources
@@ -104,6 +104,7 @@ class Producer:
         self._transactions = OpenTransactions(settings, log, coordinators, close_log)
         self._engine = self._transactions.engine
         self._send = self._engine.sender.send
+        self._plain_reports = PlainReports()
         self._current = None
         """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
         """
@@ -251,7 +252,7 @@ class Producer:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         on_delivery = on_delivery or self._engine.sender.on_delivery
         if on_delivery is not None:
-            on_delivery = _unless_unknown(on_delivery, self._engine.sender.floors)
+            on_delivery = self._unless_unknown(on_delivery)
         pairs: Any = list(check_headers(headers)) or None
         deadline_s = time.monotonic() + self._config.delivery_timeout_s
         while True:
@@ -265,6 +266,22 @@ class Producer:
                 self._send = self._engine.sender.send
             else:
                 return
+
+    def _unless_unknown(self, on_delivery: DeliveryCallback) -> DeliveryCallback:
+        """Reports what the broker called a duplicate as an error (trap 240)."""
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            topic = message.topic() or ""
+            if error is None and not self._plain_reports.tells(topic, message):
+                # Records of transactions may lie in the same batch.
+                self._engine.sender.floors.refuse((topic, message.partition() or 0))
+                error = KafkaError(
+                    KafkaError.DUPLICATE_SEQUENCE_NUMBER,
+                    f"reported at offset {message.offset()}: whether it was written is not known",
+                )
+            on_delivery(error, message)
+
+        return told
 
     def _goes_into(self, current: TransactionShell) -> bool:
         unended = current.is_open or current.was_ended_unasked
@@ -504,17 +521,3 @@ def _bounded(timeout: float | None) -> float:
 
 def _seconds(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else timeout
-
-
-def _unless_unknown(on_delivery: DeliveryCallback, floors: Floors) -> DeliveryCallback:
-    """Reports what the broker called a duplicate as an error (trap 240)."""
-
-    def told(error: KafkaError | None, message: Message) -> None:
-        if error is None and not rises(floors, message.topic() or "", message):
-            error = KafkaError(
-                KafkaError.DUPLICATE_SEQUENCE_NUMBER,
-                f"reported at offset {message.offset()}: whether it was written is not known",
-            )
-        on_delivery(error, message)
-
-    return told

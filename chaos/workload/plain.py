@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ...journal.sidecar import is_sidecar, main_of, to_delivered
-from ...producer.core.tally import Floors, rises
+from ...producer.core.plain_reports import PlainReports
 from ..recorder import Recorder
 from ..settings import METADATA_MS, Settings
 from .clients import DeliveryCallback
@@ -24,18 +24,18 @@ def reporter(
     recorder: Recorder,
     value: str,
     also: Callable[[int], None] | None = None,
-    floors: Floors | None = None,
+    reports: PlainReports | None = None,
 ) -> DeliveryCallback:
     """Returns a callback that writes to the history what became of a record.
 
-    `also` gets the record's offset. `floors` are of an idempotent producer, all of whose records
-    give them: they are kept up to date.
+    `also` gets the record's offset. `reports` are those of an idempotent producer, all of whose
+    records give them.
     """
 
     def told(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             recorder.write("failed", v=value, error=str(error))
-        elif floors is not None and not rises(floors, message.topic() or "", message):
+        elif reports is not None and not reports.tells(message.topic() or "", message):
             # Trap 240: nobody knows whether it was written.
             recorder.write("failed", v=value, error=f"acknowledged at offset {message.offset()}")
         else:
@@ -63,7 +63,7 @@ class PlainWriter:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings = settings
         self._recorder = recorder
-        self._floors: Floors = {}
+        self._reports = PlainReports()
         self._producer = Producer(
             {
                 "bootstrap.servers": settings.bootstrap_servers,
@@ -94,7 +94,7 @@ class PlainWriter:
                 value.encode(),
                 str(value.key).encode(),
                 partition,
-                on_delivery=reporter(self._recorder, value.value, also, self._floors),
+                on_delivery=reporter(self._recorder, value.value, also, self._reports),
             )
         except KafkaException as error:
             # The topic has grown, and this client does not know the new partition yet.

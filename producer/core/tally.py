@@ -61,23 +61,6 @@ Receiver = Callable[[object, Delivered], None]
 """A delivery callback: (error or None, message)."""
 
 
-def rises(floors: Floors, topic: str, message: Delivered) -> bool:
-    """Returns whether a report tells an offset above those before it, which it then is.
-
-    librdkafka reports success, with an offset that can't be, of what a broker calls a duplicate
-    (trap 240): none at the batch's first record, and then -1000 and so on.
-    """
-    partition, offset = message.partition(), message.offset()
-    if partition is None or offset is None or offset < 0:
-        return False
-    if offset > floors.get((topic, partition), -1):
-        floors[topic, partition] = offset
-        return True
-    # A topic that was deleted and created anew starts at 0: refused once, and then believed.
-    del floors[topic, partition]
-    return False
-
-
 class Span:
     """First and last offset and number of a branch's records in one partition."""
 

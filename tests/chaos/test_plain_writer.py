@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from logtx.chaos.recorder import Recorder, history_of
 from logtx.chaos.workload.plain import reporter
-from logtx.producer.core.tally import Floors
+from logtx.producer.core.plain_reports import PlainReports
 
 
 class _Reported:
@@ -28,11 +28,11 @@ class _Reported:
 
 
 def _told(directory: Path, reports: list[tuple[KafkaError | None, int | None]]) -> list[Any]:
-    floors: Floors = {}
+    judge = PlainReports()
     offsets: list[int] = []
     with Recorder(directory, "producer-0.0") as recorder:
         for number, (error, offset) in enumerate(reports):
-            told: Any = reporter(recorder, f"v{number}", offsets.append, floors)
+            told: Any = reporter(recorder, f"v{number}", offsets.append, judge)
             told(error, _Reported(offset))
     lines = history_of(directory, "producer-0.0").read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines]
@@ -42,5 +42,5 @@ def _told(directory: Path, reports: list[tuple[KafkaError | None, int | None]]) 
 
 def test_trap_240_what_was_called_a_duplicate_is_not_acknowledged(tmp_path: Path) -> None:
     too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-    reports = [(None, 4), (too_large, None), (None, None), (None, -1000), (None, 5)]
+    reports = [(None, 4), (too_large, None), (None, None), (None, 0), (None, 5)]
     assert _told(tmp_path, reports) == ["acked", "failed", "failed", "failed", "acked"]
