@@ -21,7 +21,6 @@ from ..journal.settings import merged
 from ..journal.txid import TxId
 from .batch import produce_batch
 from .config import ProducerConfig
-from .core.plain_reports import PlainReports
 from .engine import Engine
 from .open_transactions import OpenTransactions
 from .opening import resources
@@ -31,7 +30,6 @@ from .transaction_shell import TransactionShell
 from .writer import Content, UserHeaders, check_headers
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from ..journal.logs.interface import DeliveryCallback, Log
@@ -104,7 +102,6 @@ class Producer:
         self._transactions = OpenTransactions(settings, log, coordinators, close_log)
         self._engine = self._transactions.engine
         self._send = self._engine.sender.send
-        self._plain_reports = PlainReports()
         self._current = None
         """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
         """
@@ -232,9 +229,10 @@ class Producer:
 
         Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors are
         those of `Transaction.produce`; `callback` is another name of `on_delivery`. A plain record
-        that librdkafka refuses raises `confluent_kafka.KafkaException`. One that the broker calls a
-        duplicate, of which librdkafka would report success, is reported with the error
-        `KafkaError.DUPLICATE_SEQUENCE_NUMBER`: it may be written, or not.
+        that librdkafka refuses raises `confluent_kafka.KafkaException`.
+
+        librdkafka also reports success of plain records of which it is not known where they are:
+        their message has no offset. Mostly they are written; that is not certain.
 
         Raises:
             TransactionStateError: after `init_transactions`, without a transaction.
@@ -251,8 +249,6 @@ class Producer:
         if self._transactional:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         on_delivery = on_delivery or self._engine.sender.on_delivery
-        if on_delivery is not None:
-            on_delivery = self._unless_unknown(on_delivery)
         pairs: Any = list(check_headers(headers)) or None
         deadline_s = time.monotonic() + self._config.delivery_timeout_s
         while True:
@@ -266,22 +262,6 @@ class Producer:
                 self._send = self._engine.sender.send
             else:
                 return
-
-    def _unless_unknown(self, on_delivery: DeliveryCallback) -> DeliveryCallback:
-        """Reports what the broker called a duplicate as an error (trap 240)."""
-
-        def told(error: KafkaError | None, message: Message) -> None:
-            topic = message.topic() or ""
-            if error is None and not self._plain_reports.tells(topic, message):
-                # Records of transactions may lie in the same batch.
-                self._engine.sender.floors.refuse((topic, message.partition() or 0))
-                error = KafkaError(
-                    KafkaError.DUPLICATE_SEQUENCE_NUMBER,
-                    f"reported at offset {message.offset()}: whether it was written is not known",
-                )
-            on_delivery(error, message)
-
-        return told
 
     def _goes_into(self, current: TransactionShell) -> bool:
         unended = current.is_open or current.was_ended_unasked

@@ -8,10 +8,10 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ...journal.sidecar import is_sidecar, main_of, to_delivered
-from ...producer.core.plain_reports import PlainReports
 from ..recorder import Recorder
 from ..settings import METADATA_MS, Settings
 from .clients import DeliveryCallback
+from .plain_reports import PlainReports
 from .record import Value
 
 _FLUSH_S: Final = 15.0

@@ -82,6 +82,8 @@ FUNCTIONS(DECLARE)
 #define NAME "logtx"
 #define TXID "TxId"
 #define TXCTL "TxCtl"
+/* As in `producer/core/tally.py`. */
+enum { MADE_UP_MAX = 1000000 };
 enum { TXID_SIZE = 16, CONTROL_MAX = 32, KEY_MAX = TXID_SIZE + CONTROL_MAX, TOPIC_MAX = 249 };
 enum { SLOTS = 1024 }; /* of a hash table; a full one only gets longer chains */
 
@@ -101,7 +103,7 @@ typedef struct place_s { /* a partition that a report of the client named; lives
 
 typedef struct {
     place_t *place;
-    int64_t seen;               /* the last offset, whoever counts that record */
+    int64_t begun, seen;        /* first and last offset, whoever counts these records */
     int64_t first, last, count; /* of those that are counted here */
 } span_t;
 
@@ -281,7 +283,8 @@ static int on_acknowledgement(
         place->refused = ++client->refusals;
         span = NULL;
     } else if (place && count) {
-        if (!span && (span = begin_span(count, place))) place->floor = message->offset;
+        if (!span && (span = begin_span(count, place)))
+            place->floor = span->begun = message->offset;
         if (span) span->seen = message->offset;
     }
     if (count && !message->_private) { /* Else confluent-kafka tells Python, which counts it. */
@@ -631,19 +634,22 @@ static PyObject *Count_doubted(Count *self, PyObject *Py_UNUSED(none)) {
     place_t *found = NULL; /* Places live as long as the client. */
     if (!lock_unless_parents(self)) Py_RETURN_NONE;
     for (size_t i = 0; i < self->count.span_count && !found; i++)
-        if (self->count.spans[i].place->refused > self->count.born)
+        if (self->count.spans[i].begun < MADE_UP_MAX &&
+            self->count.spans[i].place->refused > self->count.born)
             found = self->count.spans[i].place;
     unlock(self);
     if (!found) Py_RETURN_NONE;
     return Py_BuildValue("si", found->topic, found->partition);
 }
 
-/* raise_floors(): lets other branches begin above what it has seen. */
+/* raise_floors(): lets other branches begin above what it has seen. Not where a report was refused
+ * meanwhile: the topic may have been created anew (trap 241). */
 static PyObject *Count_raise_floors(Count *self, PyObject *Py_UNUSED(none)) {
     if (!lock_unless_parents(self)) Py_RETURN_NONE;
     for (size_t i = 0; i < self->count.span_count; i++) {
         span_t *span = &self->count.spans[i];
-        if (span->place->floor < span->seen) span->place->floor = span->seen;
+        bool is_former = span->place->refused > self->count.born;
+        if (span->place->floor < span->seen && !is_former) span->place->floor = span->seen;
     }
     unlock(self);
     Py_RETURN_NONE;

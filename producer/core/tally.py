@@ -17,6 +17,10 @@ from ...journal.errors import BrokerError, LogtxError
 from ...journal.native.interface import Count
 from ...journal.sidecar import check_named_by_user
 
+MADE_UP_MAX: Final = 1_000_000
+"""Offsets that librdkafka makes up lie below: it is the largest ``batch.num.messages``. With less,
+a transaction could commit with them; with more, others would abort for them."""
+
 
 class Floors(dict[TopicPartition, int]):
     """Per partition, the offset that further branches of a librdkafka producer begin above.
@@ -311,8 +315,10 @@ class BranchTally:
             return self._count.doubted()
         if self._floors.refusals == self._born:
             return None
-        keys = self._acknowledged(None)
-        return next((key for key in keys if self._floors.refused_since(self._born, key)), None)
+        for key, (first, _, _) in self._acknowledged(None).items():
+            if first < MADE_UP_MAX and self._floors.refused_since(self._born, key):
+                return key
+        return None
 
     def raise_floors(self) -> None:
         """Raises the floors to this branch's offsets: later transactions are checked by them."""
@@ -322,7 +328,10 @@ class BranchTally:
             self._count.raise_floors()
             return
         for key, (_, last, _) in self._acknowledged(None).items():
-            if self._floors.get(key, -1) < last:
+            # Not where a report was refused meanwhile: if the topic was created anew, this branch
+            # lies in the former one, and all that lies in the new one would be refused (trap 241).
+            is_former = self._floors.refused_since(self._born, key)
+            if self._floors.get(key, -1) < last and not is_former:
                 self._floors[key] = last
 
     def _receiver(self, topic: str) -> Receiver:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from logtx.chaos.recorder import Recorder, history_of
 from logtx.chaos.workload.plain import reporter
-from logtx.producer.core.plain_reports import PlainReports
+from logtx.chaos.workload.plain_reports import PlainReports
 
 
 class _Reported:

@@ -104,42 +104,6 @@ def test_plain_records_have_their_callbacks(
     assert seen == [0, 1, 2]
 
 
-class _Reported:
-    def __init__(self, offset: int | None) -> None:
-        self._offset = offset
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int | None:
-        return self._offset
-
-
-def test_trap_240_a_plain_record_of_no_known_offset_is_not_reported_as_written(
-    make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    producer = make_producer()
-    callbacks: list[Any] = []
-    monkeypatch.setattr(producer, "_send", lambda *arguments: callbacks.append(arguments[4]))
-    told: list[int | None] = []
-
-    def on_delivery(error: KafkaError | None, _: object) -> None:
-        told.append(error and error.code())
-
-    offsets = (7, 8, None, 0, 1, 9, 0, 1)
-    for offset in offsets:
-        producer.produce("t", b"x", partition=0, on_delivery=on_delivery)
-        callbacks[-1](None, _Reported(offset))
-    duplicate = KafkaError.DUPLICATE_SEQUENCE_NUMBER
-    # A topic that was created anew starts at 0: that is believed at the second record.
-    assert told == [None, None, duplicate, duplicate, duplicate, None, duplicate, None]
-    callbacks[-1](KafkaError(KafkaError._MSG_TIMED_OUT), _Reported(None))
-    assert told[-1] == KafkaError._MSG_TIMED_OUT
-
-
 def test_a_plain_record_too_large_raises_as_there(
     make_producer: MakeProducer, make_topic: MakeTopic
 ) -> None:

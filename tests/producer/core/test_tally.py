@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError
-from logtx.producer.core.tally import BranchTally, Floors
+from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Floors
 
 
 @dataclass
@@ -49,6 +49,7 @@ class ModelCount:
         self._handle = handle
         self._born = handle.refusals
         self._seen: dict[tuple[str, int], int] = {}
+        self._begun: dict[tuple[str, int], int] = {}
         self._spans: dict[tuple[str, int], list[int]] = {}
         self._failure: tuple[int, str, int, int] | None = None
         self._reports = self.admitted = 0
@@ -66,7 +67,7 @@ class ModelCount:
         handle = self._handle
         if key[1] >= 0 and offset > self._seen.get(key, handle.floors.get(key, -1)):
             if key not in self._seen:
-                handle.floors[key] = offset
+                handle.floors[key] = self._begun[key] = offset
             self._seen[key] = offset
             return True
         handle.floors.pop(key, None)
@@ -99,12 +100,14 @@ class ModelCount:
 
     def doubted(self) -> tuple[str, int] | None:
         refused = self._handle.refused
-        return next((key for key in self._seen if refused.get(key, 0) > self._born), None)
+        may_be = [key for key, begun in self._begun.items() if begun < MADE_UP_MAX]
+        return next((key for key in may_be if refused.get(key, 0) > self._born), None)
 
     def raise_floors(self) -> None:
-        floors = self._handle.floors
+        floors, refused = self._handle.floors, self._handle.refused
         for key, seen in self._seen.items():
-            floors[key] = max(seen, floors.get(key, -1))
+            if refused.get(key, 0) <= self._born:
+                floors[key] = max(seen, floors.get(key, -1))
 
 
 class Observed:
@@ -282,6 +285,39 @@ def test_made_up_offsets_of_a_whole_transaction_are_refused_once() -> None:
     # A topic that was created anew begins at 0 for good.
     third.deliver("a", 0, 1)
     assert third.failures == []
+
+
+@both_ways
+def test_trap_241_what_lies_in_a_former_topic_raises_no_floor_in_the_new_one() -> None:
+    floors = Floors()
+    handle = ModelHandle()
+    former, between = (Observed(floors=floors, handle=handle) for _ in range(2))
+    former.deliver("a", 0, 1000)
+    between.deliver("a", 0, 0)
+    assert len(between.failures) == 1
+    later = Observed(floors=floors, handle=handle)
+    former.tally.raise_floors()
+    later.deliver("a", 0, 1)
+    assert later.failures == []
+    assert later.tally.verified() is None
+    later.tally.raise_floors()
+    last = Observed(floors=floors, handle=handle)
+    last.deliver("a", 0, 1)
+    assert len(last.failures) == 1
+
+
+@both_ways
+def test_offsets_that_no_batch_is_long_enough_for_are_not_doubted() -> None:
+    floors, handle = Floors(), ModelHandle()
+    first, second, third = (Observed(floors=floors, handle=handle) for _ in range(3))
+    second.deliver("a", 0, MADE_UP_MAX)
+    third.deliver("a", 0, MADE_UP_MAX + 1)
+    first.deliver("a", 0, None)
+    assert second.tally.verified() is third.tally.verified() is None
+    fourth, fifth = (Observed(floors=floors, handle=handle) for _ in range(2))
+    fourth.deliver("a", 0, MADE_UP_MAX - 1)
+    fifth.deliver("a", 0, None)
+    assert fourth.tally.verified() is not None
 
 
 @both_ways
