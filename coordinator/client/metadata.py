@@ -318,6 +318,9 @@ class MetadataClient:
             except LogtxError:
                 self._keep(calls)
                 raise
+            except BaseException:
+                calls.close()
+                raise
             self._keep(calls)
             return answer
         raise failure or CoordinatorNotAvailableError("no coordinator has published itself")
@@ -359,7 +362,16 @@ class MetadataClient:
         ask: Callable[[MetadataCalls, float], T], calls: MetadataCalls, deadline_s: float
     ) -> T:
         # The coordinator waits for its store as long as it was told, and then says why in vain.
-        return ask(calls, max(0.05, deadline_s - time.monotonic()) + LATE_S)
+        left_s = max(0.05, deadline_s - time.monotonic()) + LATE_S
+        try:
+            return ask(calls, left_s)
+        except LogtxError:
+            raise
+        except ValueError as error:
+            # Another version's, perhaps, which has values that this one does not know.
+            raise CoordinatorNotAvailableError(
+                f"the coordinator's answer can't be read: {error}"
+            ) from error
 
 
 Watched = Found | str

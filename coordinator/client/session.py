@@ -440,7 +440,9 @@ class CoordinatorClient:
             self._requests.clear()
             self._begins.clear()
         for request in requests:
-            request.on_reply(_unanswered(error) if request.sent else error)
+            # What it was refused for, it was not sent.
+            why = _unanswered(error) if request.sent else error
+            request.on_reply(request.failure or why)
 
     def _close_for_good(self, error: LogtxError) -> None:
         with self._lock:

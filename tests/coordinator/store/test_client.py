@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from logtx.coordinator.client import metadata
 from logtx.coordinator.client.metadata import MetadataClient
 from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.protocol.commands import Action, Began, Outcome
@@ -290,6 +291,39 @@ def test_a_coordinator_without_a_store_says_so(cluster: Cluster) -> None:
         pytest.raises(MetadataNotServedError, match="--metadata-store"),
     ):
         client.status()
+
+
+def test_an_answer_that_can_not_be_read_is_as_none_and_leaves_no_connection(
+    client: MetadataClient, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    of_address = metadata.GrpcMetadata
+
+    class Counted:
+        def __init__(self, address: str) -> None:
+            self._calls, self.is_closed = of_address(address), False
+            made.append(self)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._calls, name)
+
+        def close(self) -> None:
+            self.is_closed = True
+            self._calls.close()
+
+    def of_another_version(_: object) -> None:
+        raise ValueError("99 is not a valid HeaderState")
+
+    client.status()
+    monkeypatch.setattr(metadata, "GrpcMetadata", Counted)
+    monkeypatch.setattr(metadata, "status_from_wire", of_another_version)
+    with (
+        MetadataClient(cluster.log, timeout_s=0.3) as another,
+        pytest.raises(CoordinatorNotAvailableError, match="can't be read: 99"),
+    ):
+        another.status()
+    assert made
+    assert all(each.is_closed for each in made)
 
 
 def test_the_one_that_has_a_store_is_found(cluster: Cluster, tmp_path: Path) -> None:
