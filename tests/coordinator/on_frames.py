@@ -15,9 +15,9 @@ import pytest
 
 from logtx.coordinator.client import attached, metadata, queries, session
 from logtx.coordinator.client.framed import CALL_DEADLINES, FramedCalls, FramedConnection
-from logtx.coordinator.client.metadata_calls import FramedMetadata
+from logtx.coordinator.client.framed_metadata import FramedMetadata
 from logtx.coordinator.membership import peers
-from logtx.coordinator.membership.links import FramedLink
+from logtx.coordinator.membership.framed_link import FramedLink
 from logtx.coordinator.protocol.frames import Deadlines
 from logtx.coordinator.server.opened import Opened
 from logtx.coordinator.service import Coordinator

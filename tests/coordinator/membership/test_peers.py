@@ -13,7 +13,7 @@ import pytest
 from logtx.coordinator.membership import peers as module
 from logtx.coordinator.membership import peers_pb2_grpc as pb_grpc
 from logtx.coordinator.membership.balance import Member
-from logtx.coordinator.membership.links import FramedLink
+from logtx.coordinator.membership.framed_link import FramedLink
 from logtx.coordinator.membership.members import Members
 from logtx.coordinator.membership.peers import Peers, TakeOver
 from logtx.coordinator.server.opened import Opened
@@ -64,7 +64,8 @@ def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Se
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be busy."""
     monkeypatch.setattr(module, "ANSWER_S", 10.0)
-    monkeypatch.setattr("logtx.coordinator.membership.links.PONG_S", 10.0)
+    for links in ("links", "framed_link"):
+        monkeypatch.setattr(f"logtx.coordinator.membership.{links}.PONG_S", 10.0)
 
 
 def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed(serve: Serve) -> None:
