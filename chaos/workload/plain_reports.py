@@ -7,16 +7,8 @@ were written, and some are lost. So none of them counts as acknowledged, and not
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ...journal.control import TopicPartition
-
-
-class Reported(Protocol):
-    """The part of a `confluent_kafka.Message` that is looked at."""
-
-    def partition(self) -> int | None: ...
-    def offset(self) -> int | None: ...
+from ...producer.core.tally import Delivered
 
 
 class PlainReports:
@@ -31,7 +23,7 @@ class PlainReports:
         self._made_up: dict[TopicPartition, int] = {}
         """Partition → the offset that the next record of such a batch has."""
 
-    def tells(self, topic: str, message: Reported) -> bool:
+    def tells(self, topic: str, message: Delivered) -> bool:
         """Returns whether a report without an error says that the record was written."""
         partition, offset = message.partition(), message.offset()
         key = topic, -1 if partition is None else partition
