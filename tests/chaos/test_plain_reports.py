@@ -7,9 +7,14 @@ import pytest
 from logtx.chaos.workload.plain_reports import PlainReports
 
 
-class _Reported:
+class Reported:
+    """A message, as librdkafka reports it."""
+
     def __init__(self, offset: int | None, partition: int | None = 0) -> None:
         self._offset, self._partition = offset, partition
+
+    def topic(self) -> str:
+        return "chaos"
 
     def partition(self) -> int | None:
         return self._partition
@@ -20,7 +25,7 @@ class _Reported:
 
 def _told(*offsets: int | None) -> list[int | None]:
     reports = PlainReports()
-    return [offset for offset in offsets if reports.tells("t", _Reported(offset))]
+    return [offset for offset in offsets if reports.tells("t", Reported(offset))]
 
 
 @pytest.mark.parametrize("made_up", [(None,), (-1, 0), (None, 0, 1, 2, 3, 4, 5), (-1000, -999)])
@@ -38,8 +43,8 @@ def test_a_topic_that_was_created_anew_is_believed_at_the_second_record() -> Non
 
 def test_partitions_and_topics_are_judged_each_by_itself() -> None:
     reports = PlainReports()
-    assert reports.tells("t", _Reported(5))
-    assert reports.tells("t", _Reported(0, 1))
-    assert reports.tells("u", _Reported(0))
-    assert not reports.tells("t", _Reported(0, None))
-    assert not reports.tells("t", _Reported(5))
+    assert reports.tells("t", Reported(5))
+    assert reports.tells("t", Reported(0, 1))
+    assert reports.tells("u", Reported(0))
+    assert not reports.tells("t", Reported(0, None))
+    assert not reports.tells("t", Reported(5))

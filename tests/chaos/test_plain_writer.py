@@ -12,19 +12,7 @@ from logtx.chaos.recorder import Recorder, history_of
 from logtx.chaos.workload.plain import reporter
 from logtx.chaos.workload.plain_reports import PlainReports
 
-
-class _Reported:
-    def __init__(self, offset: int | None) -> None:
-        self._offset = offset
-
-    def topic(self) -> str:
-        return "chaos"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int | None:
-        return self._offset
+from .test_plain_reports import Reported
 
 
 def _told(directory: Path, reports: list[tuple[KafkaError | None, int | None]]) -> list[Any]:
@@ -33,7 +21,7 @@ def _told(directory: Path, reports: list[tuple[KafkaError | None, int | None]]) 
     with Recorder(directory, "producer-0.0") as recorder:
         for number, (error, offset) in enumerate(reports):
             told: Any = reporter(recorder, f"v{number}", offsets.append, judge)
-            told(error, _Reported(offset))
+            told(error, Reported(offset))
     lines = history_of(directory, "producer-0.0").read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     assert offsets == [each["offset"] for each in events if each["event"] == "acked"]

@@ -13,7 +13,6 @@ from logtx.consumer.core.sides import Sides
 from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader.due import RangePlaces
 from logtx.consumer.range_reader.reading import ReadConfig
-from logtx.consumer.sidecar_read import SidecarReader
 from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.errors import IntegrityError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -26,6 +25,7 @@ from logtx.journal.txid import TxId
 
 from .logs import Transactions
 from .places import Places, snapshot
+from .test_share_sidecars import asked_of
 
 SIDE = sidecar_of("t")
 Found = list[tuple[MessageId, bytes | None]]
@@ -120,21 +120,6 @@ def test_a_lease_begins_and_ends_anywhere_within(places: Places, reader: LeaseRe
         for last in range(first + 1, 9):
             lo, hi = (MessageId(place, sequence, nth) for nth in (first, last))
             assert leased(places, reader, lo, hi) == named(place, sequence, values[:last], first)
-
-
-def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Notes from where on sidecars are read."""
-    asked: list[int] = []
-    serve = SidecarReader._serve
-
-    def noted(self: SidecarReader, each: Any) -> bool:
-        request = each.request()
-        if request is not None:
-            asked.append(request.next_offset)
-        return serve(self, each)
-
-    monkeypatch.setattr(SidecarReader, "_serve", noted)
-    return asked
 
 
 def two_at_one_offset(places: Places) -> tuple[int, int, int]:

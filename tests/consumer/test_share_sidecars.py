@@ -461,13 +461,8 @@ def test_trap_163_a_lease_is_renewed_while_what_lies_before_is_read(
     assert {queue.delivery_count(message) for message in rest} == {1}
 
 
-def test_who_was_there_goes_on_where_it_was(
-    queues: Queues, transactions: Transactions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apart(transactions, 200)
-    queue = queues(**{"max.poll.records": 10})
-    found = values(take(queue, 10))
-    slowly(monkeypatch, 0.0)
+def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes from where on sidecars are read."""
     asked: list[int] = []
     serve = SidecarReader._serve
 
@@ -478,6 +473,17 @@ def test_who_was_there_goes_on_where_it_was(
         return serve(self, each)
 
     monkeypatch.setattr(SidecarReader, "_serve", noted)
+    return asked
+
+
+def test_who_was_there_goes_on_where_it_was(
+    queues: Queues, transactions: Transactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart(transactions, 200)
+    queue = queues(**{"max.poll.records": 10})
+    found = values(take(queue, 10))
+    slowly(monkeypatch, 0.0)
+    asked = asked_of(monkeypatch)
     while len(found) < 200:
         found += values(take(queue, 1))
     assert found == numbered(200)

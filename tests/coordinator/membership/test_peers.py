@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -80,6 +80,29 @@ async def linked(ours: Peers, members: Members, met: asyncio.Event, address: str
         met.clear()
 
 
+class Pair(NamedTuple):
+    """Two coordinators, of which the first is linked to the second."""
+
+    ours: Peers
+    theirs: Peers
+    receiver: Member
+    members: Members
+    met: asyncio.Event
+
+
+async def pair_of(stack: AsyncExitStack, serve: Serve, take_over: TakeOver) -> Pair:
+    """Links them. The second one is asked to take over partitions."""
+    address = f"127.0.0.1:{dead_port()}"
+    receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
+    theirs = peers_of(receiver, Members(2, address), take_over, asyncio.Event())
+    await serve(stack, theirs, address)
+    members, met = Members(1, giver.address), asyncio.Event()
+    ours = peers_of(giver, members, refuse, met)
+    stack.push_async_callback(ours.close)
+    await linked(ours, members, met, address)
+    return Pair(ours, theirs, receiver, members, met)
+
+
 async def give_to_one_that_goes_away(serve: Serve) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
 
@@ -89,14 +112,8 @@ async def give_to_one_that_goes_away(serve: Serve) -> None:
         return ""
 
     async with AsyncExitStack() as stack:
-        address = f"127.0.0.1:{dead_port()}"
-        receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
-        theirs = peers_of(receiver, Members(2, address), hang, asyncio.Event())
-        await serve(stack, theirs, address)
-        members, met = Members(1, giver.address), asyncio.Event()
-        ours = peers_of(giver, members, refuse, met)
-        stack.push_async_callback(ours.close)
-        await linked(ours, members, met, address)
+        pair = await pair_of(stack, serve, hang)
+        ours, receiver = pair.ours, pair.receiver
         giving = asyncio.create_task(ours.give(receiver, 0, 0, 0))
         await asked.wait()
         ours.call([])
@@ -119,14 +136,7 @@ async def give(serve: Serve) -> None:
         return None if partition == 1 else "not here"
 
     async with AsyncExitStack() as stack:
-        address = f"127.0.0.1:{dead_port()}"
-        receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
-        theirs = peers_of(receiver, Members(2, address), take_over, asyncio.Event())
-        await serve(stack, theirs, address)
-        members, met = Members(1, giver.address), asyncio.Event()
-        ours = peers_of(giver, members, refuse, met)
-        stack.push_async_callback(ours.close)
-        await linked(ours, members, met, address)
+        ours, theirs, receiver, members, met = await pair_of(stack, serve, take_over)
         await ours.give(receiver, 1, 7, 1_000)
         with pytest.raises(CoordinatorNotAvailableError, match="not here"):
             await ours.give(receiver, 2, 8, 1_001)

@@ -36,21 +36,10 @@ from .served import (
     raw_client,
     read,
     read_bytes,
-    tls,
 )
 
 IMPATIENT = Deadlines(hello_ms=20_000, ping_after_ms=200, pong_ms=1_800)
 """More than clients have, as the machine may be busy."""
-
-
-@pytest.fixture(params=[*LOOPS, "uvloop-tls", "asyncio-tls"])
-def variant(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a listener and of its clients: each event loop, with and without TLS."""
-    loop, _, has_tls = request.param.partition("-")
-    if not has_tls:
-        return {"loop": loop}, {}
-    ours, theirs = tls(Role.COORDINATOR, "coordinator", None), tls(Role.CLIENT, None)
-    return {"loop": loop, "tls": ours}, {"tls": theirs}
 
 
 def compute(seconds: float) -> None:

@@ -50,22 +50,11 @@ from .served import (
     read,
     read_all,
     read_bytes,
-    tls,
 )
 
 QUICK = Deadlines(hello_ms=2_000, ping_after_ms=100, pong_ms=400, frame_ms=700, linger_ms=300)
 ALIVE = Deadlines(hello_ms=20_000, ping_after_ms=200, pong_ms=2_000)
 """For peers that are alive, on a machine that may be busy."""
-
-
-@pytest.fixture(params=[*LOOPS, "uvloop-tls", "asyncio-tls"])
-def variant(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a listener and of its clients: each event loop, with and without TLS."""
-    loop, _, has_tls = request.param.partition("-")
-    if not has_tls:
-        return {"loop": loop}, {}
-    ours, theirs = tls(Role.COORDINATOR, "coordinator", None), tls(Role.CLIENT, None)
-    return {"loop": loop, "tls": ours}, {"tls": theirs}
 
 
 # ---- messages ------------------------------------------------------------------------------------

@@ -570,10 +570,8 @@ class Story:
             self.waiting = 0
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
-    story = Story(places, seed)
-    chance = random.Random(-seed)
+def follow(story: Story, log: MemoryLog, chance: random.Random) -> None:
+    """Lets a query read along with a story, and a batch at its end: each must get all of it."""
     limit = chance.choice([{}, {"maxRecordsPerTrigger": str(chance.randint(1, 9))}])
     query = Reading(log, startingOffsets="earliest", **limit)
     for _ in range(80):
@@ -587,3 +585,8 @@ def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
     wanted = expected(log, "t")
     assert query.on() == wanted
     assert batch(log, minPartitions=str(chance.randint(1, 9))) == wanted
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
+    follow(Story(places, seed), log, random.Random(-seed))

@@ -32,7 +32,7 @@ from logtx.journal.txid import TxId
 
 from ...consumer.logs import Transactions
 from ...consumer.places import HOME, Places, expected
-from .test_places import Reading, Story, batch, plain, read
+from .test_places import Reading, Story, batch, follow, plain, read
 
 SIDE = sidecar_of("t")
 KEY = "t", 0
@@ -74,20 +74,7 @@ def ranges_of(options: SourceOptions) -> list[Range]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_histories(places: Places, log: MemoryLog, seed: int) -> None:
-    story, chance = Story(places, seed, ("t", SIDE, SIDE)), random.Random(-seed)
-    limit = chance.choice([{}, {"maxRecordsPerTrigger": str(chance.randint(1, 9))}])
-    query = Reading(log, startingOffsets="earliest", **limit)
-    for _ in range(80):
-        story.step()
-        if chance.random() < 0.2 and not story.waiting:
-            query.on()
-            assert query.values == expected(log, "t")
-        if chance.random() < 0.1:
-            query.restart()
-    story.place()
-    wanted = expected(log, "t")
-    assert query.on() == wanted
-    assert batch(log, minPartitions=str(chance.randint(1, 9))) == wanted
+    follow(Story(places, seed, ("t", SIDE, SIDE)), log, random.Random(-seed))
 
 
 def test_in_a_sealed_partition_each_commit_is_a_micro_batch(places: Places, log: MemoryLog) -> None:
