@@ -20,6 +20,7 @@ from typing import Final
 from ..journal.errors import CoordinatorLoadingError, JournalTopicError, LogtxError
 from ..journal.logs.interface import Log
 from ..journal.records.codec import FORMAT_VERSION
+from .core.topics import TopicKnowledge
 from .membership.balance import Gift, Member, farewell, gift
 from .membership.members import Members
 from .membership.peers import Peers
@@ -53,6 +54,7 @@ class Ownership:
         address: str,
         nonce: int,
         journal_id: str,
+        topics: TopicKnowledge,
     ) -> None:
         """Starts the thread of the tail; follows nothing and calls nobody before `start`.
 
@@ -62,6 +64,7 @@ class Ownership:
             address: host:port of this coordinator.
             nonce: 63 random bits of this process.
             journal_id: topic id of the journal.
+            topics: what this coordinator knows of data topics.
         """
         self.members = Members(nonce, address)
         self.tail = Tail(log, self._deliver)
@@ -71,6 +74,7 @@ class Ownership:
             journal_id=journal_id,
             changed=self.changed,
             take_over=self._take_over,
+            topics=topics,
         )
         self._address = address
         self._nonce = nonce

@@ -249,6 +249,7 @@ class Coordinator:
             address=self.address,
             nonce=nonce,
             journal_id=journal.topic_id,
+            topics=self._topics.known,
         )
         for each in (self._switching, self._sidecars, self._consumers):
             each.members = ownership.members

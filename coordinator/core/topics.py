@@ -35,6 +35,7 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from .decision import TopicFacts
+from .topic_ids import Ages, TopicIds
 
 FRESH_MS: Final = 10_000
 """Age up to which facts are used without a new look-up. With a larger value it takes longer until
@@ -56,9 +57,6 @@ GAP_MAX_MS: Final = 2_000
 """A look-up that is asked for longer than this after an answer does not follow that in a row."""
 LACKED_MAX: Final = 64
 """Missing partitions of a topic that are remembered. A command that names one more waits longer."""
-IDS_MAX: Final = 4
-"""Topics of one name that are remembered, one after the other. With fewer, a reader may stop at a
-transaction that was open while its topic was created anew several times."""
 TOPICS_MAX: Final = 20_000
 """Topics remembered. Beyond it, those used longest ago are forgotten and looked up again."""
 
@@ -102,8 +100,6 @@ class _Topic:
     failure: LogtxError | None = None
     """Why the latest look-up got no answer; None if it got one."""
     failed_ms: int | None = None
-    ids: tuple[tuple[int, str], ...] = ()
-    """(when it was told first, id) of the topics that had the name, the latest of them last."""
     lacked: dict[int, _Lacked] = field(default_factory=dict)
     """Partitions that commands name, and that are not known to exist."""
     asked_ms: int | None = None
@@ -160,12 +156,6 @@ class _Topic:
         """Whether the latest answer told of another topic than answers did for long before. Either
         the topic was created anew, or that broker is behind."""
         return not may_be_same(self.settled, self.holder)
-
-    def note_id(self, topic_id: str, now_ms: int) -> tuple[tuple[int, str], ...]:
-        """Notes which topic has the name; returns those that had it, with when each was told."""
-        if topic_id and (not self.ids or self.ids[-1][1] != topic_id):
-            self.ids = (*self.ids[-IDS_MAX + 1 :], (now_ms, topic_id))
-        return self.ids if len(self.ids) > 1 else ()
 
     def note_lacked(self, partition: int, since_ms: int, now_ms: int) -> None:
         """Notes that a command of `since_ms` names a partition that is not known to exist."""
@@ -233,6 +223,8 @@ class TopicKnowledge:
     def __init__(self) -> None:
         self.facts: dict[str, TopicFacts] = {}
         """Data topic → what is believed of it. Others hold this object: it is only changed here."""
+        self.ids = TopicIds()
+        """The topics that had each name. Call `hear` with what others tell."""
         self._topics: dict[str, _Topic] = {}
 
     # ---- what is asked of the log ---------------------------------------------------------------
@@ -380,7 +372,7 @@ class TopicKnowledge:
             before = known.facts
             if before is not None and may_be_same(before.topic_id, facts.topic_id):
                 facts = _joined(before, facts)
-            told = known.note_id(facts.topic_id, now_ms)
+            told = self.ids.note(topic, facts.topic_id, now_ms)
             is_settled = known.is_settled and not known.is_contested
             facts = replace(facts, told=told, is_settled=is_settled)
             known.facts = self.facts[topic] = facts
@@ -388,6 +380,23 @@ class TopicKnowledge:
         elif certain or known.is_gone:
             known.facts = known.agreed_ms = None
             self.facts.pop(topic, None)
+
+    def hear(self, ages: Ages, now_ms: int) -> None:
+        """Learns from another coordinator which topics had some names before.
+
+        It says nothing about the topics that there are.
+
+        Args:
+            ages: what it heard.
+            now_ms: monotonic time in milliseconds.
+        """
+        for topic in ages:
+            self._topic(topic)  # What nobody asks for is forgotten first.
+        for topic in self.ids.hear(ages, now_ms):
+            facts, ids = self.facts.get(topic), self.ids.of(topic)
+            if facts is not None and len(ids) > 1:
+                facts = replace(facts, told=ids)
+                self._topics[topic].facts = self.facts[topic] = facts
 
     def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)
@@ -399,9 +408,11 @@ class TopicKnowledge:
 
     def _forget_oldest(self) -> None:
         by_use = sorted((t.used_ms, name) for name, t in self._topics.items() if not t.looking)
-        for _, name in by_use[: max(1, TOPICS_MAX // 10)]:
+        forgotten = [name for _, name in by_use[: max(1, TOPICS_MAX // 10)]]
+        for name in forgotten:
             del self._topics[name]
             self.facts.pop(name, None)
+        self.ids.forget(forgotten)
 
     # ---- what follows from it -------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError
+from ..core.topics import TopicKnowledge
+from ..runtime.alarm import monotonic_ms
 from ..tasks import essential_task
 from . import peers_pb2 as pb
 from . import peers_pb2_grpc as pb_grpc
@@ -61,6 +63,7 @@ class Peers(pb_grpc.PeersServicer):
         journal_id: str,
         changed: Callable[[], None],
         take_over: TakeOver,
+        topics: TopicKnowledge,
     ) -> None:
         """Prepares the streams; `call` opens them.
 
@@ -70,12 +73,14 @@ class Peers(pb_grpc.PeersServicer):
             journal_id: id of the journal topic. A coordinator of another journal is no peer.
             changed: called when `members` has changed.
             take_over: called when another coordinator asks this one to take over a partition.
+            topics: takes and gives which topics had names.
         """
         self._me = me
         self._members = members
         self._journal_id = journal_id
         self._changed = changed
         self._take_over = take_over
+        self._topics = topics
         self._news_changed = asyncio.Event()
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._links: dict[int, Link] = {}
@@ -230,10 +235,12 @@ class Peers(pb_grpc.PeersServicer):
     async def _tell(self, link: Link) -> None:
         # The task that reads the link notices when it breaks, and takes the error.
         with suppress(CoordinatorNotAvailableError):
+            told = 0
             while True:
                 changed = self._news_changed
-                await link.write(self._news())
-                await _wait(changed)
+                news, told = self._news(told)
+                await link.write(news)
+                await self._until_news(changed, told)
 
     # ---- called by others -----------------------------------------------------------------------
 
@@ -243,11 +250,13 @@ class Peers(pb_grpc.PeersServicer):
         """Sends news to the coordinator that called, and takes its news."""
         del context
         listening = asyncio.create_task(self._listen(request_iterator))
+        told = 0
         try:
             while not (self._closed or listening.done()):
                 changed = self._news_changed
-                yield self._news()
-                await _wait(changed)
+                news, told = self._news(told)
+                yield news
+                await self._until_news(changed, told)
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
@@ -289,6 +298,9 @@ class Peers(pb_grpc.PeersServicer):
             self._changed()
 
     def _learn(self, news: pb.News) -> bool:
+        if news.topics:
+            ages = {n.topic: tuple((h.age_ms, h.topic_id) for h in n.ids) for n in news.topics}
+            self._topics.hear(ages, monotonic_ms())
         learnt = [self._members.learn(p.process_nonce, p.address) for p in news.peers]
         return any(learnt)
 
@@ -301,9 +313,15 @@ class Peers(pb_grpc.PeersServicer):
         _LOG.warning("foreign_coordinator address=%s journal=%s", news.address, news.journal_id)
         return False
 
-    def _news(self) -> pb.News:
+    def _news(self, told: int) -> tuple[pb.News, int]:
+        """Returns what to tell, and up to which change of topics' ids that is.
+
+        Args:
+            told: up to which one was told on the stream.
+        """
         me = self._me()
-        return pb.News(
+        ages, told = self._topics.ids.since(told, monotonic_ms())
+        news = pb.News(
             process_nonce=me.nonce,
             address=me.address,
             journal_id=self._journal_id,
@@ -316,7 +334,16 @@ class Peers(pb_grpc.PeersServicer):
             ],
             ends=[pb.Seen(partition=p, end=e) for p, e in me.ends.items()],
             journal_format=me.journal_format,
+            topics=[
+                pb.Named(topic=t, ids=[pb.HadName(topic_id=i, age_ms=ms) for ms, i in had])
+                for t, had in ages.items()
+            ],
         )
+        return news, told
+
+    async def _until_news(self, changed: asyncio.Event, told: int) -> None:
+        if told == self._topics.ids.changes:
+            await _wait(changed)
 
 
 def _member(news: pb.News) -> Member:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(logtx/coordinator/membership/peers.proto\x12\x05logtx\"\x95\x01\n\tPeerFrame\x12\x1b\n\x04news\x18\x01 \x01(\x0b\x32\x0b.logtx.NewsH\x00\x12+\n\ttake_over\x18\x02 \x01(\x0b\x32\x16.logtx.TakeOverRequestH\x00\x12*\n\ntaken_over\x18\x03 \x01(\x0b\x32\x14.logtx.TakeOverReplyH\x00\x12\n\n\x02id\x18\x04 \x01(\x04\x42\x06\n\x04what\"\xd2\x01\n\x04News\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\njournal_id\x18\x03 \x01(\t\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x1b\n\x05owned\x18\x05 \x03(\x0b\x32\x0c.logtx.Owned\x12\x11\n\tfollowing\x18\x06 \x03(\r\x12\x1a\n\x05peers\x18\x07 \x03(\x0b\x32\x0b.logtx.Peer\x12\x19\n\x04\x65nds\x18\x08 \x03(\x0b\x32\x0b.logtx.Seen\x12\x16\n\x0ejournal_format\x18\t \x01(\r\"&\n\x04Seen\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\")\n\x05Owned\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\".\n\x04Peer\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"W\n\x0fTakeOverRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x15\n\rprocess_nonce\x18\x04 \x01(\x04\"/\n\rTakeOverReply\x12\x0e\n\x06served\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t2h\n\x05Peers\x12%\n\x05Watch\x12\x0b.logtx.News\x1a\x0b.logtx.News(\x01\x30\x01\x12\x38\n\x08TakeOver\x12\x16.logtx.TakeOverRequest\x1a\x14.logtx.TakeOverReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(logtx/coordinator/membership/peers.proto\x12\x05logtx\"\x95\x01\n\tPeerFrame\x12\x1b\n\x04news\x18\x01 \x01(\x0b\x32\x0b.logtx.NewsH\x00\x12+\n\ttake_over\x18\x02 \x01(\x0b\x32\x16.logtx.TakeOverRequestH\x00\x12*\n\ntaken_over\x18\x03 \x01(\x0b\x32\x14.logtx.TakeOverReplyH\x00\x12\n\n\x02id\x18\x04 \x01(\x04\x42\x06\n\x04what\"\xf0\x01\n\x04News\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\njournal_id\x18\x03 \x01(\t\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x1b\n\x05owned\x18\x05 \x03(\x0b\x32\x0c.logtx.Owned\x12\x11\n\tfollowing\x18\x06 \x03(\r\x12\x1a\n\x05peers\x18\x07 \x03(\x0b\x32\x0b.logtx.Peer\x12\x19\n\x04\x65nds\x18\x08 \x03(\x0b\x32\x0b.logtx.Seen\x12\x16\n\x0ejournal_format\x18\t \x01(\r\x12\x1c\n\x06topics\x18\n \x03(\x0b\x32\x0c.logtx.Named\"3\n\x05Named\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x1b\n\x03ids\x18\x02 \x03(\x0b\x32\x0e.logtx.HadName\"+\n\x07HadName\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x02 \x01(\x04\"&\n\x04Seen\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\")\n\x05Owned\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\".\n\x04Peer\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"W\n\x0fTakeOverRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x15\n\rprocess_nonce\x18\x04 \x01(\x04\"/\n\rTakeOverReply\x12\x0e\n\x06served\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t2h\n\x05Peers\x12%\n\x05Watch\x12\x0b.logtx.News\x1a\x0b.logtx.News(\x01\x30\x01\x12\x38\n\x08TakeOver\x12\x16.logtx.TakeOverRequest\x1a\x14.logtx.TakeOverReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,17 +34,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERFRAME']._serialized_start=52
   _globals['_PEERFRAME']._serialized_end=201
   _globals['_NEWS']._serialized_start=204
-  _globals['_NEWS']._serialized_end=414
-  _globals['_SEEN']._serialized_start=416
-  _globals['_SEEN']._serialized_end=454
-  _globals['_OWNED']._serialized_start=456
-  _globals['_OWNED']._serialized_end=497
-  _globals['_PEER']._serialized_start=499
-  _globals['_PEER']._serialized_end=545
-  _globals['_TAKEOVERREQUEST']._serialized_start=547
-  _globals['_TAKEOVERREQUEST']._serialized_end=634
-  _globals['_TAKEOVERREPLY']._serialized_start=636
-  _globals['_TAKEOVERREPLY']._serialized_end=683
-  _globals['_PEERS']._serialized_start=685
-  _globals['_PEERS']._serialized_end=789
+  _globals['_NEWS']._serialized_end=444
+  _globals['_NAMED']._serialized_start=446
+  _globals['_NAMED']._serialized_end=497
+  _globals['_HADNAME']._serialized_start=499
+  _globals['_HADNAME']._serialized_end=542
+  _globals['_SEEN']._serialized_start=544
+  _globals['_SEEN']._serialized_end=582
+  _globals['_OWNED']._serialized_start=584
+  _globals['_OWNED']._serialized_end=625
+  _globals['_PEER']._serialized_start=627
+  _globals['_PEER']._serialized_end=673
+  _globals['_TAKEOVERREQUEST']._serialized_start=675
+  _globals['_TAKEOVERREQUEST']._serialized_end=762
+  _globals['_TAKEOVERREPLY']._serialized_start=764
+  _globals['_TAKEOVERREPLY']._serialized_end=811
+  _globals['_PEERS']._serialized_start=813
+  _globals['_PEERS']._serialized_end=917
 # @@protoc_insertion_point(module_scope)

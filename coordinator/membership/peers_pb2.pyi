@@ -19,7 +19,7 @@ class PeerFrame(_message.Message):
     def __init__(self, news: _Optional[_Union[News, _Mapping]] = ..., take_over: _Optional[_Union[TakeOverRequest, _Mapping]] = ..., taken_over: _Optional[_Union[TakeOverReply, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class News(_message.Message):
-    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends", "journal_format")
+    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends", "journal_format", "topics")
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class News(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     process_nonce: int
     address: str
     journal_id: str
@@ -38,7 +39,24 @@ class News(_message.Message):
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     ends: _containers.RepeatedCompositeFieldContainer[Seen]
     journal_format: int
-    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[Seen, _Mapping]]] = ..., journal_format: _Optional[int] = ...) -> None: ...
+    topics: _containers.RepeatedCompositeFieldContainer[Named]
+    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[Seen, _Mapping]]] = ..., journal_format: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Named, _Mapping]]] = ...) -> None: ...
+
+class Named(_message.Message):
+    __slots__ = ("topic", "ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    ids: _containers.RepeatedCompositeFieldContainer[HadName]
+    def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[_Union[HadName, _Mapping]]] = ...) -> None: ...
+
+class HadName(_message.Message):
+    __slots__ = ("topic_id", "age_ms")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: str
+    age_ms: int
+    def __init__(self, topic_id: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class Seen(_message.Message):
     __slots__ = ("partition", "end")

@@ -82,6 +82,8 @@ FAILED_PAUSE_MS: Final = 150
 """Time after which a journal that can't be read is tried again."""
 DOUBT_MS: Final = 500
 """How often an owner that appends nothing asks whether it is still the owner."""
+NEWS_MS: Final = (10, 25)
+"""Least and most time between two news of which topics had names."""
 EXCHANGE_MS: Final = (3, 40)
 """Least and most time between two looks at what other journals hand over or answer."""
 READ_SHARE: Final = 0.7
@@ -141,6 +143,8 @@ class Coordinator(Party):
         """Streams of connected producers, by journal partition, producer id and nonce."""
         self.reads = True
         """Whether it understands all records; not if it is of an older version than the others."""
+        self._told_of_topics: dict[int, int] = {}
+        """Nonce of a process → up to which change it is told which topics had names."""
         self._wall_offset_ms = 0
         self._clock_offset_ms = 0
 
@@ -161,6 +165,9 @@ class Coordinator(Party):
         if self.setting.modes is not None and self.setting.journals > 1:
             draw = Random(self.process_nonce)  # Not of the others', which other histories share.
             self.later(EXCHANGE_MS[0], lambda: self._exchange(draw))
+        self._told_of_topics = {}
+        draw = Random(self.process_nonce)
+        self.later(draw.randint(*NEWS_MS), lambda: self._tell_of_topics(draw))
         if self.setting.retains_sidecars:
             draw = Random(self.process_nonce)
             Trimmer(self.setting, self, draw, self._served, lambda: self.reads)
@@ -174,6 +181,18 @@ class Coordinator(Party):
         self.later(draw.randint(*EXCHANGE_MS), lambda: self._exchange(draw))
         known = [seat.known(reads=draw.random() < READ_SHARE) for seat in self.seats]
         exchange([each for each in known if each is not None], self.homes)
+
+    def _tell_of_topics(self, draw: Random) -> None:
+        """Tells the others which topics had names, as `membership/peers.py` does."""
+        self.later(draw.randint(*NEWS_MS), lambda: self._tell_of_topics(draw))
+        for other in self.peers():
+            if other is self or not other.seats:
+                continue
+            told = self._told_of_topics.get(other.process_nonce, 0)
+            ages, told = self.markers.known.ids.since(told, self.now().monotonic_ms)
+            self._told_of_topics[other.process_nonce] = told
+            if ages:
+                other.later(draw.randint(1, 8), partial(other.markers.hear, ages))
 
     def wake(self) -> None:
         """Goes on as it was; may notice first that it stood still: `Serving._notice_time`."""

@@ -335,6 +335,8 @@ class History:
         self.past_ends: list[PastEnd] = []
         self.heard: list[tuple[str, int, str]] = []
         """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
+        self.news: list[tuple[str, int, str, int]] = []
+        """The same as other coordinators told it; and since what virtual time one of them knew."""
         self.offsets_log: list[OffsetsRecord] = []
         self.modes_log: list[ModesRecord] = []
         self.relocations: list[Record] = []

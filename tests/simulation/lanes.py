@@ -19,6 +19,7 @@ from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.topic_ids import Ages
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
@@ -258,6 +259,14 @@ class Markers:
                 who = self._coordinator.name_in_life
                 history.heard.append((who, history.tick(), answer.topic_id))
         self.lanes.looked_up(topic, now_ms)
+
+    def hear(self, ages: Ages) -> None:
+        """Takes what another coordinator heard of topics."""
+        self.known.hear(ages, self._now_ms)
+        who, history = self._coordinator.name_in_life, self._setting.history
+        for age_ms, topic_id in (each for ids in ages.values() for each in ids):
+            since_ms = self._setting.now_ms - age_ms
+            history.news.append((who, history.tick(), topic_id, since_ms))
 
     # ---- what commands need ---------------------------------------------------------------------
 

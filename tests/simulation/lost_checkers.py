@@ -12,7 +12,7 @@ def nobody_knew(history: History, reading: Reading, key: TopicPartition, why: st
     """Whether a reader stopped for lost records that nobody could know to be in another topic.
 
     They went with the topic's predecessor. The partition had not been registered by then, and the
-    coordinator that decided had never heard of that one.
+    coordinator that decided had never heard of that one, from brokers or other coordinators.
     """
     former = reading.former.get(key)
     gone = set(former.txids.values()) if former is not None else set()
@@ -29,5 +29,9 @@ def nobody_knew(history: History, reading: Reading, key: TopicPartition, why: st
         for who, at, topic_id in history.heard
         if topic_id.endswith(key[0]) and who == record.writer and at < found.decision.at
     )
-    knew = not next(heard, "new-").startswith("new-")
+    knew = not next(heard, "new-").startswith("new-") or any(
+        topic_id.endswith(key[0]) and not topic_id.startswith("new-")
+        for who, at, topic_id, since_ms in history.news
+        if who == record.writer and at < found.decision.at and since_ms < absence.until_ms
+    )
     return absence.until_at < registered_at and not knew

@@ -13,7 +13,6 @@ from logtx.coordinator.core.topics import (
     AGAIN_MS,
     CONFIRM_MS,
     FRESH_MS,
-    IDS_MAX,
     LACKED_MAX,
     LOOKS_MIN,
     RENEW_MS,
@@ -114,14 +113,6 @@ def test_a_topic_that_was_gone_is_remembered() -> None:
     assert "t" not in stage.known.facts
     stage.tell(facts("new"))
     assert stage.known.facts["t"].id_at(stage.now_ms - 1_000) == "old"
-
-
-def test_few_topics_of_a_name_are_remembered() -> None:
-    stage = Stage(known=False)
-    for number in range(2 * IDS_MAX):
-        stage.tell(facts(f"id-{number}"))
-    assert len(stage.known.facts["t"].told) == IDS_MAX
-    assert stage.known.facts["t"].id_at(0) == f"id-{IDS_MAX}"
 
 
 def test_finding_5_one_look_up_for_all_who_wait() -> None:

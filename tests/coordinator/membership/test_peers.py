@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
+from logtx.coordinator.core.topic_ids import TELL_MAX
+from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.membership import peers as module
 from logtx.coordinator.membership import peers_pb2_grpc as pb_grpc
 from logtx.coordinator.membership.balance import Member
@@ -30,9 +32,20 @@ async def refuse(_partition: int, _epoch: int, _end: int) -> str:
     return "not here"
 
 
-def peers_of(me: Member, members: Members, take_over: TakeOver, met: asyncio.Event) -> Peers:
+def peers_of(
+    me: Member,
+    members: Members,
+    take_over: TakeOver,
+    met: asyncio.Event,
+    topics: TopicKnowledge | None = None,
+) -> Peers:
     return Peers(
-        me=lambda: me, members=members, journal_id="j", changed=met.set, take_over=take_over
+        me=lambda: me,
+        members=members,
+        journal_id="j",
+        changed=met.set,
+        take_over=take_over,
+        topics=topics or TopicKnowledge(),
     )
 
 
@@ -71,6 +84,11 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed(serve: Serve) -> None:
     """The receiver is killed during a move: grpc cancels the call, but not the waiting task."""
     asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(serve), TIMEOUT_S))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def linked(ours: Peers, members: Members, met: asyncio.Event, address: str) -> None:
@@ -183,11 +201,39 @@ async def tell(serve: Serve) -> None:
             journal_id="another",
             changed=lambda: None,
             take_over=refuse,
+            topics=TopicKnowledge(),
         )
         stack.push_async_callback(foreign.close)
         foreign.call([address])
         await asyncio.sleep(0.5)
         assert foreign._members.linked() == []
+
+
+def test_topics_ids_are_told_both_ways_and_when_they_change(serve: Serve) -> None:
+    asyncio.run(asyncio.wait_for(tell_of_topics(serve), TIMEOUT_S))
+
+
+async def tell_of_topics(serve: Serve) -> None:
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{dead_port()}"
+        theirs, ours = TopicKnowledge(), TopicKnowledge()
+        for n in range(TELL_MAX + 2):
+            theirs.ids.note(f"t{n}", "former", 1)
+        ours.ids.note("u", "x", 1)
+        second, met = Member(nonce=2, address=address), asyncio.Event()
+        peers = peers_of(second, Members(2, address), refuse, asyncio.Event(), theirs)
+        await serve(stack, peers, address)
+        members = Members(1, "127.0.0.1:1")
+        caller = peers_of(Member(nonce=1, address="127.0.0.1:1"), members, refuse, met, ours)
+        stack.push_async_callback(caller.close)
+        await linked(caller, members, met, address)
+        await until(lambda: len(ours.ids) == len(theirs.ids) == TELL_MAX + 3)
+        [(told_ms, topic_id)] = ours.ids.of("t0")
+        assert topic_id == "former"
+        assert 1 <= told_ms < 1 + TIMEOUT_S * 1000
+        theirs.ids.note("t0", "new", 2 * told_ms)
+        theirs.ids.note("v", "y", 3)
+        await until(lambda: bool(ours.ids.of("v")))
 
 
 def test_trap_7_who_reaches_itself_is_no_peer_of_its_own(serve: Serve) -> None:
