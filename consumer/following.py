@@ -49,14 +49,15 @@ class Following:
         shared: Shared,
         topic_ids: TopicIds,
         high_of: Callable[[TopicPartition], int],
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """Asks nothing yet. `high_of` is `Homes`' argument of that name."""
+        """Asks nothing yet. `high_of` and `clock` are `Homes`' arguments of that name."""
         self._config = config
         self._counters = counters
         self._pending_map = pending_map
         self._shared = shared
         self._registry = Registry(log, topic_ids)
-        self.homes = Homes(log, config.librdkafka_quiet, high_of)
+        self.homes = Homes(log, config.librdkafka_quiet, high_of, clock)
 
     def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes the topics of these partitions have, before they are begun.

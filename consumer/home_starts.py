@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from ..journal.errors import BrokerError, TornTransactionError
 from ..journal.logs.interface import Log
@@ -54,6 +54,8 @@ from .core.home_view import Candidate, HomeWrites, Listed, Start, where_to_begin
 from .core.looks import LOOKS_APART_S
 
 _LOG = logging.getLogger(__name__)
+Found = TypeVar("Found")
+
 REQUEST_TIMEOUT_S: Final = 10.0
 """Time-out of each request to the journal's broker. A longer one blocks the application's call for
 longer while a broker is away, a shorter one fails on a slow broker."""
@@ -102,10 +104,13 @@ class _Known:
 class HomeStarts:
     """Asks a log where homes are to be read from."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] | None = None) -> None:
         self._log = log
+        self._clock = clock or time.monotonic
         self._missed_s: dict[Journal, float] = {}
         """Home → when its trimmed journal was first seen without a snapshot; monotonic."""
+        self._torn_s: dict[object, float] = {}
+        """What was asked for → since when retention seems to have taken it; monotonic."""
 
     def find(
         self, home: Journal, wanted: Mapping[PartitionId, Start], kept: Kept | None = None
@@ -119,9 +124,32 @@ class HomeStarts:
 
         Raises:
             TornTransactionError: retention took what one of them needs of the journal.
+            RecordsTrimmedError: it seems so, but the journal may have been trimmed meanwhile: ask
+                again.
             BrokerError: no answer in time.
             JournalError: a record on the way does not decode.
         """
+        return self._twice(home, lambda: self._find(home, wanted, kept))
+
+    def _twice(self, asked: object, find: Callable[[], Found]) -> Found:
+        """Believes that something is gone when it still is after a while.
+
+        The journal is trimmed while it is asked: what it began with by the first answer is gone by
+        the second. Or the first came from a former leader. Then another look finds a snapshot.
+        """
+        try:
+            found = find()
+        except TornTransactionError as error:
+            now_s = self._clock()
+            if now_s < self._torn_s.setdefault(asked, now_s) + LOOKS_APART_S:
+                raise RecordsTrimmedError(f"{error} (it is looked for once more)") from error
+            raise
+        self._torn_s.pop(asked, None)
+        return found
+
+    def _find(
+        self, home: Journal, wanted: Mapping[PartitionId, Start], kept: Kept | None
+    ) -> HomeStart:
         attachments = {} if kept is None else _within(kept, wanted)
         rest = {
             partition: each for partition, each in wanted.items() if partition not in attachments
@@ -201,7 +229,7 @@ class HomeStarts:
         if found is None and journal_start > 0:
             # A journal that was trimmed has a snapshot: the end that was told lies below it. Unless
             # somebody deleted the snapshot too, which is told once that end can't be an old one.
-            now_s = time.monotonic()
+            now_s = self._clock()
             if now_s < self._missed_s.setdefault(home, now_s) + LOOKS_APART_S:
                 raise _of_the_past(home)
         else:
@@ -303,7 +331,12 @@ class HomeStarts:
             BrokerError: no answer in time.
             JournalError: a record on the way does not decode.
             TornTransactionError: nothing has what was said of it.
+            RecordsTrimmedError: it seems so, but the journal may have been trimmed meanwhile: ask
+                again.
         """
+        return self._twice((home, begin), lambda: self._writes(home, begin, decided))
+
+    def _writes(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
         txid = TxId(*home, begin)
         scan = FateScan([txid])
         try:

@@ -288,7 +288,11 @@ class Homes:
     """Follows the homes of all partitions of one consumer. One thread at a time may use it."""
 
     def __init__(
-        self, log: Log, settings: Mapping[str, Any], high_of: Callable[[TopicPartition], int]
+        self,
+        log: Log,
+        settings: Mapping[str, Any],
+        high_of: Callable[[TopicPartition], int],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Opens nothing: the first partition opens the journal's consumer.
 
@@ -297,12 +301,14 @@ class Homes:
             settings: librdkafka's settings for the journal's consumer.
             high_of: tells up to where a partition was known to reach when it was fetched last,
                 without a question; a negative number if that is not known.
+            clock: monotonic time in seconds; None: the machine's.
         """
         self._high_of = high_of
+        self._clock = clock or time.monotonic
         self._log = log
         # Only an event at the end tells of offsets without records there.
         self._settings = {**settings, "enable.partition.eof": True}
-        self._starts = HomeStarts(log)
+        self._starts = HomeStarts(log, clock)
         self._follower: JournalFollower | None = None
         self._lanes: dict[Journal, list[_Lane]] = {}
         self._journals: dict[Journal, HomeJournal] = {}
@@ -360,7 +366,7 @@ class Homes:
 
     def _begin_waiting(self) -> bool:
         """Begins to follow the partitions that wait. Returns whether any was begun."""
-        if not self._waiting or time.monotonic() < self._begin_at_s:
+        if not self._waiting or self._clock() < self._begin_at_s:
             return False
         by_home: dict[Journal, list[Followed]] = {}
         for followed in self._waiting:
@@ -372,7 +378,7 @@ class Homes:
             try:
                 start = self._starts.find(home, self._starts_of(group), kept)
             except KafkaException as error:  # Every error of ours is one.
-                self._begin_at_s = time.monotonic() + BEGIN_RETRY_S
+                self._begin_at_s = self._clock() + BEGIN_RETRY_S
                 _LOG.warning("home_not_read partition=%d error=%s", home[0], error)
                 if isinstance(error, LogtxError) and not _passes(error):
                     self.failure = error
@@ -471,7 +477,7 @@ class Homes:
             if lane is not None and followed.input is not None and not followed.input.has_gate:
                 followed.input.gate(frontier.offset, max(told, lane.view.next_offset))
         if moved:
-            self._moved_s = time.monotonic()
+            self._moved_s = self._clock()
         if self._gates.is_free:
             self._gates.ask(self._frontiers())
         return moved
@@ -479,7 +485,7 @@ class Homes:
     @property
     def wait_s(self) -> float:
         """How long to wait for data, at most, before `poll` is called again."""
-        eager = not self._gates.is_free or time.monotonic() - self._moved_s < EAGER_S
+        eager = not self._gates.is_free or self._clock() - self._moved_s < EAGER_S
         return EAGER_WAIT_S if eager else WAIT_S
 
     def _lane_of(self, followed: Followed) -> _Lane | None:
@@ -509,7 +515,7 @@ class Homes:
             return False
         moved = False
         stuck = [home for home in self._lanes if self._is_stuck(home)]
-        if stuck and time.monotonic() >= self._begin_at_s:
+        if stuck and self._clock() >= self._begin_at_s:
             for home in stuck:
                 moved = self._take_in(home) or moved
         follower = self._follow()
@@ -554,7 +560,7 @@ class Homes:
             try:
                 self._tell(lane, journal)
             except LogtxError as error:
-                self._begin_at_s = time.monotonic() + BEGIN_RETRY_S
+                self._begin_at_s = self._clock() + BEGIN_RETRY_S
                 _LOG.warning("home_not_read_on partition=%d error=%s", home[0], error)
                 if not _passes(error):
                     self.failure = error

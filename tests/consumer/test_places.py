@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from logtx.consumer import reading
+from logtx.consumer import home_starts, reading
 from logtx.consumer.consumer import Consumer
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import BrokerError, TornTransactionError
@@ -424,7 +424,10 @@ def test_a_malformed_header_is_an_event_in_its_place(
 
 
 def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(
-    places: Places, log: MemoryLog, make_consumer: MakeConsumer
+    places: Places,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     places.switch(Phase.METADATA)
     places.transaction([b"old"])
@@ -455,6 +458,7 @@ def test_a_new_reader_begins_at_a_fence_and_one_before_it_is_told(
     assert read(consumer, 4) == [b"w1", b"p1", b"h1", b"p2"]
     assert nothing_more(consumer, 0.1)
     # What is placed from 1 on was trimmed.
+    monkeypatch.setattr(home_starts, "LOOKS_APART_S", 0.1)
     before = assign(make_consumer, 1)
     with pytest.raises(TornTransactionError, match="trimmed"):
         poll_on(before)

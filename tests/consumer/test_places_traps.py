@@ -13,14 +13,16 @@ from logtx.consumer.core.home_view import HomeView, HomeWrites, Start
 from logtx.consumer.core.known_modes import Follows, KnownModes
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput
+from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.homes import Followed, ModeEnd
 from logtx.journal.control import BranchRange
+from logtx.journal.errors import TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import Phase
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.position import Position
-from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
 from logtx.journal.records.types import (
     AddWrites,
     DataPartition,
@@ -31,6 +33,7 @@ from logtx.journal.records.types import (
     SnapshotTransaction,
 )
 from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 from ..waiting import eventually
 from .conftest import MakeConsumer
@@ -483,3 +486,41 @@ def test_what_was_delivered_and_is_read_again_is_not_kept(
         return not list(buffer.pending())
 
     eventually(is_settled)
+
+
+def test_trap_243_the_journal_is_trimmed_between_two_questions(
+    places: Places, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.switch(Phase.METADATA)
+    passed = places.decide(write(places, b"a"))
+    places.place()
+    delivered = places.end() + 1
+    log.delete_records(JOURNAL_TOPIC, 0, passed)
+    at = snapshot(places, last_places=((places.partition(), delivered - 1),))
+    real, clock = log.start_offset, [0.0]
+
+    def trims_behind_its_answer(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        start = real(topic, partition, timeout_s=timeout_s)
+        if topic == JOURNAL_TOPIC:
+            log.delete_records(JOURNAL_TOPIC, 0, at)
+        return start
+
+    monkeypatch.setattr(log, "start_offset", trims_behind_its_answer)
+    starts = HomeStarts(log, lambda: clock[0])
+    wanted = {places.partition(): Start(delivered, passed, delivered, 0, places.mode_offset)}
+    with pytest.raises(RecordsTrimmedError, match=r"its epoch .* can't be told"):
+        starts.find(HOME, wanted)
+    assert starts.find(HOME, wanted).attachments[places.partition()].offset == at
+    behind = {places.partition(): Start(0, None, 0, 0, places.mode_offset)}
+    for clock[0] in (10.0, 14.9):
+        with pytest.raises(RecordsTrimmedError):
+            starts.find(HOME, behind)
+    clock[0] = 15.0
+    with pytest.raises(TornTransactionError):
+        starts.find(HOME, behind)
+
+
+def write(places: Places, value: bytes) -> TxId:
+    txid = places.written.begin()
+    places.written.write(txid, "t", [value])
+    return txid

@@ -91,8 +91,10 @@ class ReadersLog(LogView):
         return 1
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Returns the start of a partition."""
+        """Returns the start of a partition, as a broker tells it."""
         del timeout_s
+        if topic == JOURNAL_TOPIC:
+            return self._setting.told_start(partition)
         return 0 if topic == MODES_TOPIC else super().start_offset(topic, partition)
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
@@ -303,6 +305,7 @@ class PlayedFollowing(Following):
             Shared(),
             _TopicIds(log),
             lambda key: self.members[key].high,
+            lambda: setting.readers_s,
         )
         self._setting = setting
         party = Party(setting.scheduler, name)

@@ -123,6 +123,15 @@ class Setting:
             self.history.past_ends.append(past)
         return end
 
+    def told_start(self, journal: int) -> int:
+        """Returns the start of a journal partition as a broker tells it, which may be one of the
+        past: or it is trimmed while the answer is under way."""
+        since_ms = self._former_since((JOURNAL_TOPIC, journal))
+        if since_ms is None:
+            return self.broker.starts[journal]
+        trims = self.history.trims[journal]
+        return max((t.before for t in trims if t.time_ms <= since_ms), default=0)
+
     def _told_end(self, topic: str, partition: int) -> int:
         broker = self.broker
         since_ms = self._former_since((topic, partition))
