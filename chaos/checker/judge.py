@@ -8,7 +8,7 @@ from typing import Final
 
 from .core.adopting import check_adoptions
 from .core.cycles import check_cycles
-from .core.facts import KAFKA, Facts
+from .core.facts import KAFKA, LOGTX, Facts
 from .core.fencing import check_fencing
 from .core.finals import check_finals
 from .core.findings import Findings
@@ -48,8 +48,13 @@ FAULTS: Final = (
     *("switch", "seal"),
 )
 """Events of the nemesis that hurt; the others heal."""
-NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}
-"""Kafka isolates readers from what is not committed, but orders transactions nowhere."""
+NOT_PROMISED: Final = {
+    KAFKA: frozenset({"g0", "g1c", "plain-twice"}),
+    LOGTX: frozenset({"plain-twice"}),
+}
+"""Kafka isolates readers from what is not committed, but orders transactions nowhere. What is in no
+transaction librdkafka's idempotent producer may write twice, when it takes a new epoch (trap 244).
+"""
 
 
 def judge(facts: Facts) -> Verdict:

@@ -249,11 +249,33 @@ def test_duplicate_delivery_within_one_assignment() -> None:
     assert "consumer-0.0.jsonl:3" in found
 
 
-def test_duplicate_value_at_two_offsets() -> None:
+def test_trap_244_a_plain_value_at_two_offsets_of_a_partition_is_observed() -> None:
     world = World()
     value = world.plain()
     world.order[P0].append(world.record(P0, value))
-    assert "chaos[0]@1" in shown(only(world.finals(), "duplicate"), "duplicate")
+    verdict = world.finals().judge()
+    assert verdict.ok
+    assert verdict.observed == {"plain-twice": 1}
+    assert verdict.observations[0].name == "plain-twice"
+    assert "chaos[0]@1" in str(verdict.observations[0].evidence)
+
+
+def test_duplicate_plain_value_in_two_partitions() -> None:
+    world = World()
+    value = world.plain()
+    world.order[P1].append(world.record(P1, value))
+    assert "chaos[1]@0" in shown(only(world.finals(), "duplicate"), "duplicate")
+
+
+def test_duplicate_value_of_a_transaction_at_two_offsets() -> None:
+    world = World()
+    txn = world.begin()
+    value = txn.append()
+    txn.offsets[P0].append(world.record(P0, value, txn.name, txn.txid))
+    txn.commit()
+    found = shown(only(world.finals(), "duplicate"), "duplicate")
+    assert "chaos[0]@0" in found
+    assert "chaos[0]@1" in found
 
 
 def test_duplicate_of_an_uncommitted_reader() -> None:
@@ -876,6 +898,12 @@ def test_kafka_write_cycles_are_observed_and_no_anomaly() -> None:
     verdict = world.finals().judge()
     assert verdict.ok
     assert set(verdict.observed) == {"g0"}
+
+
+def test_plain_twice_of_kafkas_own_producer_is_observed() -> None:
+    world = World(system="kafka")
+    world.order[P0].append(world.record(P0, world.plain()))
+    assert world.finals().judge().observed == {"plain-twice": 1}
 
 
 def test_every_anomaly_is_in_two_tests() -> None:

@@ -23,6 +23,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "lost-write": "an acknowledged write is not there, or was passed over by the last readers",
     "unseen": "a committed write behind all that the last readers were given",
     "duplicate": "one value committed at two offsets, or delivered twice within one assignment",
+    "plain-twice": "a record outside of any transaction lies at two offsets of a partition",
     "torn-transaction": "a part of a transaction without the rest, or others in between",
     "g0": "write cycle: partitions disagree on the order of commits",
     "g1c": "cycle of writes and reads: each transaction precedes the next one, and the last the"

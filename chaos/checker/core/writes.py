@@ -18,7 +18,8 @@ from .findings import (
     name_of,
 )
 from .history import Op
-from .logs import NO_VALUE, Standing
+from .journal import Partition
+from .logs import NO_VALUE, Standing, View
 
 
 def check_outcomes(facts: Facts, found: Findings) -> None:
@@ -78,7 +79,7 @@ def _by_the_log(facts: Facts, op: Op) -> Iterator[Evidence]:
 
 
 def check_duplicates(facts: Facts, found: Findings) -> None:
-    """Finds duplicate: one value at two offsets, both to be delivered."""
+    """Finds duplicate and plain-twice: one value at two offsets, both to be delivered."""
     places: dict[int, tuple[tuple[str, int], int]] = {}
     for view, offset, value in facts.delivered_order():
         if value == NO_VALUE:
@@ -86,12 +87,20 @@ def check_duplicates(facts: Facts, found: Findings) -> None:
         before = places.setdefault(value, (view.partition, offset))
         if before != (view.partition, offset):
             found.add(
-                "duplicate",
+                "plain-twice" if _are_plain(view, before, offset) else "duplicate",
                 f"{name_of(facts, value)} is committed at {at(*before)} and at"
                 f" {at(view.partition, offset)}",
                 lies(facts, *before),
                 lies(facts, view.partition, offset),
             )
+
+
+def _are_plain(view: View, before: tuple[Partition, int], offset: int) -> bool:
+    partition, first = before
+    return partition == view.partition and all(
+        record is not None and record.txid is None and record.op is None
+        for record in (view.records.get(first), view.records.get(offset))
+    )
 
 
 def check_whole(facts: Facts, found: Findings) -> None:
