@@ -483,8 +483,7 @@ def _by_skipping(
     offsets = f"{entry.marker_offset}"
     if isinstance(entry, PlacedTransaction):
         # The offset of its place would name the record there alone, and leave the transaction.
-        offsets = f"--before {entry.marker_offset + 1}"
-        without += " and all that comes before it"
+        offsets += f"@{entry.marker.commit_sequence}"
     skip = f"logtx subscription skip {quote(group)} '{topic}[{number}]' {offsets} --execute"
     return f"to go on without {without}: {skip}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 import typer
 
@@ -28,6 +28,21 @@ OFFSETS_MAX: Final = 10_000
 `--before` takes any number."""
 
 
+class _Named(NamedTuple):
+    """What one argument names."""
+
+    text: str
+    first: int
+    last: int
+    sequence: int | None = None
+    """Commit sequence of the one transaction that is meant, of those placed at the offset."""
+
+    @property
+    def offset_count(self) -> int:
+        """Number of its offsets."""
+        return self.last + 1 - self.first
+
+
 def skip_messages(
     name: Name,
     place: Annotated[
@@ -37,7 +52,7 @@ def skip_messages(
         list[str] | None,
         typer.Argument(
             metavar="OFFSET...",
-            help="Offsets, or ranges of them with both ends: 17 20-29.",
+            help="Offsets, ranges of them with both ends, or placed transactions: 17 20-29 30@5.",
         ),
     ] = None,
     *,
@@ -62,7 +77,7 @@ def skip_messages(
 
     In a topic in metadata mode, a transaction's messages are delivered before the record at some
     offset. To name that one passes over the record alone. A range, and `--before`, have all that is
-    delivered between.
+    delivered between. The transaction alone is named by its commit sequence, as in 17@5.
 
     Examples:
 
@@ -75,27 +90,29 @@ def skip_messages(
     from ...journal.acks import Acks
 
     topic, number = parse_place(place)
-    ranges = _ranges(offsets or (), before)
+    named = _parse(offsets or (), before)
     with asking(kafka, timeout) as (log, admin):
         row = look(log, admin, name, timeout)
         part = find_part(row, topic, number)
-        _check_in_log(part, ranges)
+        _check_in_log(part, named)
         whole, may_be_placed = before is not None, _may_be_placed(admin, part)
         spans = [
-            _span(log, part, first, last, timeout, whole=whole, may_be_placed=may_be_placed)
-            for first, last in ranges
+            _span(log, part, each, timeout, whole=whole, may_be_placed=may_be_placed)
+            for each in named
         ]
         if not execute:
             left = sum(_left(part, span) for span in spans)
+            placed = sum(each.sequence is not None for each in named)
+            and_placed = f" and {placed} placed transactions" if placed else ""
             typer.echo(
-                f"up to {left} offsets of {topic}[{number}] would be passed over. Nothing was"
-                " changed: add --execute"
+                f"up to {left} offsets{and_placed} of {topic}[{number}] would be passed over."
+                " Nothing was changed: add --execute"
             )
             return
         assert row.transaction_group is not None, "it was asked for by its name"
         acks = [Acks(part.info.partition, tuple(spans))]
         results = admin.skip(row.transaction_group, row.info, acks)
-    told = [f"{topic}[{number}] {first}-{last}" for first, last in ranges]
+    told = [f"{topic}[{number}] {each.text}" for each in named]
     _report(name, told, results)
 
 
@@ -115,33 +132,38 @@ def _report(name: str, ranges: Sequence[str], results: Sequence[AckResult]) -> N
 # ---- what is to be skipped ----------------------------------------------------------------------
 
 
-def _ranges(offsets: Sequence[str], before: int | None) -> list[tuple[int, int]]:
-    ranges = [_parse_range(text) for text in offsets]
-    if (before is None) == (not ranges):
+def _parse(offsets: Sequence[str], before: int | None) -> list[_Named]:
+    named = [_parse_one(text) for text in offsets]
+    if (before is None) == (not named):
         raise typer.BadParameter("give offsets, or --before an offset", param_hint="OFFSET")
-    if sum(last + 1 - first for first, last in ranges) > OFFSETS_MAX:
+    if sum(each.offset_count for each in named) > OFFSETS_MAX:
         raise typer.BadParameter(
             f"name {OFFSETS_MAX} offsets at most, or --before an offset", param_hint="OFFSET"
         )
-    return ranges if before is None else [(0, before - 1)]
+    return named if before is None else [_Named(f"0-{before - 1}", 0, before - 1)]
 
 
-def _parse_range(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+def _parse_one(text: str) -> _Named:
+    match = re.fullmatch(r"(\d+)(?:-(\d+)|@(\d{1,18}))?", text)
     first = int(match[1]) if match else 0
     last = int(match[2] or match[1]) if match else -1
-    if first > last:
+    if match is None or first > last:
         raise typer.BadParameter(
-            f"{text!r} is no offset, as in 17, and no range, as in 20-29", param_hint="OFFSET"
+            f"{text!r} is no offset, as in 17, no range, as in 20-29, and no placed transaction, as"
+            " in 30@5",
+            param_hint="OFFSET",
         )
-    return first, last
+    if match[3]:
+        return _Named(text, first, last, int(match[3]))
+    return _Named(f"{first}-{last}", first, last)
 
 
-def _check_in_log(part: PartitionRow, ranges: list[tuple[int, int]]) -> None:
-    last = max(last for _, last in ranges)
+def _check_in_log(part: PartitionRow, named: list[_Named]) -> None:
     where = f"{part.info.partition.topic}[{part.info.partition.partition}]"
     if part.end is None:
         raise ConfigError(f"no broker tells where {where} ends: try again")
+    # At the end itself, transactions may be placed.
+    last = max(each.last - (each.sequence is not None) for each in named)
     if last >= part.end:
         raise ConfigError(
             f"{where} ends at {part.end}, and has no offset {last} yet: name offsets below its end"
@@ -157,14 +179,13 @@ def _may_be_placed(admin: AdminQueries, part: PartitionRow) -> bool:
 def _span(
     log: Log,
     part: PartitionRow,
-    first: int,
-    last: int,
+    named: _Named,
     timeout_s: float,
     *,
     whole: bool,
     may_be_placed: bool,
 ) -> Span:
-    """Returns the span of what is delivered at these offsets.
+    """Returns the span of what is delivered at these offsets, or of one placed transaction.
 
     It ends right behind the last message: what comes next is named from there on, and would be
     touched by a longer one.
@@ -172,21 +193,28 @@ def _span(
     Args:
         log: the log of the topic.
         part: its partition.
-        first: first offset.
-        last: last offset.
+        named: the offsets, or the transaction.
         timeout_s: longest wait for records, in seconds.
         whole: whether all that is delivered before is in the span. If not, it must have no single
             records of transactions, which are delivered elsewhere (trap 133).
         may_be_placed: whether a home may have placed transactions in the partition.
 
     Raises:
-        NotAllowedError: it has one.
+        NotAllowedError: it has one, or nothing can be placed in the partition.
     """
     from ...consumer.core.headers import is_marker, txid_of
     from ...journal.reader import read_records
     from ...journal.spans import AT_OFFSET, MessageId, Span
 
     topic, number = part.info.partition.key
+    _, first, last, sequence = named
+    if sequence is not None:
+        if not may_be_placed:
+            raise NotAllowedError(
+                f"{topic} is not in metadata mode, so nothing is placed in it: name {first}, where"
+                " a transaction's marker lies"
+            )
+        return Span(MessageId(first, sequence), MessageId(first, sequence + 1))
     assert part.log_start is not None, "its end is known"
     messages, start = 1, max(part.log_start, last if whole else first)
     read = read_records(log, topic, number, start, last + 1, timeout_s=timeout_s)

@@ -21,6 +21,7 @@ from logtx.integration.cli import main as cli
 from logtx.integration.cli import subscription_skip
 from logtx.journal.errors import (
     ConfigError,
+    IntegrityError,
     NotAllowedError,
     TopicRecreatedError,
     UnknownSubscriptionError,
@@ -281,6 +282,56 @@ def test_trap_155_without_the_rule_the_transaction_is_thrown_away(
         assert [m.value() for m in take(other, 1)] == [b"2"]
 
 
+def test_what_is_placed_at_the_very_end_is_passed_over_as_the_error_says(
+    memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> None:
+    """It alone: what comes before it, and what is placed there later, is given out."""
+    with closing(AdminQueries(memory_log, timeout_s=10)) as admin:
+        admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
+    take(queue, 0)
+    queue.close()
+    with producer.begin_transaction() as txn:
+        txn.produce("orders", b"a", partition=0)
+        txn.produce("orders", b"b", partition=0)
+    txn.commit(finished=True)
+    records = memory_log._partition("orders", 0).records
+    # As if the log had lost it, and had another one at its offset.
+    key, value, _, stamp = records[-1]
+    records[-1] = key, value, None, stamp
+    told: list[str] = []
+    found: list[bytes | None] = []
+    with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
+        other.subscribe(["orders"])
+
+        def fails() -> bool:
+            try:
+                found.extend(message.value() for message in other.poll(0.2))
+            except IntegrityError as error:
+                told.append(str(error))
+            return bool(told)
+
+        eventually(fails)
+        end = memory_log.end_offset("orders", 0)
+        command = told[0].partition("logtx subscription ")[2].partition(";")[0].partition(". ")[0]
+        assert command.startswith(f"skip invoicing 'orders[0]' {end}@"), told
+        arguments = command.replace("'", "").split()
+        dry = run(memory_log, *(word for word in arguments if word != "--execute"))
+        assert "up to 0 offsets and 1 placed transactions of orders[0] would be" in dry.stdout
+        done = run(memory_log, *arguments)
+        assert done.exit_code == 0, (done.exception, done.output)
+        with producer.begin_transaction() as txn:
+            txn.produce("orders", b"next", partition=0)
+
+        def goes_on() -> bool:
+            # What was given out before is told once more at most.
+            with suppress(IntegrityError):
+                found.extend(message.value() for message in other.poll(0.2))
+            return len(found) == 2
+
+        eventually(goes_on)
+        assert found == [b"b", b"next"]
+
+
 def created_anew(log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer) -> None:
     """The queue had eight messages of a topic that is created anew, and has three then. No consumer
     has attached since, which would have told the coordinator."""
@@ -331,6 +382,8 @@ def test_what_is_not_there_is_refused(
     for place, offset, error, text in (
         ("orders[2]", "0", UnknownSubscriptionError, "has no partition orders[2]"),
         ("orders[0]", "2", ConfigError, "ends at 2, and has no offset 2"),
+        ("orders[0]", "3@1", ConfigError, "ends at 2, and has no offset 2"),
+        ("orders[0]", "2@1", NotAllowedError, "not in metadata mode"),
     ):
         result = run(memory_log, "skip", "invoicing", place, offset)
         assert isinstance(result.exception, error), result.exception
@@ -339,6 +392,7 @@ def test_what_is_not_there_is_refused(
         ("orders", "1"),
         ("orders[0]", "x"),
         ("orders[0]", "3-1"),
+        ("orders[0]", "1-3@1"),
         ("orders[0]",),
         ("orders[0]", "1", "--before", "1"),
         ("orders[0]", "0-10000"),
