@@ -28,8 +28,8 @@ class Floors(dict[TopicPartition, int]):
     It also keeps where reports were refused, as these say something of other branches' records:
     librdkafka numbers the records of a batch upwards from what the batch was acknowledged with. If
     that is no real offset, it is negative, so the batch's first record is refused; and the next
-    ones, which may be other branches', are told at 0, 1, 2 (trap 233). Only a branch that begins
-    behind the refusal has no record in that batch.
+    ones, which may be other branches', are told at 0, 1, 2 (trap 233). Only a branch that sends its
+    first record there behind the refusal has none in that batch.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,8 @@ class BranchTally:
         self.writes_to_sidecars = False
         """Whether its topics are sidecars, which no application names."""
         self._floors = floors
-        self._born = floors.refusals
+        self._born: dict[str, int] = {}
+        """Topic → how many reports had been refused when its first record was sent."""
         self._on_settled = on_settled
         self._on_failure = on_failure
         self._on_partition = on_partition or _nothing
@@ -313,10 +314,10 @@ class BranchTally:
         """Returns a partition where it has records, and where a report was refused meanwhile."""
         if self._count is not None:
             return self._count.doubted()
-        if self._floors.refusals == self._born:
+        if not self._floors.refusals:
             return None
         for key, (first, _, _) in self._acknowledged(None).items():
-            if first < MADE_UP_MAX and self._floors.refused_since(self._born, key):
+            if first < MADE_UP_MAX and self._refused_meanwhile(key):
                 return key
         return None
 
@@ -330,13 +331,17 @@ class BranchTally:
         for key, (_, last, _) in self._acknowledged(None).items():
             # Not where a report was refused meanwhile: if the topic was created anew, this branch
             # lies in the former one, and all that lies in the new one would be refused (trap 241).
-            is_former = self._floors.refused_since(self._born, key)
-            if self._floors.get(key, -1) < last and not is_former:
+            if self._floors.get(key, -1) < last and not self._refused_meanwhile(key):
                 self._floors[key] = last
+
+    def _refused_meanwhile(self, key: TopicPartition) -> bool:
+        return self._floors.refused_since(self._born[key[0]], key)
 
     def _receiver(self, topic: str) -> Receiver:
         if not self.writes_to_sidecars:
             check_named_by_user(topic)
+        # Comes before the first record: that lies in no batch of which a report was refused before.
+        self._born.setdefault(topic, self._floors.refusals)
         spans = self._spans.setdefault(topic, {})
 
         # Called for each record: this function takes a tenth of the cost of a small record.

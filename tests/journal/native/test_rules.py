@@ -113,6 +113,8 @@ class Pair:
     def __init__(self, alone: Floors, beside: Floors, handle: Handle) -> None:
         self.txid = next(self._numbers).to_bytes(16, "big")
         self.alone = BranchTally(0, alone, on_settled=_nothing, on_failure=_nothing)
+        # The extension goes by when the branch began, and not by its first record.
+        assert self.alone.receivers()["a"]
         self.watched = BranchTally(0, beside, on_settled=_nothing, on_failure=_nothing)
         self.count: Count = handle.count(self.txid, b"", {"a": None}, self.watched)
         self.watched.watch_by(self.count)

@@ -134,12 +134,13 @@ class Observed:
             self.tally.watch_by(self.count)
             self.tally.count_by_watcher()
 
-    def admit(self) -> None:
+    def admit(self, topic: str = "a") -> None:
         """Takes a record, whichever way it goes."""
         if self.counts:
             self.count.produce()
         else:
             self.tally.admit()
+            assert self.tally.receivers()[topic]
 
     def close(self) -> None:
         """Closes the tally, and lets it hear of what that settles."""
@@ -512,8 +513,10 @@ def test_records_beside_one_without_a_real_offset_are_doubted_trap_233(own: int 
     first.deliver("a", 0, 100)
     elsewhere.deliver("a", 1, 7)
     # One batch, which a broker acknowledges as a duplicate: librdkafka numbers it from -1.
-    for offset, seen in enumerate([first, first, first, second, second], start=-1):
+    batch = [first, first, first, second, second]
+    for seen in batch:
         seen.admit()
+    for offset, seen in enumerate(batch, start=-1):
         seen.deliver("a", 0, offset if offset >= 0 else None)
     assert len(first.failures) == 1
     assert second.failures == []
@@ -525,6 +528,23 @@ def test_records_beside_one_without_a_real_offset_are_doubted_trap_233(own: int 
     later.deliver("a", 0, 101)
     assert later.failures == []
     assert later.tally.verified() is None
+
+
+def test_what_sends_its_first_record_behind_a_refusal_is_believed() -> None:
+    """Though it was begun before: the refused batch has no record of it."""
+    floors = Floors()
+    refused, later, early = (Observed(floors=floors) for _ in range(3))
+    early.admit("a")
+    later.admit("b")
+    refused.deliver("a", 0, None)
+    later.admit("a")
+    later.deliver("b", 0, 3)
+    for seen, offset in ((early, 0), (later, 1)):
+        seen.deliver("a", 0, offset)
+    assert later.tally.verified() is None
+    later.tally.raise_floors()
+    assert floors == {("a", 0): 1, ("b", 0): 3}
+    assert early.tally.verified() is not None
 
 
 BATCHES = st.lists(
@@ -582,8 +602,9 @@ def test_a_branch_that_is_believed_has_the_records_where_they_lie_trap_233(
         else:
             assert isinstance(what, list)
             base = {"unknown": -1, "unset": -1001}.get(kind, end)
-            for number, at in enumerate(what):
+            for at in what:
                 open_[at].admit()
+            for number, at in enumerate(what):
                 if kind == "failed":
                     open_[at].deliver("a", 0, None, error="lost")
                     continue
