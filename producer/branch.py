@@ -76,6 +76,8 @@ class Branch(Writer):
         self._begin_to_watch()
         self._settled = threading.Event()
         self._finished = False
+        self._summary: BranchSummary | None = None
+        """What `finish` returned, and returns from then on."""
         self._failure: LogtxError | None = None
         self._release: Callable[[], None] | None = None
         self._direct = True
@@ -127,6 +129,8 @@ class Branch(Writer):
     def finish(self, timeout: float | None = None) -> BranchSummary:
         """Waits for the reports of all records. Returns a summary of what was written.
 
+        Once it has returned one, further calls return the same, whatever comes after that.
+
         Args:
             timeout: seconds; None: as long as records may take by ``delivery.timeout.ms``.
 
@@ -135,6 +139,8 @@ class Branch(Writer):
             TransactionAbortedError, TransactionCommittedError: the transaction has ended.
             RequestTimedOutError: `timeout` passed; may be called again.
         """
+        if self._summary is not None:
+            return self._summary
         with self._lock:
             self._direct = False
             self._finished = True
@@ -157,7 +163,8 @@ class Branch(Writer):
             raise copy_of(self._failure)
         self._tally.raise_floors()
         self._tally.drop_callbacks()
-        return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
+        self._summary = BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
+        return self._summary
 
     def close(self) -> None:
         """Releases the branch's producer; gives up records without a report."""

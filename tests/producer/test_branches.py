@@ -14,6 +14,7 @@ from logtx.journal.errors import (
     LogtxError,
     RequestTimedOutError,
     TransactionAbortedError,
+    TransactionCommittedError,
     TransactionStateError,
 )
 from logtx.journal.logs.interface import Log
@@ -174,6 +175,24 @@ def test_a_failed_record_fails_the_branch_and_not_the_transaction(
     assert coordinators.transactions[txn.txid].writes == {
         ("t", 0): (BranchRange(second.tally.branch, 2, 2, 1),)
     }
+
+
+@pytest.mark.parametrize("what", ["a refusal", "the end of the transaction"])
+def test_finish_returns_again_what_it_returned(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join, what: str
+) -> None:
+    topic = make_topic()
+    txn = make_producer().begin_transaction()
+    branch = join(txn.branch_token())
+    branch.produce(topic, b"v", partition=0)
+    summary = branch.finish()
+    if what == "a refusal":
+        branch.tally._floors.refuse((topic, 0))
+    else:
+        branch.fail(TransactionCommittedError("it has ended"))
+    assert branch.finish() is summary
+    branch.close()
+    assert branch.finish(0) is summary
 
 
 def test_finish_is_bounded(
