@@ -140,10 +140,6 @@ class Sender:
         """The one that new transactions write through."""
         self.send = positional(self.producer)
         """Queues a record; the hot path's way to `producer.produce`."""
-        self._handles: dict[Send, Handle] = {}
-        """`send` → the handle of its producer, if that counts in C."""
-        if self._handle is not None:
-            self._handles[self.send] = self._handle
         self._stopped: list[tuple[LogProducer, Send, Handle | None]] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
@@ -216,8 +212,6 @@ class Sender:
                     another.set_sasl_credentials(*self._credentials)
                 self._stopped.append((self.producer, send, self._handle))
                 self._handle, another_send = handle, positional(another)
-                if handle is not None:
-                    self._handles[another_send] = handle
                 self.producer, self.send = another, another_send
         self._wake.set()
         return send is not self.send
@@ -233,7 +227,10 @@ class Sender:
         Returns:
             What watches it; None: the producer does not count.
         """
-        handle = self._handles.get(send)
+        # Another thread may be replacing the producer: a `send` must not meet another's handle.
+        with self._guard:
+            made = ((self.producer, self.send, self._handle), *self._stopped)
+        handle = next((handle for _, its_send, handle in made if its_send is send), None)
         if handle is None or self.on_delivery is not None:
             return None
         txid, control = (*(value for _, value in headers), b"")[:2]
@@ -405,7 +402,6 @@ class Sender:
             if self._give_up(producer, handle, _FLUSH_SLICE_S):
                 with self._guard:
                     self._stopped.remove((producer, send, handle))
-                    self._handles.pop(send, None)
                 # It is left to the garbage collector: once closed, it would refuse records with
                 # another error.
                 self._on_stopped(send)
