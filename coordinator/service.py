@@ -60,6 +60,7 @@ from .server.trimming import SidecarConfig, SidecarTrimmer
 from .store.opening import MetadataConfig
 from .store.runtime import MetadataRuntime
 from .tasks import Failures, essential_task
+from .transport.address import joined, split
 
 try:
     import resource
@@ -123,7 +124,7 @@ class CoordinatorConfig:
 def _check_callable(config: CoordinatorConfig) -> None:
     # The wildcard is the same on all hosts: each coordinator would take the others for itself.
     address = config.advertised or config.listen
-    host = address.rpartition(":")[0].strip("[]")
+    host = _host(address)
     try:
         is_wildcard = host in ("", "*") or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -148,11 +149,19 @@ def _warn_of_loopback(config: CoordinatorConfig) -> None:
 
 
 def _is_of_this_machine(address: str) -> bool:
-    host = address.strip().rpartition(":")[0].strip("[]")
+    host = _host(address.strip())
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host in ("localhost", "")
+
+
+def _host(address: str) -> str:
+    """Returns the host of an address, or "" if it names none."""
+    try:
+        return split(address)[0]
+    except ConfigError:
+        return ""
 
 
 class Coordinator:
@@ -234,14 +243,13 @@ class Coordinator:
         self._server = grpc.aio.server(
             options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_AND_CALLS_MAX
         )
-        host = self._config.listen.rpartition(":")[0]
         try:
             port = self._server.add_insecure_port(self._config.listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"can't listen at {self._config.listen}: is another coordinator running there?"
             ) from error
-        self.address = self._config.advertised or f"{host}:{port}"
+        self.address = self._config.advertised or joined(_host(self._config.listen), port)
         nonce = random.getrandbits(63)
         ownership = self._ownership = Ownership(
             self._log,

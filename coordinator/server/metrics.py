@@ -51,6 +51,7 @@ from ..runtime.markers import MarkerWriter
 from ..runtime.partition import PartitionRuntime, Role
 from ..store.counters import QUERY_BOUNDS_S
 from ..store.runtime import MetadataRuntime
+from ..transport.address import split
 from .families import PARTITION, counter, gauge
 from .queue_metrics import SUBSCRIPTIONS_MAX, QueueSeries
 from .streams import Streams
@@ -527,20 +528,21 @@ class MetricsServer:
         Raises:
             ConfigError: `listen` is not HOST:PORT, or the address can't be listened at.
         """
-        host, _, port = listen.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"metrics-listen {listen!r} is not HOST:PORT")
+        try:
+            host, port = split(listen)
+        except ConfigError as error:
+            raise ConfigError(f"metrics-listen: {error}") from error
         registry = CollectorRegistry()
         registry.register(collector)
         try:
             self._server = make_server(
-                host.strip("[]"),
-                int(port),
+                host,
+                port,
                 make_wsgi_app(registry),
                 server_class=_Server6 if ":" in host else WSGIServer,
                 handler_class=_Handler,
             )
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ConfigError(f"can't serve metrics at {listen}: {error}") from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
+from ..transport.address import split
 from .base import MetadataStore
 
 NONE: Final = "none"
@@ -76,9 +77,10 @@ def parse_etcd(text: str) -> tuple[list[str], bytes]:
     addresses, slash, prefix = text.partition("/")
     found = [each.strip() for each in addresses.split(",")]
     for each in found:
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"--metadata-store etcd: {each!r} is not HOST:PORT")
+        try:
+            split(each)
+        except ConfigError as error:
+            raise ConfigError(f"--metadata-store etcd: {error}") from error
     if not slash:
         return found, f"{ETCD_PREFIX}/".encode()
     names = prefix.removesuffix("/").split("/")

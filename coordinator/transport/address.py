@@ -1,4 +1,4 @@
-"""The clock and the addresses of both shells."""
+"""The clock of both shells, and how addresses are read everywhere."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def split(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(f"{address!r} is no address: give host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """Returns `host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

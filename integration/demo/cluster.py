@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.protocol.checkpoint import Checkpoint
-from ...journal.errors import UnknownTopicError
+from ...coordinator.transport.address import split
+from ...journal.errors import ConfigError, UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 from ..local.cluster import LocalKafka
@@ -202,10 +203,9 @@ def journal_ends(log: Log) -> dict[int, int]:
 
 
 def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError):
+        socket.create_connection(split(address), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, ConfigError):
         return False
     return True
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
+from ...coordinator.transport.address import split
 from .errors import TopicError
 from .ports import accepts
 
@@ -71,7 +72,7 @@ def lagging_partitions(server: str, *, brokers: int) -> list[str]:
 
 def _metadata(server: str) -> ClusterMetadata | None:
     """Returns this broker's metadata of all topics; None if it doesn't answer."""
-    if not accepts(int(server.rpartition(":")[2])):
+    if not accepts(split(server)[1]):
         return None
     try:
         return _admin(server).list_topics(timeout=_METADATA_TIMEOUT_S)

@@ -349,6 +349,7 @@ def _finds(client: MetadataClient) -> bool:
         "disk:/tmp",
         "etcd:",
         "etcd:host",
+        "etcd:h:65536",
         "",
         "etcd:h:1/",
         "etcd:h:1/a//b",
