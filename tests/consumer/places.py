@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+import pytest
 from confluent_kafka import Message
 
 from logtx.consumer.consumer import Consumer
@@ -22,6 +23,7 @@ from logtx.journal.control import (
     encode_mode_record,
 )
 from logtx.journal.logs.interface import GroupOffset, Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import (
     MODES_TOPIC_SETTINGS,
     ModeKey,
@@ -45,6 +47,15 @@ from logtx.journal.txid import TxId
 from .logs import INCARNATION, Transactions
 
 HOME = (0, INCARNATION)
+SIDE = sidecar_of("t")
+
+
+@pytest.fixture(name="log")
+def log_with_sidecar(memory_log: MemoryLog) -> MemoryLog:
+    """A log in memory with topic t and its sidecar: each test has a journal of its own."""
+    memory_log.create_topic("t", partitions=1)
+    memory_log.create_topic(SIDE, partitions=1)
+    return memory_log
 
 
 class Places:

@@ -19,23 +19,16 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import SnapshotMode
-from logtx.journal.sidecar import sidecar_of
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.txid import TxId
 
 from .logs import Transactions
-from .places import Places, snapshot
+from .places import SIDE, Places, log_with_sidecar, snapshot
 from .test_share_sidecars import asked_of
 
-SIDE = sidecar_of("t")
+__all__ = ["log_with_sidecar"]
+
 Found = list[tuple[MessageId, bytes | None]]
-
-
-@pytest.fixture
-def log(memory_log: MemoryLog) -> MemoryLog:
-    memory_log.create_topic("t", partitions=1)
-    memory_log.create_topic(SIDE, partitions=1)
-    return memory_log
 
 
 @pytest.fixture

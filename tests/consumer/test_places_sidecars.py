@@ -7,7 +7,6 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.journal.errors import TornTransactionError
-from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.records.types import (
     Committed,
@@ -19,24 +18,15 @@ from logtx.journal.records.types import (
     SnapshotSince,
     SnapshotTransaction,
 )
-from logtx.journal.sidecar import sidecar_of
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
-from .places import Places, read_upto, snapshot
+from .places import SIDE, Places, log_with_sidecar, read_upto, snapshot
 
 T = [TopicPartition("t", 0)]
-SIDE = sidecar_of("t")
-
-
-@pytest.fixture
-def log(memory_log: MemoryLog) -> MemoryLog:
-    """A log in memory, so that each test has a journal of its own."""
-    memory_log.create_topic("t", partitions=1)
-    memory_log.create_topic(SIDE, partitions=1)
-    return memory_log
+__all__ = ["log_with_sidecar"]
 
 
 @pytest.fixture

@@ -58,9 +58,7 @@ def test_no_more_is_read_ahead_of_a_lease_than_the_user_asks_for(
         assert made[-1]["queued.min.messages"] == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "offsets"), [(EndedTransaction, "7"), (PlacedTransaction, "7@3")]
-)
+@pytest.mark.parametrize(("kind", "offsets"), [(EndedTransaction, "7"), (PlacedTransaction, "7@3")])
 def test_who_can_not_read_a_transaction_is_told_how_to_pass_over_it(
     kind: type[EndedTransaction], offsets: str
 ) -> None:

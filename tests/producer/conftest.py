@@ -15,6 +15,7 @@ from logtx.journal.native import loading
 from logtx.producer import writer
 from logtx.producer.producer import Producer
 
+from ..extension import use_extension
 from .fake import FakeCoordinators
 
 MakeProducer = Callable[..., Producer]
@@ -40,15 +41,6 @@ def count_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the extension take records as early as it can; skips the test if there is none."""
     use_extension(monkeypatch)
     monkeypatch.setattr(writer, "_FEW", 0)
-
-
-def use_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switches the extension on; skips the test if there is none."""
-    monkeypatch.setenv(loading.VARIABLE, "1")
-    monkeypatch.setattr(loading, "_found", None)
-    found = loading.find()
-    if found.extension is None:
-        pytest.skip(found.reason)
 
 
 @pytest.fixture

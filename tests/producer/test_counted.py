@@ -22,8 +22,9 @@ from logtx.producer.producer import Producer
 from logtx.producer.writer import Writer
 
 from ..conftest import MakeTopic
+from ..extension import use_extension
 from ..waiting import eventually
-from .conftest import MakeProducer, read_topic, use_extension
+from .conftest import MakeProducer, read_topic
 from .fake import FakeCoordinators
 
 

@@ -26,23 +26,17 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.position import Journal, Passed, Position
-from logtx.journal.sidecar import sidecar_of, to_delivered
+from logtx.journal.sidecar import to_delivered
 from logtx.journal.spans import MessageId
 from logtx.journal.txid import TxId
 
 from ...consumer.logs import Transactions
-from ...consumer.places import HOME, Places, expected
+from ...consumer.places import HOME, SIDE, Places, expected, log_with_sidecar
 from .test_places import Reading, Story, batch, follow, plain, read
 
-SIDE = sidecar_of("t")
+__all__ = ["log_with_sidecar"]
+
 KEY = "t", 0
-
-
-@pytest.fixture
-def log(memory_log: MemoryLog) -> MemoryLog:
-    memory_log.create_topic("t", partitions=1)
-    memory_log.create_topic(SIDE, partitions=1)
-    return memory_log
 
 
 @pytest.fixture

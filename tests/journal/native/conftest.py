@@ -13,6 +13,8 @@ from confluent_kafka import Producer, cimpl
 from logtx.journal.native import loading
 from logtx.journal.native.interface import Handle
 
+from ...extension import look_again, use_extension
+
 Counting = tuple[Any, Handle]
 MakeCounting = Callable[..., Counting]
 PRODUCE = 0
@@ -47,18 +49,13 @@ class Mock:
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process look for the extension again, and use it."""
-    monkeypatch.setenv(loading.VARIABLE, "1")
-    monkeypatch.setattr(loading, "_found", None)
+    look_again(monkeypatch)
 
 
 @pytest.fixture
-def extension(switched_on: None) -> Any:
+def extension(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The extension; skips where there is none."""
-    del switched_on
-    found = loading.find()
-    if found.extension is None:
-        pytest.skip(found.reason)
-    return found.extension
+    return use_extension(monkeypatch)
 
 
 @pytest.fixture(scope="module")
