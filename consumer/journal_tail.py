@@ -125,7 +125,10 @@ class JournalTail:
         """Decisions passed on that are not finished, by the offset of their BEGIN."""
         self._began_at: int | None = None
         """End of the journal when reading began, while partitions were read that have not passed
-        all that was decided below it."""
+        all that was decided below it. A broker may tell one of the past. Then what was decided
+        above it counts as due: a reader that began in the middle may be told of what lies in the
+        sidecar alone, and is placed below its start (trap 202). It can't ask again later: that end
+        lies above what was decided meanwhile, which is due."""
         self._resume: _Start | None = None
         """Where the first decision lies that was not taken, because enough of them wait. The
         journal behind it is read for what is finished, and then once more from here."""
@@ -219,8 +222,8 @@ class JournalTail:
         first = self._starts.earliest(home, start)
         if first is None or first >= found.offset:
             return found
-        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        scan = SnapshotScan()
+        # The broker is not asked for an end: one of the past may lie below the snapshot (trap 250).
+        scan, end = SnapshotScan(), found.offset
         entries = read_entries(self._log, self.partition, first, end, timeout_s=READ_TIMEOUT_S)
         with closing(entries):
             for offset, entry in entries:

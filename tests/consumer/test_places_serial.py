@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer import journal_tail
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.serial_buffer import SerialBuffer
@@ -252,8 +253,14 @@ def test_whole_transactions(home: Places, make_consumer: MakeConsumer) -> None:
     ]
 
 
-def test_a_trimmed_journal_is_read_from_its_fence(
-    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+@pytest.mark.parametrize("is_of_the_past", [False, True])
+def test_a_trimmed_journal_is_read_from_its_fence_trap_250(
+    home: Places,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_of_the_past: bool,
 ) -> None:
     home.switch(Phase.METADATA)
     waits = across(home, b"w", 1)
@@ -276,5 +283,15 @@ def test_a_trimmed_journal_is_read_from_its_fence(
     snapshot(home, last_places=((home.partition(), 3),), fence=fence, modes=modes)
     across(home, b"b", 1)
     home.place()
+    if is_of_the_past:
+
+        def end_offset(topic: str, partition: int, *, timeout_s: float) -> int:
+            is_tails = topic == JOURNAL_TOPIC and timeout_s == journal_tail.OFFSET_TIMEOUT_S
+            return fence if is_tails else true_end(topic, partition, timeout_s=timeout_s)
+
+        true_end = log.end_offset
+        # Told apart by it: who else asks refuses an end of the past.
+        monkeypatch.setattr(journal_tail, "OFFSET_TIMEOUT_S", 9.0)
+        monkeypatch.setattr(log, "end_offset", end_offset)
     consumer = serial(make_consumer)
     assert read(consumer, 3) == [b"w00", b"a00", b"b00"]
