@@ -530,6 +530,22 @@ def test_records_beside_one_without_a_real_offset_are_doubted_trap_233(own: int 
     assert later.tally.verified() is None
 
 
+@pytest.mark.parametrize("floor", [None, 1, 2])
+def test_a_batch_that_begins_with_a_plain_record_is_refused_by_the_floor_alone_trap_233(
+    floor: int | None,
+) -> None:
+    """Python looks at no report of a plain record: below the floor is what it can notice."""
+    floors = Floors()
+    if floor is not None:
+        floors["a", 0] = floor
+    seen = Observed(floors=floors)
+    # Numbered from -1: a plain record, two of others, and this one's.
+    seen.admit()
+    seen.deliver("a", 0, 2)
+    assert len(seen.failures) == (floor == 2)
+    assert (seen.tally.verified() is None) == (floor != 2)
+
+
 def test_what_sends_its_first_record_behind_a_refusal_is_believed() -> None:
     """Though it was begun before: the refused batch has no record of it."""
     floors = Floors()
