@@ -266,6 +266,10 @@ class Following:
             # The topic has markers, or has them again: a home of another journal refused it, or it
             # is placed below.
             answer.tell(assigned.buffer, now_s)
+        else:
+            # Nothing is published of the topic: perhaps not yet, or it is a stray of a former topic
+            # of this name, of which nothing ever will be.
+            answer.put_off(assigned.buffer)
         return None
 
     def found_placed(self, assigned: Assigned) -> Assigned | None:

@@ -696,6 +696,7 @@ class Reading:
                 again = self.following.looked_up(assigned, answer, now)
             except LogtxError as error:
                 _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
+                answer.put_off(assigned.buffer)
                 continue
             if again is not None:
                 self._begin_anew([again])

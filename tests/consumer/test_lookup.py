@@ -13,8 +13,9 @@ from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.lookup import LookedUp, answer
-from logtx.journal.errors import TornTransactionError
+from logtx.journal.errors import BrokerError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Phase
 from logtx.journal.position import Position
 from logtx.journal.records.fate import Fate
 from logtx.journal.records.types import DataPartition
@@ -22,6 +23,7 @@ from logtx.journal.state import State
 
 from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
+from .places import Places
 from .records import DATA, data, malformed, marker
 from .records import txid as made_up
 
@@ -66,6 +68,38 @@ def test_trap_19_data_without_a_marker_goes_when_the_journal_says_finished(
     stored = written.log.group_offset(consumer.group_id, "t", 0)
     assert stored is not None
     assert stored.offset == 2
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["nothing published", "no answer"])
+def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
+    written: Transactions,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_told: bool,
+) -> None:
+    """As a stray of a former topic is, whose home publishes nothing of the new one."""
+    home = Places(written, "t")
+    home.switch(Phase.METADATA, records=False, publish=False)
+    txid = written.begin()
+    written.write(txid, "t", [b"stray"])
+    home.decide(txid)
+    home.place()
+    consumer = make_consumer(pending_lookup_age_ms=300)
+    consumer.assign([PLACE])
+    if not is_told:
+
+        def fails(*_: object) -> None:
+            raise BrokerError("no answer in time")
+
+        monkeypatch.setattr(consumer._reading.following, "found_placed", fails)
+    wait_for(lambda: consumer.counters.look_ups, consumer)
+    until_s = time.monotonic() + 1.0
+    while time.monotonic() < until_s:
+        assert nothing_more(consumer, 0.02)
+    assert consumer.counters.look_ups <= 5
+    wait_for(lambda: consumer.counters.look_ups >= 2, consumer)
+    assert pending(consumer) == 1
 
 
 def test_trap_16_trimmed_or_made_up_goes_open_stays(
