@@ -80,6 +80,12 @@ def latest_topic_is_stated(patch: Patch) -> None:
     patch(TopicFacts, "id_at", lambda facts, _: facts.topic_id)
 
 
+@caught_by("exactly-once", of="shell")
+def former_topics_are_not_heard_of(patch: Patch) -> None:
+    """A coordinator ignores what the others heard of a topic's former ids (trap 242)."""
+    patch(TopicKnowledge, "hear", lambda *_: None)
+
+
 @caught_by("commit-order", of="shell")
 def failed_markers_are_overtaken(patch: Patch) -> None:
     """What was in flight at a failure goes out behind the markers that waited."""

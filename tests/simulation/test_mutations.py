@@ -37,6 +37,7 @@ SEEN_AT: Final = {
     "failed_markers_are_overtaken": 29,
     "finished_before_its_ends": 4,
     "forgotten_generations_come_back": 27,
+    "former_topics_are_not_heard_of": 53,
     "full_queue_is_passed_over": 240,
     "gone_at_once": 125,
     "later_effects_overtake": 60,
