@@ -74,7 +74,7 @@ class TopicIds:
     def since(self, change: int, now_ms: int) -> tuple[Ages, int]:
         """Returns what changed after a change of this number, and the number up to which that is.
 
-        There is more to tell if that is not `changes`.
+        There may be more, unless nothing is returned.
 
         Args:
             change: 0 for all.
@@ -88,11 +88,6 @@ class TopicIds:
         told = due[: -TELL_MAX - 1 : -1]
         upto = self._changes if len(told) == len(due) else self._changed[told[-1]]
         return {t: tuple((now_ms - at_ms, i) for at_ms, i in self._ids[t]) for t in told}, upto
-
-    @property
-    def changes(self) -> int:
-        """Number of the latest change."""
-        return self._changes
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forgets topics."""

@@ -381,6 +381,10 @@ class TopicKnowledge:
             known.facts = known.agreed_ms = None
             self.facts.pop(topic, None)
 
+    def tell(self, told: int, now_ms: int) -> tuple[Ages, int]:
+        """Returns what to tell another coordinator of: see `TopicIds.since`."""
+        return self.ids.since(told, now_ms)
+
     def hear(self, ages: Ages, now_ms: int) -> None:
         """Learns from another coordinator which topics had some names before.
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError
-from ..core.topics import TopicKnowledge
-from ..runtime.alarm import monotonic_ms
 from ..tasks import essential_task
+from ..transport.address import now_ms
 from . import peers_pb2 as pb
 from . import peers_pb2_grpc as pb_grpc
 from .balance import Member
@@ -47,9 +46,21 @@ GIVE_S: Final = 5.0
 Clients of the partition wait meanwhile.
 """
 
+Ages: TypeAlias = Mapping[str, tuple[tuple[int, str], ...]]
+"""Data topic → (since how many ms it is known, id) of each topic that had the name."""
 TakeOver = Callable[[int, int, int], Awaitable[str | None]]
 """(journal partition, epoch to replace, end of the journal partition) → why it is not served, None
 if it is."""
+
+
+class TopicNews(Protocol):
+    """What coordinators tell each other of data topics: `TopicKnowledge` has it."""
+
+    def tell(self, told: int, now_ms: int) -> tuple[Ages, int]:
+        """Returns what changed after `told`, and the number to pass next time. Nothing: no more."""
+
+    def hear(self, ages: Ages, now_ms: int) -> None:
+        """Takes what another coordinator told."""
 
 
 class Peers(pb_grpc.PeersServicer):
@@ -63,7 +74,7 @@ class Peers(pb_grpc.PeersServicer):
         journal_id: str,
         changed: Callable[[], None],
         take_over: TakeOver,
-        topics: TopicKnowledge,
+        topics: TopicNews,
     ) -> None:
         """Prepares the streams; `call` opens them.
 
@@ -240,7 +251,7 @@ class Peers(pb_grpc.PeersServicer):
                 changed = self._news_changed
                 news, told = self._news(told)
                 await link.write(news)
-                await self._until_news(changed, told)
+                await _until_more(news, changed)
 
     # ---- called by others -----------------------------------------------------------------------
 
@@ -256,7 +267,7 @@ class Peers(pb_grpc.PeersServicer):
                 changed = self._news_changed
                 news, told = self._news(told)
                 yield news
-                await self._until_news(changed, told)
+                await _until_more(news, changed)
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
@@ -300,7 +311,7 @@ class Peers(pb_grpc.PeersServicer):
     def _learn(self, news: pb.News) -> bool:
         if news.topics:
             ages = {n.topic: tuple((h.age_ms, h.topic_id) for h in n.ids) for n in news.topics}
-            self._topics.hear(ages, monotonic_ms())
+            self._topics.hear(ages, now_ms())
         learnt = [self._members.learn(p.process_nonce, p.address) for p in news.peers]
         return any(learnt)
 
@@ -320,7 +331,7 @@ class Peers(pb_grpc.PeersServicer):
             told: up to which one was told on the stream.
         """
         me = self._me()
-        ages, told = self._topics.ids.since(told, monotonic_ms())
+        ages, told = self._topics.tell(told, now_ms())
         news = pb.News(
             process_nonce=me.nonce,
             address=me.address,
@@ -341,10 +352,6 @@ class Peers(pb_grpc.PeersServicer):
         )
         return news, told
 
-    async def _until_news(self, changed: asyncio.Event, told: int) -> None:
-        if told == self._topics.ids.changes:
-            await _wait(changed)
-
 
 def _member(news: pb.News) -> Member:
     return Member(
@@ -364,6 +371,11 @@ def _dial(address: str, more_s: float = 0.0) -> Link:
 
 def _why(error: BaseException) -> str:
     return str(error) or repr(error)
+
+
+async def _until_more(news: pb.News, changed: asyncio.Event) -> None:
+    if not news.topics:  # Else there may be more than one message takes.
+        await _wait(changed)
 
 
 async def _wait(changed: asyncio.Event) -> None:
