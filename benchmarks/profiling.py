@@ -2,7 +2,7 @@
 
 Every few milliseconds a sampler looks at each thread, and books the CPU time that the thread has
 used since the last look on the line where it is now. So waiting costs nothing, and a thread of
-librdkafka or gRPC, which has no Python stack, is still seen by its CPU time. Lines that call into C
+librdkafka, which has no Python stack, is still seen by its CPU time. Lines that call into C
 carry the time spent there. The main thread samples itself, by a timer of CPU time. A thread samples
 the others; it sees them most often where they give up the GIL.
 """

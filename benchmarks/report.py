@@ -19,7 +19,7 @@ from .profiling import ThreadProfile
 from .runner import Line, Profile, Result
 from .stats import Spread
 
-_PACKAGES: Final = ("confluent-kafka", "grpcio", "protobuf", "uvloop", "fastavro")
+_PACKAGES: Final = ("confluent-kafka", "protobuf", "uvloop", "fastavro")
 _LINES: Final = 8
 """Lines, and functions, that a thread's profile keeps: the busiest."""
 

@@ -21,6 +21,8 @@ MODULE: Final = "logtx.chaos.previous"
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _IMPORT_PATH: Final = ".ns"
 """The directory of a checkout in which Python finds the package `logtx`."""
+_OF_GRPC: Final = "coordinator/protocol/coordinator_pb2_grpc.py"
+"""A file that a commit has whose coordinators speak gRPC."""
 _GIT_S: Final = 60.0
 """Bounds git, which takes a second."""
 
@@ -31,7 +33,7 @@ def unpack(ref: str, directory: Path) -> Path:
     It reads the repository, and leaves no worktree behind in it.
 
     Raises:
-        ChaosError: git does not know it, or this is no checkout.
+        ChaosError: git does not know it, this is no checkout, or its coordinators speak gRPC.
     """
     command = ["git", "-C", str(_CHECKOUT), "archive", "--format=tar", ref]
     try:
@@ -48,6 +50,11 @@ def unpack(ref: str, directory: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
         # It is our own repository: its link `.ns/logtx -> ..` stays within the directory.
         files.extractall(directory, filter="tar")
+    if (directory / _OF_GRPC).exists():
+        raise ChaosError(
+            f"Coordinators of {ref!r} speak gRPC, and refuse today's clients and coordinators: that"
+            " upgrade stops all of them before it starts today's. Name a later commit."
+        )
     return directory
 
 

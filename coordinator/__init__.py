@@ -14,9 +14,3 @@
 Imports only `journal`. Producers and consumers import only `client` and `protocol` from here. The
 coordinator never touches the records of a transaction: it writes markers and reads its own journal.
 """
-
-import os
-
-# Before gRPC is imported: it would hook into every fork of this process, as when PySpark starts its
-# JVM. A child whose parent's connections are at work may die there before it becomes that program.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

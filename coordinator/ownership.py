@@ -27,6 +27,7 @@ from .membership.peers import Peers
 from .runtime.partition import PartitionRuntime, Role
 from .runtime.tail import Batch, Tail
 from .tasks import essential_task
+from .transport.alive import Alive
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Ownership:
         nonce: int,
         journal_id: str,
         topics: TopicKnowledge,
+        alive: Alive | None = None,
     ) -> None:
         """Starts the thread of the tail; follows nothing and calls nobody before `start`.
 
@@ -65,6 +67,7 @@ class Ownership:
             nonce: 63 random bits of this process.
             journal_id: topic id of the journal.
             topics: what this coordinator knows of data topics.
+            alive: speaks to other coordinators for this event loop while it is held up.
         """
         self.members = Members(nonce, address)
         self.tail = Tail(log, self._deliver)
@@ -75,6 +78,7 @@ class Ownership:
             changed=self.changed,
             take_over=self._take_over,
             topics=topics,
+            alive=alive,
         )
         self._address = address
         self._nonce = nonce

@@ -1,4 +1,4 @@
-"""Runs the coordinator as a process: gRPC services on top of one runtime per journal partition."""
+"""Runs the coordinator as a process: what clients ask for, on one runtime per journal partition."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-import grpc
-
 from ..journal.collector import collect_seldom
 from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.asking import PAUSE_S, UNANSWERED
 from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
 from ..journal.records.codec import FORMAT_VERSION
-from .client.connection import start_grpc
 from .core.decision import ShardConfig
 from .core.handing import Known
 from .core.shard import Shard
 from .core.tenure import RECORD_MAX_BYTES
-from .membership import peers_pb2_grpc
 from .membership.members import Members
 from .ownership import Ownership
-from .protocol import commands, metadata_pb2_grpc
-from .protocol import coordinator_pb2_grpc as pb_grpc
+from .protocol import commands
 from .ready import READY
 from .runtime.appender import Appender
 from .runtime.counters import CoordinatorCounters
@@ -50,17 +45,19 @@ from .runtime.topics import TopicLookUps
 from .server.bindings import GroupBindings
 from .server.consumers import Consumers
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
+from .server.opened import Opened
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.rules import TopicRules
 from .server.sidecars import Sidecars
 from .server.stream import StreamLimits
-from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, Streams
+from .server.streams import Streams
 from .server.switching import Switching
 from .server.trimming import SidecarConfig, SidecarTrimmer
 from .store.opening import MetadataConfig
 from .store.runtime import MetadataRuntime
 from .tasks import Failures, essential_task
 from .transport.address import joined, split
+from .transport.on_loop import Listener
 
 try:
     import resource
@@ -75,8 +72,6 @@ the event loop holds the interpreter. Python's default of 5 ms costs a tenth of 
 per second with hundreds in flight."""
 JOURNAL_CONFIG: Final = {"batch.size": RECORD_MAX_BYTES}
 """The journal's ``max.message.bytes`` is checked for its largest record, and no batch is larger."""
-STOP_GRACE_S: Final = 1.0
-"""How long calls that are under way may go on while the server stops; then they are cancelled."""
 ENDS_S: Final = 30.0
 """How long a process may take to end when it is told to: what Kubernetes gives it before SIGKILL.
 Then it ends anyway, and prints what each thread waited for. Nothing is lost: the others see its end
@@ -128,12 +123,13 @@ def _check_callable(config: CoordinatorConfig) -> None:
     try:
         is_wildcard = host in ("", "*") or ipaddress.ip_address(host).is_unspecified
     except ValueError:
-        return
+        is_wildcard = False
     if is_wildcard:
         raise ConfigError(
             f"nobody can connect to {address}: --advertise the host:port that clients and other"
             f" coordinators reach this one at"
         )
+    split(address)
 
 
 def _warn_of_loopback(config: CoordinatorConfig) -> None:
@@ -165,7 +161,7 @@ def _host(address: str) -> str:
 
 
 class Coordinator:
-    """A coordinator: serves producers over gRPC from the journal partitions that it owns."""
+    """A coordinator: serves producers and consumers from the journal partitions that it owns."""
 
     def __init__(self, config: CoordinatorConfig, log: Log | None = None) -> None:
         """Opens the log if none is given; `start` does the rest."""
@@ -196,7 +192,7 @@ class Coordinator:
         )
         self._internal: tuple[TopicInfo, TopicInfo] | None = None
         """What the log says of logtx's internal topics; None before `prepare`."""
-        self._server: Any = None
+        self._listener: Listener | None = None
         self._services: Services | None = None
         self._ownership: Ownership | None = None
         self._metadata: MetadataRuntime | None = None
@@ -239,16 +235,8 @@ class Coordinator:
             await self.prepare()
         assert self._internal is not None
         journal, offsets = self._internal
-        start_grpc()
-        self._server = grpc.aio.server(
-            options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_AND_CALLS_MAX
-        )
-        try:
-            port = self._server.add_insecure_port(self._config.listen)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"can't listen at {self._config.listen}: is another coordinator running there?"
-            ) from error
+        listener = self._listener = Listener()
+        port = listener.bind(self._config.listen)
         self.address = self._config.advertised or joined(_host(self._config.listen), port)
         nonce = random.getrandbits(63)
         ownership = self._ownership = Ownership(
@@ -258,24 +246,22 @@ class Coordinator:
             nonce=nonce,
             journal_id=journal.topic_id,
             topics=self._topics.known,
+            alive=listener.alive,
         )
         for each in (self._switching, self._sidecars, self._consumers):
             each.members = ownership.members
-        pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
-        peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
         metadata = self._metadata = MetadataRuntime(
             self._log,
             self._config.metadata,
             partition_count=journal.partition_count,
             served=self._served_partitions,
         )
-        metadata_pb2_grpc.add_MetadataServicer_to_server(metadata.service, self._server)  # type: ignore[no-untyped-call]
-        # Before the server starts: a client that is told that the journal has 0 partitions would
+        # Before the listener starts: a client that is told that the journal has 0 partitions would
         # not come back. No partition is served or followed before `ownership` starts.
         services = self._services = self._services_of(ownership, nonce, journal, offsets)
         self._switching.modes = self._rules.modes = services.modes
         self._make_runtimes(services)
-        await self._server.start()
+        await listener.start(Opened(self._streams, metadata.service, ownership.peers).serve)
         if self._config.advertised is not None:
             await ownership.peers.check_own_address(self.address)
         ownership.start()
@@ -374,8 +360,8 @@ class Coordinator:
             await self._ownership.stop()
         if self._metadata is not None:
             await self._metadata.stop()
-        if self._server is not None:
-            await self._server.stop(STOP_GRACE_S)
+        if self._listener is not None:
+            await self._listener.stop()
         if self._services is not None:
             services = self._services
             await asyncio.gather(
@@ -573,7 +559,7 @@ def _nowhere() -> TextIO:
 def allow_descriptors() -> None:
     """Raises this process's limit of open files to what the system allows it; warns if that is low.
 
-    A shell's own limit is often 1,024, and beyond it gRPC takes no more clients.
+    A shell's own limit is often 1,024, and beyond it no more clients are taken.
     """
     if resource is None:
         return

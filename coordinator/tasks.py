@@ -59,7 +59,8 @@ class Failures:
 
 
 def _of_another_loop(error: Exception) -> bool:
-    # gRPC has one queue of events for all loops of a process; each loop hands over what belongs
-    # to the others. A second coordinator of this process, or a client, that has just ended leaves
-    # events behind, and whichever loop meets one gets this error. It says nothing about ours.
+    # gRPC, by which etcd is asked, has one queue of events for all loops of a process; each loop
+    # hands over what belongs to the others. A second coordinator of this process that has just
+    # ended leaves events behind, and whichever loop meets one gets this error. It says nothing
+    # about ours.
     return isinstance(error, RuntimeError) and str(error) == _CLOSED

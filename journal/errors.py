@@ -75,11 +75,7 @@ class NotSupportedError(LogtxError):
 
 
 class ForkedError(LogtxError):
-    """A forked process used a client of its parent, or would need gRPC, which the parent started.
-
-    Make clients after the fork alone, or start processes with `multiprocessing`'s "spawn" or
-    "forkserver".
-    """
+    """A forked process used a client of its parent: it is to make one of its own."""
 
     kafka_code = KafkaError._STATE
     fatal = True

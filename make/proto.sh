@@ -10,11 +10,9 @@ if [ "${1:-}" = --check ]; then
 fi
 
 for proto in $(cd .ns && find -L logtx/journal logtx/coordinator -name "*.proto" | sort); do
-    services=""
-    if grep -q "^service " ".ns/$proto"; then services="--grpc_python_out=$out"; fi
     # The root is .ns, so that generated imports read `logtx.journal...`.
     .venv/bin/python -m grpc_tools.protoc -I .ns --python_out="$out" --pyi_out="$out" \
-        $services ".ns/$proto"
+        ".ns/$proto"
 done
 
 [ "$out" != .ns ] || exit 0

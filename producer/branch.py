@@ -103,7 +103,7 @@ class Branch(Writer):
                 do: see `Producer.begin_transaction`. None: as `transaction.sidecar.min.bytes`
                 says; a branch counts its own bytes.
             log: the log to use instead of opening that of ``bootstrap.servers``.
-            coordinators: how to reach coordinators, instead of over gRPC.
+            coordinators: how to reach coordinators, instead of by a connection to each.
 
         Raises:
             ConfigError: a setting or the token is not valid.

@@ -1,4 +1,4 @@
-"""How a producer reaches coordinators: protocols, and their implementation over gRPC."""
+"""How a producer reaches coordinators: protocols, and their implementation."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class Coordinators(Protocol):
     def queries(self, *, timeout_s: float) -> Queries: ...
 
 
-class GrpcCoordinators:
-    """Finds coordinators through the log and reaches them over gRPC."""
+class FoundCoordinators:
+    """Finds coordinators through the log, and connects to them."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -31,9 +31,9 @@ def resources(
         log = open_log(config)
         close = log.close
     if coordinators is None:
-        from .coordinators import GrpcCoordinators
+        from .coordinators import FoundCoordinators
 
-        coordinators = GrpcCoordinators(log)
+        coordinators = FoundCoordinators(log)
     return log, coordinators, close
 
 

@@ -88,7 +88,7 @@ class Producer:
         Args:
             config: dotted names, as confluent-kafka's.
             log: the log to use instead of opening that of ``bootstrap.servers``.
-            coordinators: how to reach coordinators, instead of over gRPC.
+            coordinators: how to reach coordinators, instead of by a connection to each.
             logger: takes librdkafka's log.
             more: further settings: ``Producer(**config)``.
 

@@ -48,7 +48,7 @@ ON_KAFKA: Final = (
     (
         "consumer/test_interruptions.py",
         "test_faults_kafka.py",
-        "producer/test_over_grpc.py",
+        "producer/test_over_frames.py",
         "consumer/test_rebalance.py",
         "test_sidecar_trimming.py",
     ),

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.coordinator.client import connection
-from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.coordinator.client.connection import Calls
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.journal.errors import NotCoordinatorError
 from logtx.journal.logs.memory.log import MemoryLog
 
 from .children import in_child
+from .coordinator.streams import calls_to
 from .producer import conftest
 from .producer.conftest import MakeProducer
 
@@ -175,10 +179,16 @@ def test_a_saved_method_and_an_iterator_are_refused(memory_log: MemoryLog) -> No
         assert consumer.poll(0) is None
 
 
-def test_a_child_can_not_use_grpc_that_its_parent_started(
-    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection._GRPC, "started", False)
-    assert in_child(lambda: CoordinatorQueries(memory_log).close()) == "None"
-    CoordinatorQueries(memory_log).close()
-    assert in_child(lambda: CoordinatorQueries(memory_log)) == "ForkedError"
+def test_a_child_reaches_a_coordinator_by_a_connection_of_its_own(memory_log: MemoryLog) -> None:
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers, listen="127.0.0.1:0", journal_partitions=1
+    )
+
+    def ask(calls: Calls) -> int:
+        return calls.call(pb.CallRequest(partition=99), TIMEOUT_S).error.code
+
+    with EmbeddedCoordinator(config) as running, calls_to(running.address) as calls:
+        assert ask(calls) == NotCoordinatorError.code
+        assert in_child(lambda: ask(calls)) == "ForkedError"
+        assert in_child(lambda: ask(Calls(running.address))) == str(NotCoordinatorError.code)
+        assert ask(calls) == NotCoordinatorError.code

@@ -44,7 +44,7 @@ from ..protocol.commands import Acknowledge, Acquire, Attach, Attached, Leases, 
 from ..protocol.queues import Lease
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
-from .connection import Connection, start_grpc
+from .connection import Connection
 from .discovery import Discovery
 from .finder import Finder, Found
 
@@ -94,11 +94,7 @@ class AttachedClient:
                 what it still has.
             on_leases: called there with each lease, before its request's future is done: from then
                 on `attach` must name it.
-
-        Raises:
-            ForkedError: the process that forked this one uses gRPC.
         """
-        start_grpc()
         self._discovery = Discovery(log)
         self._transaction_group, self._timeout_s = transaction_group, timeout_s
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases

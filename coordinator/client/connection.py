@@ -1,185 +1,203 @@
-"""One gRPC stream between a client and a coordinator. Each attempt makes a new one."""
+"""A session with a coordinator, and calls to one. Each attempt makes a new connection."""
 
 from __future__ import annotations
 
-import os
-import queue
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from copy import copy
+from dataclasses import replace
+from typing import Final, Generic, TypeVar
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from ...journal.errors import (
-    CoordinatorNotAvailableError,
-    ForkedError,
+    FrameError,
+    LogtxError,
     RequestTimedOutError,
+    SessionClosedError,
 )
 from ..protocol import coordinator_pb2 as pb
-from ..protocol import coordinator_pb2_grpc as pb_grpc
+from ..protocol.frames import CLIENT_DEADLINES, Deadlines
+from ..protocol.open_pb2 import Open, OpenCalls, OpenSession
+from ..transport.in_thread import ThreadConnection
+from ..transport.tls import Tls
 
-CHANNEL_OPTIONS: Final = (
-    # Only these pings notice a coordinator that was stopped, not killed.
-    ("grpc.keepalive_time_ms", 200),
-    ("grpc.http2.ping_timeout_ms", 300),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # min_reconnect_backoff_ms also bounds how long a connection may take until the peer speaks
-    # HTTP/2. gRPC's default is 20 s. A stopped peer never speaks it, though TCP connects.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+_LOG = logging.getLogger(__name__)
+
 FRAME_MAX: Final = 256
 """Most requests in one stream message; a smaller number makes more messages of a burst."""
 FRAME_MAX_BYTES: Final = 1024 * 1024
 """A message of this size takes no further request."""
 REQUEST_MAX_BYTES: Final = 2 * 1024 * 1024
 """Largest request: more than twice a journal record. With the other requests of its message it must
-stay below the 4 MiB that a coordinator takes; a larger message breaks the stream."""
+stay below `MESSAGE_MAX_BYTES`; a larger message breaks the stream."""
+CALL_DEADLINES: Final = replace(CLIENT_DEADLINES, hello_ms=1_000)
+"""Of who asks one coordinator after the other, and tries no two at one time: longer, and a stopped
+one keeps it from the next for longer; shorter, and one that is held up is passed over."""
 
 T = TypeVar("T")
-
-
-class _Grpc:
-    """Whether gRPC can be used: a child whose parent started it would wait for its threads."""
-
-    started = False
-    lost = False
-
-    def after_fork(self) -> None:
-        """Notes, in a child, whether the parent had started it."""
-        self.lost = self.lost or self.started
-
-
-_GRPC: Final = _Grpc()
-os.register_at_fork(after_in_child=_GRPC.after_fork)
-
-
-def start_grpc() -> None:
-    """Notes that this process uses gRPC from now on.
-
-    Raises:
-        ForkedError: its parent did before it forked this one.
-    """
-    if _GRPC.lost:
-        raise ForkedError(
-            "this process was forked from one that uses coordinators, so it can't reach them: make"
-            ' clients after the fork alone, or start processes by "spawn" or "forkserver"'
-        )
-    _GRPC.started = True
-
-
-def open_channel(address: str) -> Any:
-    """Returns a channel to a coordinator. It connects when it is first used.
-
-    Raises:
-        ForkedError: as `start_grpc`.
-    """
-    start_grpc()
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-
-
-def stub_of(channel: Any) -> Any:
-    """Returns the methods of the coordinator's service over a channel."""
-    return pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-
-
-class GrpcCalls:
-    """Requests to one coordinator that need no session. Thread-safe; many may be under way."""
-
-    def __init__(self, address: str) -> None:
-        """Connects when it is first used.
-
-        Raises:
-            ForkedError: as `start_grpc`.
-        """
-        self._channel = open_channel(address)
-        # Made here and kept: gRPC crashes the process if a stub is made while another thread closes
-        # its channel. Calling a stub whose channel is closed only raises an error.
-        self._stub = stub_of(self._channel)
-
-    def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
-        """Sends a request, and returns its answer.
-
-        Raises:
-            RequestTimedOutError: the answer did not come in time.
-            CoordinatorNotAvailableError: the connection is over, and another one is needed.
-        """
-        try:
-            reply: pb.Reply = self._stub.Call(request, timeout=timeout_s)
-        except (grpc.RpcError, ValueError) as error:
-            code = getattr(error, "code", lambda: None)()
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise RequestTimedOutError("the coordinator did not answer in time") from error
-            # ValueError: another thread also found the channel broken, and closed it.
-            raise CoordinatorNotAvailableError(str(code)) from error
-        return reply
-
-    def close(self) -> None:
-        """Ends the connection. Calls under way fail."""
-        self._channel.close()
 
 
 class Connection(Generic[T]):
     """A stream to one address that begins with the request `connect`.
 
     `send`, `flush` and `close` may be called from any thread. An item is encoded when it leaves, so
-    that it says how things are at that time. An item that encodes to None is not sent.
+    that it says how things are at that time. An item that encodes to None is not sent. One that
+    can't be encoded ends the stream: whoever calls `flush` may be sending for another one.
     """
 
-    def __init__(self, address: str, connect: pb.Request, encode: Callable[[T], pb.Request | None]):
+    def __init__(
+        self,
+        address: str,
+        connect: pb.Request,
+        encode: Callable[[T], pb.Request | None],
+        *,
+        deadlines: Deadlines = CLIENT_DEADLINES,
+        tls: Tls | None = None,
+    ) -> None:
+        """Begins to connect; does not wait for that.
+
+        Raises:
+            ConfigError: that is no address.
+        """
         self.address: Final = address
         self.ended = "the coordinator ended the stream"
         """Why the stream ended; valid once `receive` has returned None."""
-        self._connect = connect
         self._encode = encode
-        self._outbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._channel = open_channel(address)
-        self._stream = stub_of(self._channel).Session(self._frames())
+        self._begin = deque(
+            message.SerializeToString()
+            for message in (Open(session=OpenSession()), pb.ClientFrame(requests=[connect]))
+        )
+        self._outbox: deque[T] = deque()
+        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
 
     def send(self, item: T) -> None:
-        """Queues a request behind the earlier ones. It is lost if the stream breaks."""
-        self._outbox.put(item)
+        """Queues a request behind the earlier ones; `flush` sends it. It is lost if the stream
+        breaks."""
+        self._outbox.append(item)
 
     def flush(self) -> None:
-        """Does nothing: a thread of gRPC encodes and sends what is queued. A stream on frames needs
-        it, so whoever has called `send` calls it, without a lock that `encode` needs."""
+        """Sends what is queued, without waiting for the coordinator. Call it without a lock that
+        `encode` needs."""
+        self._connection.flush()
 
     def receive(self) -> pb.ServerFrame | None:
         """Blocks for the next message. Returns None when the stream has ended. One thread only."""
         try:
-            frame: pb.ServerFrame = next(self._stream)
-        except StopIteration:
-            return None
-        except grpc.RpcError as error:
-            code, details = getattr(error, "code", None), getattr(error, "details", None)
-            if code is not None and details is not None:
-                self.ended = f"{code().name}: {details()}"
-            return None
-        return frame
+            return pb.ServerFrame.FromString(self._connection.receive())
+        except LogtxError as error:
+            self.ended = str(error)
+        except DecodeError as error:
+            self.ended = f"the coordinator sent what is no ServerFrame: {error}"
+            self._connection.close(FrameError(self.ended))
+        return None
 
     def close(self) -> None:
-        """Breaks the stream, which ends `receive`."""
-        self._outbox.put(None)
-        self._stream.cancel()
-        self._channel.close()
+        """Ends the stream, which ends `receive`. Takes no lock."""
+        self._connection.close()
 
-    def _frames(self) -> Iterator[pb.ClientFrame]:
-        yield pb.ClientFrame(requests=[self._connect])
-        while True:
-            item = self._outbox.get()
-            requests: list[pb.Request] = []
-            size = 0
-            while item is not None:
-                request = self._encode(item)
-                if request is not None:
-                    requests.append(request)
-                    size += request.ByteSize()
-                if len(requests) >= FRAME_MAX or size >= FRAME_MAX_BYTES or self._outbox.empty():
-                    break
-                item = self._outbox.get()
-            if requests:
-                yield pb.ClientFrame(requests=requests)
-            if item is None:
-                return
+    def _next(self) -> bytes | None:
+        if self._begin:
+            return self._begin.popleft()
+        try:
+            return self._frame()
+        except Exception as error:  # noqa: BLE001 - it ends this stream, and the log has it
+            _LOG.exception("not_encoded address=%s", self.address)
+            self._connection.close(SessionClosedError(f"a request can't be encoded: {error!r}"))
+            return None
+
+    def _frame(self) -> bytes | None:
+        requests: list[pb.Request] = []
+        size = 0
+        while self._outbox and len(requests) < FRAME_MAX and size < FRAME_MAX_BYTES:
+            request = self._encode(self._outbox.popleft())
+            if request is not None:
+                requests.append(request)
+                size += request.ByteSize()
+        return pb.ClientFrame(requests=requests).SerializeToString() if requests else None
+
+
+class Calls:
+    """Requests to one coordinator that need no session. Thread-safe; many may be under way."""
+
+    def __init__(
+        self, address: str, *, deadlines: Deadlines = CALL_DEADLINES, tls: Tls | None = None
+    ) -> None:
+        """Begins to connect; does not wait for that.
+
+        Raises:
+            ConfigError: that is no address.
+        """
+        self.address: Final = address
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[pb.Reply]] = {}
+        self._next_id = 1
+        self._failure: LogtxError | None = None
+        self._outbox = deque([Open(calls=OpenCalls()).SerializeToString()])
+        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
+        threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
+
+    def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
+        """Sends a request, and returns its answer. Sets its request id.
+
+        Raises:
+            RequestTimedOutError: the answer did not come in time.
+            LogtxError: the connection is over; whether the request arrived is not known.
+        """
+        future: Future[pb.Reply] = Future()
+        with self._lock:
+            if self._failure is not None:
+                raise copy(self._failure)
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._waiting[request_id] = future
+            request.request.request_id = request_id
+            self._outbox.append(request.SerializeToString())
+        try:
+            self._connection.flush()
+            return future.result(timeout_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{self.address} did not answer in {timeout_s:g} s"
+            ) from None
+        finally:
+            with self._lock:
+                self._waiting.pop(request_id, None)
+
+    def close(self) -> None:
+        """Ends the connection. Calls under way fail."""
+        self._connection.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether another connection is needed."""
+        return self._connection.is_over
+
+    def _next(self) -> bytes | None:
+        return self._outbox.popleft() if self._outbox else None
+
+    def _run(self) -> None:
+        """Hands answers to those who wait for them, to the connection's end."""
+        failure: LogtxError
+        try:
+            while True:
+                self._take(self._connection.receive())
+        except LogtxError as error:
+            failure = error
+        except DecodeError as error:
+            failure = FrameError(f"{self.address} sent what is no Reply: {error}")
+            self._connection.close(failure)
+        with self._lock:
+            self._failure = failure
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(copy(failure))
+
+    def _take(self, payload: bytes) -> None:
+        reply = pb.Reply.FromString(payload)
+        with self._lock:
+            future = self._waiting.pop(reply.request_id, None)
+        if future is not None:  # else it gave up
+            future.set_result(reply)

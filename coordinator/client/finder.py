@@ -1,4 +1,4 @@
-"""Finds the owner of a journal partition and connects to it: runs a `Pursuit` over Kafka and gRPC.
+"""Finds the owner of a journal partition and connects to it: runs a `Pursuit`.
 
 Looking up the hint and connecting are blocking calls, each in a thread of its own. `find` waits for
 the first coordinator that takes the session, and drops the other attempts.

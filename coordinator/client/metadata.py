@@ -45,9 +45,8 @@ from ..protocol.metadata_wire import (
     question_to_wire,
     status_from_wire,
 )
-from .connection import start_grpc
 from .discovery import Discovery
-from .metadata_calls import GrpcMetadata, MetadataCalls, Pages
+from .metadata_calls import MetadataCalls, Pages
 
 TIMEOUT_S: Final = 10.0
 """How long a question may take by default."""
@@ -76,7 +75,6 @@ class MetadataClient:
                 stays open.
             timeout_s: longest time for one question, in seconds.
         """
-        start_grpc()
         self._own = isinstance(config, Mapping)
         self._log: Log = open_log(config) if isinstance(config, Mapping) else config
         self._timeout_s = timeout_s
@@ -306,7 +304,7 @@ class MetadataClient:
         """
         failure: LogtxError | None = None
         for address in self._addresses(deadline_s):
-            calls: MetadataCalls = GrpcMetadata(address)
+            calls = MetadataCalls(address)
             try:
                 answer = self._try(ask, calls, deadline_s)
             except (CoordinatorNotAvailableError, MetadataNotServedError) as error:

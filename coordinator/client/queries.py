@@ -44,7 +44,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
-from .connection import GrpcCalls, start_grpc
+from .connection import Calls
 from .discovery import Discovery
 
 PAUSE_MIN_S: Final = 0.02
@@ -64,11 +64,10 @@ class CoordinatorQueries:
     """
 
     def __init__(self, log: Log, *, timeout_s: float = 30.0) -> None:
-        start_grpc()
         self._timeout_s = timeout_s
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}
-        self._calls: dict[str, GrpcCalls] = {}
+        self._calls: dict[str, Calls] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -274,17 +273,17 @@ class CoordinatorQueries:
             ) from error
         return decode_reply(wire)
 
-    def _calls_to(self, address: str) -> GrpcCalls:
+    def _calls_to(self, address: str) -> Calls:
         with self._lock:
             calls = self._calls.get(address)
             if calls is None:
                 if self._closed:
                     raise SessionClosedError("the client was closed")
-                calls = self._calls[address] = GrpcCalls(address)
+                calls = self._calls[address] = Calls(address)
         return calls
 
-    def _drop(self, address: str, calls: GrpcCalls) -> None:
-        """Closes a broken connection: gRPC makes another one only after a pause, frames never."""
+    def _drop(self, address: str, calls: Calls) -> None:
+        """Closes a broken connection; the next question makes another one."""
         with self._lock:
             if self._calls.get(address) is calls:
                 del self._calls[address]

@@ -61,7 +61,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_decided, decode_reply
 from ..protocol.requests import encode_request
-from .connection import REQUEST_MAX_BYTES, Connection, start_grpc
+from .connection import REQUEST_MAX_BYTES, Connection
 from .discovery import Discovery
 from .finder import Finder, Found
 
@@ -137,11 +137,7 @@ class CoordinatorClient:
             on_closed: called once if the session ends for good (fenced, double start).
             on_decided: called on the client's own thread with a decision that was not asked for:
                 a time-out, an operator. One may be lost with its stream, or come twice.
-
-        Raises:
-            ForkedError: the process that forked this one uses gRPC.
         """
-        start_grpc()
         self._log = log
         self._group = options.transaction_group
         self._producer_id = options.producer_id

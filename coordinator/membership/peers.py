@@ -12,15 +12,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError
 from ..tasks import essential_task
 from ..transport.address import now_ms
+from ..transport.alive import Alive
 from . import peers_pb2 as pb
-from . import peers_pb2_grpc as pb_grpc
 from .balance import Member
-from .links import GrpcLink, Link
+from .links import Link
 from .members import Members
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class TopicNews(Protocol):
         """Takes what another coordinator told."""
 
 
-class Peers(pb_grpc.PeersServicer):
+class Peers:
     """Keeps one coordinator's streams to and from all others. Lives on its event loop."""
 
     def __init__(
@@ -75,6 +75,7 @@ class Peers(pb_grpc.PeersServicer):
         changed: Callable[[], None],
         take_over: TakeOver,
         topics: TopicNews,
+        alive: Alive | None = None,
     ) -> None:
         """Prepares the streams; `call` opens them.
 
@@ -85,6 +86,7 @@ class Peers(pb_grpc.PeersServicer):
             changed: called when `members` has changed.
             take_over: called when another coordinator asks this one to take over a partition.
             topics: takes and gives which topics had names.
+            alive: speaks for this event loop while it is held up.
         """
         self._me = me
         self._members = members
@@ -92,6 +94,7 @@ class Peers(pb_grpc.PeersServicer):
         self._changed = changed
         self._take_over = take_over
         self._topics = topics
+        self._alive = alive
         self._news_changed = asyncio.Event()
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._links: dict[int, Link] = {}
@@ -153,7 +156,7 @@ class Peers(pb_grpc.PeersServicer):
 
     async def who_answers(self, address: str) -> int | None:
         """Returns the nonce of the coordinator that answers at an address; None if none does."""
-        link = _dial(address)
+        link = Link(address, alive=self._alive)
         try:
             async with asyncio.timeout(ANSWER_S):
                 news = await link.read()
@@ -162,7 +165,7 @@ class Peers(pb_grpc.PeersServicer):
             return None
         finally:
             await link.close()
-        return None if news is None else news.process_nonce
+        return news.process_nonce
 
     async def close(self) -> None:
         """Ends all streams."""
@@ -179,7 +182,7 @@ class Peers(pb_grpc.PeersServicer):
         pause_s = CALL_MIN_S
         while True:
             more_s = self._members.patience.more_s(time.monotonic())
-            link = _dial(address, more_s)
+            link = Link(address, more_s, alive=self._alive)
             try:
                 answered = await self._watch(address, link, more_s)
             finally:
@@ -213,7 +216,7 @@ class Peers(pb_grpc.PeersServicer):
                 limit_s = (ANSWER_S if nonce is None else SILENCE_S) + more_s
                 async with asyncio.timeout(limit_s):
                     news = await link.read()
-                if news is None or not self._is_peer(news):
+                if not self._is_peer(news):
                     return nonce is not None
                 if self._is_me(news):
                     _LOG.info("own_address address=%s", address)
@@ -255,12 +258,9 @@ class Peers(pb_grpc.PeersServicer):
 
     # ---- called by others -----------------------------------------------------------------------
 
-    async def Watch(  # noqa: N802
-        self, request_iterator: AsyncIterator[pb.News], context: Any
-    ) -> AsyncIterator[pb.News]:
+    async def watch(self, incoming: AsyncIterator[pb.News]) -> AsyncIterator[pb.News]:
         """Sends news to the coordinator that called, and takes its news."""
-        del context
-        listening = asyncio.create_task(self._listen(request_iterator))
+        listening = asyncio.create_task(self._listen(incoming))
         told = 0
         try:
             while not (self._closed or listening.done()):
@@ -289,11 +289,8 @@ class Peers(pb_grpc.PeersServicer):
                 self._members.silent(nonce)
                 self._changed()
 
-    async def TakeOver(  # noqa: N802
-        self, request: pb.TakeOverRequest, context: Any
-    ) -> pb.TakeOverReply:
+    async def take_over(self, request: pb.TakeOverRequest) -> pb.TakeOverReply:
         """Takes over a journal partition from its owner, which decides nothing there any more."""
-        del context
         if request.process_nonce != self._me().nonce:
             return pb.TakeOverReply(served=False, reason="another process is at this address now")
         refusal = await self._take_over(request.partition, request.epoch, request.end)
@@ -363,10 +360,6 @@ def _member(news: pb.News) -> Member:
         ends={e.partition: e.end for e in news.ends},
         journal_format=news.journal_format,
     )
-
-
-def _dial(address: str, more_s: float = 0.0) -> Link:
-    return GrpcLink(address, more_s)
 
 
 def _why(error: BaseException) -> str:

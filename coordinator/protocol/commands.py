@@ -48,7 +48,7 @@ __all__ = [  # beside its own
 ]
 
 PAGE_MAX: Final = 1_000
-"""Most entries of one answer to a listing. More would not stay below gRPC's limit of 4 MiB a
+"""Most entries of one answer to a listing. More would not stay below the limit of 4 MiB a
 message; fewer take more requests."""
 
 

@@ -1,8 +1,7 @@
-"""Serves a connection on frames by the service that its first message names.
+"""Serves a connection by the service that its first message names.
 
-Each service is the one that gRPC serves, message by message as gRPC brings them: sessions and calls
-are those of `streams`, and so the metadata store's and the peers'. Nothing of a service depends on
-which of the two carries it. No coordinator listens with this yet.
+Sessions and calls are those of `streams`, questions those of the metadata store, and news those of
+`Peers`. None of them knows how its messages come.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Opened:
 
     async def _session(self, connection: LoopConnection) -> None:
         async with aclosing(
-            self._streams.Session(_client_frames(connection), None)  # type: ignore[type-var]
+            self._streams.session(_client_frames(connection))  # type: ignore[type-var]
         ) as frames:
             async for frame in frames:
                 await connection.send(frame.SerializeToString())
@@ -94,7 +93,7 @@ class Opened:
 
     async def _call(self, connection: LoopConnection, request: pb.CallRequest) -> None:
         try:
-            reply = await self._streams.Call(request, None)
+            reply = await self._streams.call(request)
         except Exception:  # noqa: BLE001 - one client's call, and the log has it
             _LOG.exception("call_failed address=%s", connection.remote)
             connection.close(SessionClosedError(_FAILED))
@@ -124,17 +123,17 @@ class Opened:
         service, kind = self._metadata, request.WhichOneof("what")
         match kind:
             case "horizon":
-                horizon = await service.GetHorizon(request.horizon, None)
+                horizon = await service.horizon(request.horizon)
                 yield metadata_pb2.MetadataAnswer(horizon=horizon, last=True)
                 return
             case "status":
-                status = await service.GetStatus(request.status, None)
+                status = await service.status()
                 yield metadata_pb2.MetadataAnswer(status=status, last=True)
                 return
             case "query":
-                pages = service.Query(request.query, None)
+                pages = service.query(request.query)
             case "watch":
-                pages = service.Watch(request.watch, None)
+                pages = service.watch(request.watch)
             case _:
                 raise NotSupportedError(
                     "the client asks what this coordinator does not know: upgrade the coordinator"
@@ -151,7 +150,7 @@ class Opened:
         calls = _Calls()
         try:
             incoming = self._incoming(connection, calls)
-            async with aclosing(self._peers.Watch(incoming, None)) as news:  # type: ignore[type-var]
+            async with aclosing(self._peers.watch(incoming)) as news:  # type: ignore[type-var]
                 async for each in news:
                     await connection.send(peers_pb2.PeerFrame(news=each).SerializeToString())
         finally:
@@ -180,7 +179,7 @@ class Opened:
 
     async def _take_over(self, connection: LoopConnection, frame: peers_pb2.PeerFrame) -> None:
         try:
-            reply = await self._peers.TakeOver(frame.take_over, None)
+            reply = await self._peers.take_over(frame.take_over)
         except Exception:  # noqa: BLE001 - one call, and the log has it
             _LOG.exception("take_over_failed address=%s", connection.remote)
             reply = peers_pb2.TakeOverReply(served=False, reason=_FAILED)

@@ -1,4 +1,4 @@
-"""The gRPC service of a coordinator: producers' streams, and single calls.
+"""Serves the clients of a coordinator: producers' streams, and single calls.
 
 Everything that a client can make grow here has a bound. A stream is read only while its requests
 without an answer that the network has taken stay below a limit (`window`), and while the journal
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -39,7 +39,6 @@ from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.sidecar import main_partition
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
-from ..protocol import coordinator_pb2_grpc as pb_grpc
 from ..protocol.fields import ATTACH_VERSION, PROTOCOL_VERSION
 from ..protocol.queues import OPERATOR, AcknowledgeType
 from ..protocol.replies import encode_reply
@@ -55,24 +54,6 @@ from .sidecars import Sidecars
 from .stream import Answering, Replies, Stream, StreamLimits
 from .switching import Switching
 
-MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Largest message of a client: several times the largest journal record. A larger message breaks
-its stream; `REQUEST_MAX_BYTES` of the client depends on this."""
-SERVER_OPTIONS: Final = (
-    # A killed client is noticed at once, a stopped one only by these pings.
-    ("grpc.keepalive_time_ms", 1_000),
-    ("grpc.http2.ping_timeout_ms", 2_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 50),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
-)
-
-
-STREAMS_AND_CALLS_MAX: Final = 20_000
-"""Streams and calls at one time; beyond it the transport refuses them (RESOURCE_EXHAUSTED)."""
 FIRST_LOAD_S: Final = 10.0
 """How long a new coordinator refuses its clients while one of its partitions is still loading: a
 partition without a leader delays the others this long."""
@@ -94,8 +75,8 @@ LARGE_ANSWER_BYTES: Final = 1024 * 1024
 """Room reserved in the window for the answer to a question about many things."""
 
 
-class Streams(pb_grpc.CoordinatorServicer):
-    """Serves producers over gRPC; lives on the coordinator's event loop."""
+class Streams:
+    """Serves producers and consumers; lives on the coordinator's event loop."""
 
     def __init__(
         self,
@@ -137,7 +118,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._listings = asyncio.Semaphore(self._limits.listings_max)
         self._streams: dict[tuple[int, str, int], Stream] = {}
 
-    async def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802, ARG002
+    async def call(self, request: pb.CallRequest) -> pb.Reply:
         """Answers one request that needs no session."""
         request_id = request.request.request_id
         future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
@@ -201,14 +182,12 @@ class Streams(pb_grpc.CoordinatorServicer):
         finally:
             self._calls -= 1
 
-    async def Session(  # noqa: N802
-        self,
-        request_iterator: AsyncIterator[pb.ClientFrame],
-        context: Any,  # noqa: ARG002
+    async def session(
+        self, incoming: AsyncIterator[pb.ClientFrame]
     ) -> AsyncIterator[pb.ServerFrame]:
         """Serves the stream of one producer, or of one consumer of a queue."""
         out = Replies(self._limits)
-        reader = asyncio.create_task(self._read(request_iterator, out))
+        reader = asyncio.create_task(self._read(incoming, out))
         try:
             async for frame in out.frames():
                 yield frame

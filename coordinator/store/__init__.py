@@ -6,7 +6,7 @@
     watching    watches of stores that only this process writes; `polling`: of any other store
     projector   follows the journal, applies it, and makes a store again that was lost
     sweeper     deletes what no reader needs any more
-    service     answers questions over gRPC; `asking`: what they read
+    service     answers questions of clients; `asking`: what they read
 
 The journal is the truth, and the store follows it: no transaction waits for it, and nothing that
 decides or delivers one reads it. Imports `journal` and `coordinator.protocol` only.

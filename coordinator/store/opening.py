@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,6 +100,9 @@ def make_store(config: MetadataConfig) -> MetadataStore:
     """
     kind, place = _parts(config.store)
     if kind == "etcd":
+        # Before gRPC is imported: it would hook into every fork of this process, and a child whose
+        # parent's connections are at work may die before it becomes another program.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         from .etcd import EtcdStore
 
         return EtcdStore(*parse_etcd(place))

@@ -1,4 +1,4 @@
-"""The gRPC service `Metadata` of a coordinator: questions, watches, horizons.
+"""Answers for the metadata store of a coordinator: questions, watches, horizons.
 
 Source: PIP-471, "MetadataTransactionBuffer" and "Notification mechanism".
 """
@@ -89,11 +89,7 @@ class MetadataService:
 
     # ---- what clients call ----------------------------------------------------------------------
 
-    async def Query(  # noqa: N802
-        self,
-        request: pb.MetadataQuery,
-        context: Any,  # noqa: ARG002
-    ) -> AsyncIterator[pb.MetadataPage]:
+    async def query(self, request: pb.MetadataQuery) -> AsyncIterator[pb.MetadataPage]:
         """Answers with what is there."""
         try:
             store, _ = self._served()
@@ -111,11 +107,7 @@ class MetadataService:
         except (LogtxError, ValueError) as error:
             yield pb.MetadataPage(error=error_to_wire(_as_logtx(error)))
 
-    async def Watch(  # noqa: N802
-        self,
-        request: pb.MetadataQuery,
-        context: Any,  # noqa: ARG002
-    ) -> AsyncIterator[pb.MetadataPage]:
+    async def watch(self, request: pb.MetadataQuery) -> AsyncIterator[pb.MetadataPage]:
         """Answers with what is there, and then with what changes."""
         try:
             store, _ = self._served()
@@ -128,11 +120,7 @@ class MetadataService:
         except (LogtxError, ValueError) as error:
             yield pb.MetadataPage(error=error_to_wire(_as_logtx(error)))
 
-    async def GetHorizon(  # noqa: N802
-        self,
-        request: pb.HorizonRequest,
-        context: Any,  # noqa: ARG002
-    ) -> pb.HorizonReply:
+    async def horizon(self, request: pb.HorizonRequest) -> pb.HorizonReply:
         """Answers up to where a data partition is settled."""
         try:
             store, _ = self._served()
@@ -149,11 +137,7 @@ class MetadataService:
         except (LogtxError, ValueError) as error:
             return pb.HorizonReply(error=error_to_wire(_as_logtx(error)))
 
-    async def GetStatus(  # noqa: N802
-        self,
-        request: pb.StatusRequest,  # noqa: ARG002
-        context: Any,  # noqa: ARG002
-    ) -> pb.StatusReply:
+    async def status(self) -> pb.StatusReply:
         """Answers how far the store has the journal."""
         try:
             return status_to_wire(await self._status())

@@ -361,26 +361,25 @@ class Listener:
 
     def __init__(
         self,
-        serve: Serve,
         *,
         tls: Tls | None = None,
         deadlines: Deadlines = COORDINATOR_DEADLINES,
         window_bytes: int = WINDOW_BYTES,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """Does nothing before `start`.
+        """Does nothing before `bind`.
 
         Args:
-            serve: serves one connection, from the peer's hello on.
             tls: what connections are protected with; None: nothing.
             deadlines: how long to wait for a peer.
             window_bytes: what messages of one peer that nobody has taken yet may cost.
             connections_max: most connections at one time.
         """
-        self._serve = serve
         self._tls, self._deadlines, self._window_bytes = tls, deadlines, window_bytes
         self._connections_max = connections_max
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
+        self._serve: Serve | None = None
         self._connections: set[LoopConnection] = set()
         """Those whose sockets are open."""
         self.alive: Final = Alive()
@@ -395,23 +394,30 @@ class Listener:
         """Returns how many connections there are."""
         return len(self._connections)
 
-    async def start(self, address: str) -> int:
-        """Listens at host:port; port 0 takes a free one. Returns the port.
+    def bind(self, address: str) -> int:
+        """Takes host:port for itself; port 0 takes a free one. Returns the port.
+
+        Clients can connect from now on, and wait until `start`.
 
         Raises:
             ConfigError: it can't listen there.
         """
         try:
-            listening = _bound(*split(address))
+            self._socket = _bound(*split(address))
         except OSError as error:
             raise ConfigError(
                 f"can't listen at {address}: is another coordinator running there? ({error})"
             ) from error
+        return int(self._socket.getsockname()[1])
+
+    async def start(self, serve: Serve) -> None:
+        """Has each connection served from its peer's hello on."""
+        assert self._socket is not None, "bind() first"
+        self._serve = serve
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, sock=listening, backlog=BACKLOG
+            self._accept, sock=self._socket, backlog=BACKLOG
         )
         self.alive.start()
-        return int(listening.getsockname()[1])
 
     async def stop(self, error: LogtxError | None = None) -> None:
         """Takes no more connections, and ends those that there are, each with the error.
@@ -421,6 +427,8 @@ class Listener:
         """
         if self._server is not None:
             self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
         error = error or SessionClosedError("the coordinator stops")
         for connection in list(self._connections):
             connection.close(error)
@@ -466,6 +474,7 @@ class Listener:
             _LOG.warning("stranger address=%s error=%s", connection.remote, connection.error)
 
     async def _run(self, connection: LoopConnection) -> None:
+        assert self._serve is not None, "it listens"
         try:
             await self._serve(connection)
         except LogtxError as error:

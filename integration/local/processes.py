@@ -4,8 +4,8 @@ Children don't get the terminal's Ctrl-C. The kernel's parent-death signal (prct
 ends a child when this process is killed with SIGKILL. Two pitfalls of the signal are handled here:
 
 - a few lines of Python set it and then become the program (exec keeps both the signal and the
-  process id). A `preexec_fn` would do the same inside a fork of this process, where gRPC's fork
-  handlers and other threads' locks make it unsafe;
+  process id). A `preexec_fn` would do the same inside a fork of this process, where other threads'
+  locks make it unsafe;
 - it fires when the *thread* that started the child ends, not the process. So one thread, which
   lives as long as this process, starts all children.
 """

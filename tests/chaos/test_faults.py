@@ -23,7 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from logtx.chaos import bounded, fleet
+from logtx.chaos import bounded, fleet, previous
 from logtx.chaos import brokers as chaos_brokers
 from logtx.chaos.bounded import GAVE_UP_STATUS, ends_within
 from logtx.chaos.brokers import fill_disk
@@ -388,6 +388,20 @@ def test_the_files_of_a_commit_are_what_is_run(tmp_path: Path) -> None:
 def test_a_commit_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ChaosError, match=r"There is no 'v0\.0\.0-never' to upgrade from .*HEAD~10"):
         unpack("v0.0.0-never", tmp_path)
+
+
+def test_a_commit_whose_coordinators_speak_grpc_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / previous._OF_GRPC).parent.mkdir(parents=True)
+    (checkout / previous._OF_GRPC).touch()
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "of before"]):
+        subprocess.run(["git", "-C", str(checkout), *command], check=True)
+    monkeypatch.setattr(previous, "_CHECKOUT", checkout)
+    with pytest.raises(ChaosError, match=r"'HEAD' speak gRPC.* Name a later commit"):
+        unpack("HEAD", tmp_path / "previous")
 
 
 # ---- the end ------------------------------------------------------------------------------------

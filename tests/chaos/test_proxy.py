@@ -241,7 +241,7 @@ def test_a_connection_is_known_by_the_process_it_comes_from(
 
 
 def test_the_process_of_a_socket_for_both_protocols_is_known(echo: tuple[str, int]) -> None:
-    # gRPC connects to IPv4 addresses by sockets of IPv6.
+    # As some libraries connect to IPv4 addresses.
     with socket.socket(socket.AF_INET6) as client:
         client.connect((f"::ffff:{echo[0]}", echo[1]))
         found = socket_inode((HOST, client.getsockname()[1]), echo)

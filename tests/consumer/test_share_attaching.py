@@ -29,12 +29,10 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.spans import AT_OFFSET, MessageId
 from logtx.producer.producer import Producer
 
-from ..coordinator.on_frames import transport
 from ..waiting import eventually
 from .test_share_consumer import Queues, coordinator, fill, producer, queues, take, values
 
-__all__ = ["coordinator", "producer", "queues", "transport"]
-pytestmark = pytest.mark.usefixtures("transport")
+__all__ = ["coordinator", "producer", "queues"]
 
 
 def break_stream(queue: ShareConsumer) -> None:

@@ -1,4 +1,4 @@
-"""Coordinators that follow a test's script, behind gRPC or frames, and addresses without any."""
+"""Coordinators that follow a test's script, and addresses without any."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import grpc
-
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.protocol.open_pb2 import Open
 from logtx.coordinator.protocol.replies import encode_reply
@@ -26,15 +22,11 @@ from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
 from .transport.served import TIMEOUT_S, Served
 
-LISTENING: dict[str, str] | None = None
-"""Where coordinators note that they listen for sessions on frames, too: address for gRPC → for
-frames. None: they don't."""
-
 Script = Callable[[pb.Request], list[pb.Reply] | None]
 """Returns the replies to a request; None cuts the stream."""
 
 
-class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
+class ScriptedCoordinator:
     """Answers every request by a script, which the test may change at any time."""
 
     def __init__(self, epoch: int = 0) -> None:
@@ -45,33 +37,20 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
         self.received: list[list[int]] = []
         """Request ids of each stream in order, without Connect."""
         self.calls = 0
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(32), options=(("grpc.so_reuseport", 0),)
-        )
-        pb_grpc.add_CoordinatorServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
-        self._served: Served | None = None
-        if LISTENING is not None:
-            self._served = Served(self._serve)
-            LISTENING[self.address] = self._served.address
+        self._served: Served | None = Served(self._serve)
+        self.address = self._served.address
 
-    def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802
+    def _call(self, request: pb.CallRequest) -> pb.Reply:
         """Answers a request without a session."""
         self.calls += 1
         if self.refusal is not None:
             return encode_reply(request.request.request_id, self.refusal)
         replies = self.script(request.request)
         if not replies:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
-            raise AssertionError
+            raise SessionClosedError("cut")
         return replies[0]
 
-    def Session(  # noqa: N802
-        self,
-        frames: Iterator[pb.ClientFrame],
-        context: Any,  # noqa: ARG002
-    ) -> Iterator[pb.ServerFrame]:
+    def _session(self, frames: Iterator[pb.ClientFrame]) -> Iterator[pb.ServerFrame]:
         """Serves a stream."""
         received: list[int] = []
         self.received.append(received)
@@ -93,20 +72,19 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
                     yield pb.ServerFrame(replies=replies)
 
     async def _serve(self, connection: LoopConnection) -> None:
-        """Serves a stream, or calls, on frames. As over gRPC, the script has a thread, and may
-        wait."""
+        """Serves a stream, or calls. The script has a thread, and may wait."""
         loop = asyncio.get_running_loop()
         if Open.FromString(await connection.receive()).HasField("calls"):
             while True:
                 request = pb.CallRequest.FromString(await connection.receive())
-                reply = await asyncio.to_thread(self.Call, request, _Cut())
+                reply = await asyncio.to_thread(self._call, request)
                 await connection.send(reply.SerializeToString())
         frames: queue.SimpleQueue[pb.ClientFrame | None] = queue.SimpleQueue()
 
         def answer() -> None:
             # The client may end it first, and the test all of them.
             with suppress(LogtxError, RuntimeError):
-                for each in self.Session(iter(frames.get, None), None):  # type: ignore[arg-type]
+                for each in self._session(iter(frames.get, None)):  # type: ignore[arg-type]
                     sending = connection.send(each.SerializeToString())
                     asyncio.run_coroutine_threadsafe(sending, loop).result(TIMEOUT_S)
                 loop.call_soon_threadsafe(connection.close, SessionClosedError("cut"))
@@ -120,17 +98,9 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
 
     def stop(self) -> None:
         """Stops as a killed process does."""
-        self._server.stop(0).wait(5)
         if self._served is not None:
             self._served.kill()
             self._served = None
-
-
-class _Cut:
-    """What ends a call."""
-
-    def abort(self, _code: Any, why: str) -> None:
-        raise SessionClosedError(why)
 
 
 @contextmanager

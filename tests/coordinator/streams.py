@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
-
+from logtx.coordinator.client.connection import Calls
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.open_pb2 import Open, OpenSession
 from logtx.coordinator.protocol.replies import decode_reply
 from logtx.coordinator.protocol.requests import encode_request
+from logtx.journal.errors import LogtxError, RequestTimedOutError
+
+from .transport.served import PATIENT, Client
 
 TIMEOUT_S = 15.0
+
+
+class Frames:
+    """The messages of one session, as a test wants them."""
+
+    def __init__(self, address: str) -> None:
+        self._client = Client(address)
+        self._client.send(Open(session=OpenSession()).SerializeToString())
+
+    def send(self, frame: pb.ClientFrame) -> None:
+        """Queues a message behind the earlier ones; it goes when there is room."""
+        self._client.send(frame.SerializeToString())
+
+    @property
+    def waiting(self) -> int:
+        """Returns how many messages there was no room for yet."""
+        return len(self._client.queue)
+
+    def receive(self) -> pb.ServerFrame | None:
+        """Returns the next message; None if the coordinator ended the session."""
+        try:
+            return pb.ServerFrame.FromString(self._client.receive())
+        except RequestTimedOutError:
+            raise
+        except LogtxError:
+            return None
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.connection.close()
+
+
+@contextmanager
+def calls_to(address: str) -> Iterator[Calls]:
+    """Yields what asks a coordinator without a session."""
+    calls = Calls(address, deadlines=PATIENT)
+    try:
+        yield calls
+    finally:
+        calls.close()
 
 
 class RawStream:
@@ -23,13 +65,7 @@ class RawStream:
 
     def __init__(self, address: str, partition: int) -> None:
         self.partition = partition
-        self._out: queue.SimpleQueue[pb.ClientFrame | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1)]
-        )
-        stub = pb_grpc.CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
-        frames: Iterator[pb.ClientFrame] = iter(self._out.get, None)
-        self._stream = stub.Session(frames, timeout=TIMEOUT_S)
+        self._frames = Frames(address)
         self._replies: list[pb.Reply] = []
         self._next_id = 1
 
@@ -43,12 +79,12 @@ class RawStream:
             if request.HasField("attach"):
                 request.attach.partition = self.partition
         self._next_id = ids + len(commands)
-        self._out.put(pb.ClientFrame(requests=requests))
+        self._frames.send(pb.ClientFrame(requests=requests))
 
     def receive(self) -> tuple[int, commands.Reply] | None:
         """Returns the next reply with its request id; None if the coordinator ended the stream."""
         while not self._replies:
-            frame = next(self._stream, None)
+            frame = self._frames.receive()
             if frame is None:
                 return None
             self._replies.extend(frame.replies)
@@ -65,9 +101,7 @@ class RawStream:
 
     def close(self) -> None:
         """Breaks the connection."""
-        self._out.put(None)
-        self._stream.cancel()
-        self._channel.close()
+        self._frames.close()
 
     def __enter__(self) -> Self:
         """Begins a block that closes the stream at its end."""

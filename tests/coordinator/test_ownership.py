@@ -38,15 +38,7 @@ from logtx.journal.records.types import Begin, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..parameters import slow
 from .clusters import PARTITIONS, TIMEOUT_S, Cluster, Committer, Node, ask, cluster_of, until
-from .on_frames import transport
-
-__all__ = ["transport"]
-pytestmark = [
-    pytest.mark.usefixtures("transport"),
-    pytest.mark.parametrize("transport", ["grpc", *slow(["frames"])], indirect=True),
-]
 
 DATA = "data"
 HOME = journal_partition_of("default", PARTITIONS)

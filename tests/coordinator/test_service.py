@@ -1,4 +1,4 @@
-"""Producers' sessions over real gRPC, on each transport: fencing, re-attach, restart, discovery."""
+"""Producers' sessions with a coordinator, on each transport: fencing, re-attach, restart."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import pytest
 
 from logtx.coordinator.client.queries import CoordinatorQueries
 from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.commands import Action, Began, Connected, Done, Outcome
 from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.service import CoordinatorConfig
@@ -44,6 +42,8 @@ from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
+
+from .streams import Frames, calls_to
 
 TIMEOUT_S = 15.0
 MakeTopic = Callable[..., str]
@@ -303,28 +303,29 @@ def test_no_coordinator_is_a_bounded_wait(memory_log: MemoryLog) -> None:
 
 def test_malformed_requests_are_answered(memory_log: MemoryLog) -> None:
     with EmbeddedCoordinator(config(memory_log)) as running:
-        channel = grpc.insecure_channel(running.address)
-        stub = pb_grpc.CoordinatorStub(channel)
-        for request in (
-            pb.Request(request_id=1),
-            pb.Request(request_id=1, begin=pb.Begin()),
-            pb.Request(request_id=1, get_outcome=pb.GetOutcome(txid=b"short")),
-            pb.Request(request_id=1, connect=pb.Connect(version=PROTOCOL_VERSION, producer_id="p")),
-        ):
-            reply = stub.Call(pb.CallRequest(partition=0, request=request), timeout=5)
-            assert reply.error.code == NotSupportedError.code
-        reply = stub.Call(pb.CallRequest(partition=99), timeout=5)
-        assert reply.error.code == 11
+        with calls_to(running.address) as calls:
+            for request in (
+                pb.Request(),
+                pb.Request(begin=pb.Begin()),
+                pb.Request(get_outcome=pb.GetOutcome(txid=b"short")),
+                pb.Request(connect=pb.Connect(version=PROTOCOL_VERSION, producer_id="p")),
+            ):
+                reply = calls.call(pb.CallRequest(partition=0, request=request), 5)
+                assert reply.error.code == NotSupportedError.code
+            assert calls.call(pb.CallRequest(partition=99), 5).error.code == 11
         for first in (
             pb.Request(request_id=1, begin=pb.Begin()),
             pb.Request(request_id=1, connect=pb.Connect(version=9, producer_id="p")),
         ):
-            frames = list(stub.Session(iter([pb.ClientFrame(requests=[first])]), timeout=5))
-            assert frames[0].replies[0].error.code in {
+            frames = Frames(running.address)
+            frames.send(pb.ClientFrame(requests=[first]))
+            answer = frames.receive()
+            assert answer is not None
+            assert answer.replies[0].error.code in {
                 NotSupportedError.code,
                 SessionClosedError.code,
             }
-        channel.close()
+            frames.close()
 
 
 def test_a_journal_topic_with_wrong_settings_is_refused_with_the_mend(

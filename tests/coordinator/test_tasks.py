@@ -69,8 +69,9 @@ def test_an_embedded_one_tells_whoever_stops_it(
 
 
 def test_what_grpc_had_left_for_another_loop_ends_no_coordinator() -> None:
-    # A second coordinator of this process has just ended, and its loop is closed. gRPC's queue is
-    # one for all loops: ours takes an event of the closed one, and hands it over within a callback.
+    # A second coordinator of this process has just ended, and its loop is closed. gRPC's queue (of
+    # etcd's client) is one for all loops: ours takes an event of the closed one, and hands it over
+    # within a callback.
     ended = asyncio.new_event_loop()
     ended.close()
 

@@ -89,8 +89,8 @@ class ConsumerStream(Stream):
         """Ends a rest that the owner hears no more of.
 
         The network brings an Attach of before the rest behind the one that begins it: late, or
-        twice. To the owner, the consumer wants messages again. gRPC never does that, so whoever
-        sends such a request anew, as it was, is not excused by it (trap 154).
+        twice. To the owner, the consumer wants messages again. A connection never does that, so
+        whoever sends such a request anew, as it was, is not excused by it (trap 154).
         """
         place = next(i for i, sent in enumerate(self._sent) if sent is command)
         latest = self._sent[self._latest]

@@ -37,11 +37,7 @@ from logtx.journal.txid import TxId
 from logtx.producer.core.bookkeeping import EndResult, end_result
 
 from ...waiting import eventually
-from ..on_frames import transport
 from ..scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
-
-__all__ = ["transport"]
-pytestmark = pytest.mark.usefixtures("transport")
 
 TIMEOUT_S = 10.0
 SOON_S = 2.0
@@ -512,7 +508,6 @@ def test_a_query_ends_in_time(journal: MemoryLog, queries: CoordinatorQueries) -
 
 
 def test_closing_amid_questions_fails_them_and_harms_nobody(journal: MemoryLog) -> None:
-    # gRPC crashed the process when each question made a stub of a channel that was closing.
     with scripted() as owner:
         owner.script = outcome
         publish(journal, owner.address)

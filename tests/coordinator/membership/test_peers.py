@@ -1,4 +1,4 @@
-"""Streams between coordinators, without the journal partitions behind them, on both transports."""
+"""Streams between coordinators, without the journal partitions behind them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
-import grpc
 import pytest
 
 from logtx.coordinator.core.topic_ids import TELL_MAX
 from logtx.coordinator.core.topics import TopicKnowledge
+from logtx.coordinator.membership import links
 from logtx.coordinator.membership import peers as module
-from logtx.coordinator.membership import peers_pb2_grpc as pb_grpc
 from logtx.coordinator.membership.balance import Member
-from logtx.coordinator.membership.framed_link import FramedLink
 from logtx.coordinator.membership.members import Members
 from logtx.coordinator.membership.peers import Peers, TakeOver
 from logtx.coordinator.server.opened import Opened
@@ -25,7 +23,6 @@ from logtx.journal.errors import ConfigError, CoordinatorNotAvailableError
 from ..transport.served import PATIENT, dead_port
 
 TIMEOUT_S = 30.0
-Serve = Callable[[AsyncExitStack, Peers, str], Any]
 
 
 async def refuse(_partition: int, _epoch: int, _end: int) -> str:
@@ -49,41 +46,25 @@ def peers_of(
     )
 
 
-async def on_grpc(stack: AsyncExitStack, peers: Peers, address: str) -> None:
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    server.add_insecure_port(address)
-    pb_grpc.add_PeersServicer_to_server(peers, server)  # type: ignore[no-untyped-call]
-    await server.start()
-    stack.push_async_callback(server.stop, None)
-
-
-async def on_frames(stack: AsyncExitStack, peers: Peers, address: str) -> None:
+async def serve(stack: AsyncExitStack, peers: Peers, address: str) -> None:
+    """Serves a coordinator's peers at an address."""
     nobody: Any = None
-    listener = Listener(Opened(nobody, nobody, peers).serve, deadlines=PATIENT)
-    await listener.start(address)
+    listener = Listener(deadlines=PATIENT)
+    listener.bind(address)
+    await listener.start(Opened(nobody, nobody, peers).serve)
     stack.push_async_callback(listener.stop)
-
-
-@pytest.fixture(params=["grpc", "frames"])
-def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """Returns what serves a coordinator's peers at an address."""
-    if request.param == "grpc":
-        return on_grpc
-    monkeypatch.setattr(module, "GrpcLink", FramedLink)
-    return on_frames
 
 
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be busy."""
     monkeypatch.setattr(module, "ANSWER_S", 10.0)
-    for links in ("links", "framed_link"):
-        monkeypatch.setattr(f"logtx.coordinator.membership.{links}.PONG_S", 10.0)
+    monkeypatch.setattr(links, "PONG_S", 10.0)
 
 
-def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed(serve: Serve) -> None:
-    """The receiver is killed during a move: grpc cancels the call, but not the waiting task."""
-    asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(serve), TIMEOUT_S))
+def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed() -> None:
+    """The receiver is killed during a move."""
+    asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(), TIMEOUT_S))
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -108,7 +89,7 @@ class Pair(NamedTuple):
     met: asyncio.Event
 
 
-async def pair_of(stack: AsyncExitStack, serve: Serve, take_over: TakeOver) -> Pair:
+async def pair_of(stack: AsyncExitStack, take_over: TakeOver) -> Pair:
     """Links them. The second one is asked to take over partitions."""
     address = f"127.0.0.1:{dead_port()}"
     receiver, giver = Member(nonce=2, address=address), Member(nonce=1, address="127.0.0.1:1")
@@ -121,7 +102,7 @@ async def pair_of(stack: AsyncExitStack, serve: Serve, take_over: TakeOver) -> P
     return Pair(ours, theirs, receiver, members, met)
 
 
-async def give_to_one_that_goes_away(serve: Serve) -> None:
+async def give_to_one_that_goes_away() -> None:
     asked, never = asyncio.Event(), asyncio.Event()
 
     async def hang(_partition: int, _epoch: int, _end: int) -> str:
@@ -130,7 +111,7 @@ async def give_to_one_that_goes_away(serve: Serve) -> None:
         return ""
 
     async with AsyncExitStack() as stack:
-        pair = await pair_of(stack, serve, hang)
+        pair = await pair_of(stack, hang)
         ours, receiver = pair.ours, pair.receiver
         giving = asyncio.create_task(ours.give(receiver, 0, 0, 0))
         await asked.wait()
@@ -139,12 +120,12 @@ async def give_to_one_that_goes_away(serve: Serve) -> None:
             await giving
 
 
-def test_a_gift_is_taken_or_refused(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(asyncio.wait_for(give(serve), TIMEOUT_S))
+def test_a_gift_is_taken_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(asyncio.wait_for(give(), TIMEOUT_S))
     assert "KeyError" in caplog.text, "a bug is logged, and told to the giver"
 
 
-async def give(serve: Serve) -> None:
+async def give() -> None:
     asked: list[tuple[int, int, int]] = []
 
     async def take_over(partition: int, epoch: int, end: int) -> str | None:
@@ -154,7 +135,7 @@ async def give(serve: Serve) -> None:
         return None if partition == 1 else "not here"
 
     async with AsyncExitStack() as stack:
-        ours, theirs, receiver, members, met = await pair_of(stack, serve, take_over)
+        ours, theirs, receiver, members, met = await pair_of(stack, take_over)
         await ours.give(receiver, 1, 7, 1_000)
         with pytest.raises(CoordinatorNotAvailableError, match="not here"):
             await ours.give(receiver, 2, 8, 1_001)
@@ -172,11 +153,11 @@ async def give(serve: Serve) -> None:
             await ours.give(receiver, 1, 9, 1_003)
 
 
-def test_news_come_both_ways_and_a_foreign_coordinator_is_no_peer(serve: Serve) -> None:
-    asyncio.run(asyncio.wait_for(tell(serve), TIMEOUT_S))
+def test_news_come_both_ways_and_a_foreign_coordinator_is_no_peer() -> None:
+    asyncio.run(asyncio.wait_for(tell(), TIMEOUT_S))
 
 
-async def tell(serve: Serve) -> None:
+async def tell() -> None:
     async with AsyncExitStack() as stack:
         address = f"127.0.0.1:{dead_port()}"
         first = Member(nonce=1, address="127.0.0.1:1", owned={3: 4})
@@ -209,11 +190,11 @@ async def tell(serve: Serve) -> None:
         assert foreign._members.linked() == []
 
 
-def test_topics_ids_are_told_both_ways_and_when_they_change(serve: Serve) -> None:
-    asyncio.run(asyncio.wait_for(tell_of_topics(serve), TIMEOUT_S))
+def test_topics_ids_are_told_both_ways_and_when_they_change() -> None:
+    asyncio.run(asyncio.wait_for(tell_of_topics(), TIMEOUT_S))
 
 
-async def tell_of_topics(serve: Serve) -> None:
+async def tell_of_topics() -> None:
     async with AsyncExitStack() as stack:
         address = f"127.0.0.1:{dead_port()}"
         theirs, ours = TopicKnowledge(), TopicKnowledge()
@@ -236,12 +217,12 @@ async def tell_of_topics(serve: Serve) -> None:
         await until(lambda: bool(ours.ids.of("v")))
 
 
-def test_trap_7_who_reaches_itself_is_no_peer_of_its_own(serve: Serve) -> None:
+def test_trap_7_who_reaches_itself_is_no_peer_of_its_own() -> None:
     """It came back under another name, and calls the address of its former process."""
-    asyncio.run(asyncio.wait_for(call_itself(serve), TIMEOUT_S))
+    asyncio.run(asyncio.wait_for(call_itself(), TIMEOUT_S))
 
 
-async def call_itself(serve: Serve) -> None:
+async def call_itself() -> None:
     async with AsyncExitStack() as stack:
         former = f"127.0.0.1:{dead_port()}"
         me, met = Member(nonce=1, address="by-another-name:1"), asyncio.Event()

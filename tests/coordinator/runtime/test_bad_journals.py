@@ -6,7 +6,6 @@ import asyncio
 import socket
 from dataclasses import replace
 
-import grpc
 import pytest
 
 from logtx.coordinator.client.queries import CoordinatorQueries
@@ -14,8 +13,6 @@ from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.membership.peers import Peers
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
 from logtx.journal.errors import (
     CoordinatorLoadingError,
@@ -31,6 +28,7 @@ from logtx.journal.txid import TxId
 
 from ..core.test_replica import SENSELESS, journal
 from ..server.test_bad_clients import RawStream, connect, still_served
+from ..streams import calls_to
 
 
 def config(log: MemoryLog, partitions: int = 2) -> CoordinatorConfig:
@@ -63,9 +61,9 @@ def test_a_partition_whose_record_does_not_decode_stops_alone(
     with start(memory_log):
         pass
     offset = memory_log.append_directly(JOURNAL_TOPIC, 0, value=raw)
-    with start(memory_log) as running, grpc.insecure_channel(running.address) as channel:
-        still_served(channel)
-        (reply,) = RawStream(channel, connect(0)).read(1)
+    with start(memory_log) as running:
+        still_served(running.address)
+        (reply,) = RawStream(running.address, connect(0)).read(1)
     assert reply.error.code == error.code, reply
     for said in (f"{JOURNAL_TOPIC}-0", f"offset {offset}"):
         assert said in reply.error.message
@@ -97,12 +95,12 @@ def test_nobody_begins_in_a_partition_that_was_added(memory_log: MemoryLog) -> N
         log = MemoryLog.named(memory_log.bootstrap_servers.removeprefix("memory://"))
         coordinator = Coordinator(config(memory_log), log)
         await coordinator.start()
-        async with grpc.aio.insecure_channel(coordinator.address) as channel:
-            stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        with calls_to(coordinator.address) as calls:
             bind = pb.BindGroup(group="g", transaction_group="g")
             call = pb.CallRequest(partition=1, request=pb.Request(request_id=1, bind_group=bind))
             while JournalTopicError.code not in found:
-                found.append((await stub.Call(call, timeout=5)).error.code)
+                reply = await asyncio.to_thread(calls.call, call, 5)
+                found.append(reply.error.code)
         with pytest.raises(JournalTopicError):
             await coordinator.wait_serving()
         await coordinator.stop()
@@ -133,9 +131,10 @@ def test_one_that_has_just_started_does_not_count_the_journal_yet(
         pass
 
     async def ask_at_the_start() -> None:
-        asked = asyncio.Event()
+        listens, asked = asyncio.Event(), asyncio.Event()
 
         async def wait(_peers: Peers, _address: str) -> None:
+            listens.set()
             await asked.wait()
 
         monkeypatch.setattr(Peers, "check_own_address", wait)
@@ -145,19 +144,14 @@ def test_one_that_has_just_started_does_not_count_the_journal_yet(
         settings = replace(config(memory_log), listen=address, advertised=address)
         coordinator = Coordinator(settings, log)
         starting = asyncio.ensure_future(coordinator.start())
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-            bind = pb.Request(request_id=1, bind_group=pb.BindGroup(group="g"))
+        await listens.wait()
+        with calls_to(address) as calls:
+            bind = pb.Request(bind_group=pb.BindGroup(group="g"))
             call = pb.CallRequest(partition=1, partition_count=2, request=bind)
-            reply = await stub.Call(call, timeout=10, wait_for_ready=True)
+            reply = await asyncio.to_thread(calls.call, call, 10)
             assert reply.error.code == CoordinatorLoadingError.code
-            first = pb.Connect(
-                version=PROTOCOL_VERSION, partition=1, partition_count=2, producer_id="p"
-            )
-            stream = stub.Session(timeout=10, wait_for_ready=True)
-            await stream.write(pb.ClientFrame(requests=[pb.Request(request_id=0, connect=first)]))
-            frame = await stream.read()
-            assert frame.replies[0].error.code == CoordinatorLoadingError.code
+        (reply,) = await asyncio.to_thread(RawStream(address, connect(1)).read, 1)
+        assert reply.error.code == CoordinatorLoadingError.code
         asked.set()
         await starting
         await coordinator.wait_serving()
@@ -172,8 +166,8 @@ def test_a_senseless_record_stops_its_partition_alone(memory_log: MemoryLog) -> 
     memory_log.truncate(JOURNAL_TOPIC, 0, 0)
     for entry in journal(SENSELESS):
         memory_log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
-    with start(memory_log) as running, grpc.insecure_channel(running.address) as channel:
-        still_served(channel)
-        (reply,) = RawStream(channel, connect(0)).read(1)
+    with start(memory_log) as running:
+        still_served(running.address)
+        (reply,) = RawStream(running.address, connect(0)).read(1)
     assert reply.error.code == CorruptRecordError.code, reply
     assert "at offset 2" in reply.error.message

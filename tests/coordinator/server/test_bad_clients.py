@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.coordinator import service
+from logtx.coordinator.client.connection import Calls
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, PROTOCOL_VERSION, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol.frames import MESSAGE_MAX_BYTES
+from logtx.coordinator.protocol.open_pb2 import Open, OpenSession
 from logtx.coordinator.protocol.requests import decode_request
 from logtx.coordinator.runtime import pressure
 from logtx.coordinator.server import streams, window
@@ -36,16 +35,13 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
 
+from ..streams import Frames, calls_to
+from ..transport.served import message, raw_client, read_all
+
 TIMEOUT_S = 60.0
 """A busy machine takes more than 15 s for the 20,000 requests of one test."""
 PARTITIONS = 4
 CALLS_MAX = 50
-NARROW = (
-    # Flow control of 64 KiB, so that an end that does not read shows soon. On a busy machine gRPC
-    # would let both windows grow to megabytes.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 65_535),
-)
 
 
 @pytest.fixture
@@ -53,7 +49,6 @@ def coordinator(
     memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[EmbeddedCoordinator]:
     """A coordinator with small limits."""
-    monkeypatch.setattr(service, "SERVER_OPTIONS", (*service.SERVER_OPTIONS, *NARROW))
     monkeypatch.setattr(
         StreamLimits,
         "for_open_transactions",
@@ -72,52 +67,52 @@ def coordinator(
 
 
 @pytest.fixture
-def channel(coordinator: EmbeddedCoordinator) -> Iterator[grpc.Channel]:
-    """A channel to it without logtx's client."""
-    with grpc.insecure_channel(coordinator.address, options=NARROW) as opened:
-        yield opened
+def address(coordinator: EmbeddedCoordinator) -> str:
+    """Its address."""
+    return coordinator.address
+
+
+@pytest.fixture
+def calls(address: str) -> Iterator[Calls]:
+    """What asks it without a session."""
+    with calls_to(address) as asking:
+        yield asking
 
 
 class RawStream:
     """A stream on which a test can send anything."""
 
-    def __init__(self, channel: grpc.Channel, *requests: pb.Request) -> None:
-        self._frames: list[pb.ClientFrame] = [pb.ClientFrame(requests=requests)]
-        self._more = threading.Condition()
-        self._closed = False
-        self.taken = 0
-        """Number of messages that the transport took."""
-        stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-        self.call: Any = stub.Session(self._send(), timeout=60)
+    def __init__(self, address: str, *requests: pb.Request) -> None:
+        self._frames = Frames(address)
+        self._sent = 0
+        self.send(*requests)
 
     def send(self, *requests: pb.Request) -> None:
         """Sends the requests in one message."""
-        with self._more:
-            self._frames.append(pb.ClientFrame(requests=requests))
-            self._more.notify()
+        self._sent += 1
+        self._frames.send(pb.ClientFrame(requests=requests))
+
+    @property
+    def taken(self) -> int:
+        """Returns the number of messages that the transport took."""
+        return self._sent - self._frames.waiting
 
     def read(self, count: int) -> list[pb.Reply]:
         """Reads until there are `count` replies."""
         replies: list[pb.Reply] = []
         while len(replies) < count:
-            replies.extend(next(self.call).replies)
+            frame = self._frames.receive()
+            assert frame is not None, "the coordinator ended the stream"
+            replies.extend(frame.replies)
         return replies
+
+    def is_ended(self) -> bool:
+        """Waits for what comes next; returns whether that is the end."""
+        return self._frames.receive() is None
 
     def close(self) -> None:
         """Ends the stream."""
-        with self._more:
-            self._closed = True
-            self._more.notify()
-
-    def _send(self) -> Iterator[pb.ClientFrame]:
-        while True:
-            with self._more:
-                self._more.wait_for(lambda: self._frames or self._closed)
-                if not self._frames:
-                    return
-                frame = self._frames.pop(0)
-            yield frame
-            self.taken += 1
+        self._frames.close()
 
 
 def connect(partition: int = 0, producer_id: str = "p") -> pb.Request:
@@ -138,58 +133,58 @@ def commit(request_id: int, txid: bytes) -> pb.Request:
     return pb.Request(request_id=request_id, end=pb.End(txid=txid))
 
 
-def still_served(channel: grpc.Channel, producer_id: str = "honest") -> None:
+def still_served(address: str, producer_id: str = "honest") -> None:
     """Checks that another producer can begin and commit."""
-    stream = RawStream(channel, connect(1, producer_id), begin(1))
+    stream = RawStream(address, connect(1, producer_id), begin(1))
     _, begun = stream.read(2)
     stream.send(commit(2, begun.began.txid))
     assert stream.read(1)[0].outcome.state == pb.Outcome.COMMITTING
     stream.close()
 
 
-def test_too_many_transactions_are_refused_and_nothing_else(channel: grpc.Channel) -> None:
-    stream = RawStream(channel, connect(), *(begin(n) for n in range(1, 11)))
+def test_too_many_transactions_are_refused_and_nothing_else(address: str) -> None:
+    stream = RawStream(address, connect(), *(begin(n) for n in range(1, 11)))
     replies = {r.request_id: r for r in stream.read(11)}
     refused = [i for i, r in replies.items() if r.error.code == TooManyTransactionsError.code]
     assert refused == [9, 10]
-    other = RawStream(channel, connect(0, "q"), *(begin(n) for n in range(1, 6)))
+    other = RawStream(address, connect(0, "q"), *(begin(n) for n in range(1, 6)))
     codes = [r.error.code for r in other.read(6)]
     assert codes == [0] * 5 + [TooManyTransactionsError.code], "12 in the journal partition"
     stream.send(commit(11, replies[1].began.txid), begin(9))
     assert {r.WhichOneof("result") for r in stream.read(2)} == {"outcome", "began"}
-    still_served(channel)
+    still_served(address)
 
 
 def test_a_client_that_reads_no_answers_is_not_read_either(
-    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = watch_windows(monkeypatch)
     # The answer to each is an error that repeats the long name.
     nowhere = pb.Partitions(topic="x" * TOPIC_MAX_BYTES, partitions=[0])
     wanted = pb.AddPartitions(txid=TxId(0, 1, 1).to_bytes(), partitions=[nowhere])
     asked, batch = 20_000, 100
-    stream = RawStream(channel, connect())
+    stream = RawStream(address, connect())
     for first in range(1, asked, batch):
         numbers = range(first, first + batch)
         stream.send(*(pb.Request(request_id=n, add_partitions=wanted) for n in numbers))
     settled(lambda: stream.taken)
     assert stream.taken < asked // batch, "the transport holds the sender back"
     assert max(most) <= 8 + PIPELINED_MAX
-    still_served(channel)
+    still_served(address)
     answered = {r.request_id for r in stream.read(asked + 1)}
     assert answered == set(range(asked + 1)), "and all is answered in the end"
     stream.close()
 
 
 def test_a_slow_journal_slows_its_clients_and_loses_nothing(
-    memory_log: MemoryLog, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    memory_log: MemoryLog, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pressure, "APPENDS_MAX", 100)
     memory_log.hold_appends(JOURNAL_TOPIC, 0)
-    flood = [RawStream(channel, connect(0, f"p{n}")) for n in range(400)]
+    flood = [RawStream(address, connect(0, f"p{n}")) for n in range(400)]
     settled(lambda: memory_log.held_appends(JOURNAL_TOPIC, 0))
     held = memory_log.held_appends(JOURNAL_TOPIC, 0)
-    still_served(channel)
+    still_served(address)
     memory_log.release_appends(JOURNAL_TOPIC, 0)
     for stream in flood:
         assert stream.read(1)[0].WhichOneof("result") == "connected"
@@ -198,38 +193,39 @@ def test_a_slow_journal_slows_its_clients_and_loses_nothing(
 
 
 def test_calls_beyond_a_number_are_refused(
-    memory_log: MemoryLog, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    memory_log: MemoryLog, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pressure, "APPENDS_MAX", 1)
     memory_log.hold_appends(JOURNAL_TOPIC, 0)
-    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
     bind = pb.BindGroup(group=named_for(0), transaction_group="g")
-    request = pb.CallRequest(partition=0, request=pb.Request(request_id=1, bind_group=bind))
-    calls = [stub.Call.future(request, timeout=TIMEOUT_S) for _ in range(CALLS_MAX + 20)]
-    deadline = time.monotonic() + TIMEOUT_S
-    while sum(call.done() for call in calls) < 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    refused = [call for call in calls if call.done()]
-    assert {call.result().error.code for call in refused} == {CoordinatorBusyError.code}
-    memory_log.release_appends(JOURNAL_TOPIC, 0)
-    bound = [call.result().binding.transaction_group for call in calls if call not in refused]
+    request = pb.CallRequest(partition=0, request=pb.Request(bind_group=bind))
+    count = CALLS_MAX + 20
+    with ThreadPoolExecutor(count) as threads:
+        asked = [threads.submit(calls.call, request, TIMEOUT_S) for _ in range(count)]
+        deadline = time.monotonic() + TIMEOUT_S
+        while sum(each.done() for each in asked) < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        refused = [each for each in asked if each.done()]
+        assert {each.result().error.code for each in refused} == {CoordinatorBusyError.code}
+        memory_log.release_appends(JOURNAL_TOPIC, 0)
+        bound = [each.result().binding.transaction_group for each in asked if each not in refused]
     assert bound == ["g"] * CALLS_MAX
 
 
 def test_a_stream_that_says_nothing_is_closed(
-    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "CONNECT_TIMEOUT_S", 0.2)
-    silent = RawStream(channel)
+    silent = RawStream(address)
     (reply,) = silent.read(1)
     assert reply.error.code == SessionClosedError.code
     assert "Connect" in reply.error.message
-    assert list(silent.call) == [], "and it ends"
+    assert silent.is_ended()
 
 
-def test_wrong_order_is_answered_and_the_session_goes_on(channel: grpc.Channel) -> None:
-    stream = RawStream(channel, connect())
+def test_wrong_order_is_answered_and_the_session_goes_on(address: str) -> None:
+    stream = RawStream(address, connect())
     assert stream.read(1)[0].WhichOneof("result") == "connected"
     stream.send()
     stream.send(connect(), pb.Request(request_id=7), commit(8, b"short"))
@@ -239,10 +235,10 @@ def test_wrong_order_is_answered_and_the_session_goes_on(channel: grpc.Channel) 
     assert stream.read(1)[0].WhichOneof("result") == "began"
 
 
-def test_a_name_that_is_too_long_is_refused_and_the_session_goes_on(channel: grpc.Channel) -> None:
-    refused = RawStream(channel, connect(0, "p" * 100_000))
+def test_a_name_that_is_too_long_is_refused_and_the_session_goes_on(address: str) -> None:
+    refused = RawStream(address, connect(0, "p" * 100_000))
     assert refused.read(1)[0].error.code == ConfigError.code
-    stream = RawStream(channel, connect(0, "é" * (NAME_MAX_BYTES // 2)))
+    stream = RawStream(address, connect(0, "é" * (NAME_MAX_BYTES // 2)))
     assert stream.read(1)[0].WhichOneof("result") == "connected"
     nowhere = pb.Partitions(topic="t" * (TOPIC_MAX_BYTES + 1), partitions=[0])
     long_begin = pb.Request(request_id=1, begin=pb.Begin(timeout_ms=9, partitions=[nowhere]))
@@ -254,39 +250,37 @@ def test_a_name_that_is_too_long_is_refused_and_the_session_goes_on(channel: grp
 
 
 @pytest.mark.parametrize(
-    ("raw", "status"),
+    ("raw", "told"),
     [
-        (b"\xff\xff\xff", grpc.StatusCode.INTERNAL),
-        (bytes(streams.MESSAGE_MAX_BYTES + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (message(b"\xff\xff\xff"), b"a message is no ClientFrame"),
+        (
+            b"\x01" + (MESSAGE_MAX_BYTES + 1).to_bytes(3),
+            f"of {MESSAGE_MAX_BYTES + 1} bytes, and {MESSAGE_MAX_BYTES} are allowed".encode(),
+        ),
     ],
     ids=["malformed", "oversized"],
 )
 def test_a_message_that_is_none_ends_its_own_stream_alone(
-    channel: grpc.Channel, raw: bytes, status: grpc.StatusCode
+    address: str, raw: bytes, told: bytes
 ) -> None:
-    honest = RawStream(channel, connect(2, "bystander"))
+    honest = RawStream(address, connect(2, "bystander"))
     honest.read(1)
-    messages = iter([pb.ClientFrame(requests=[connect()]).SerializeToString(), raw])
-    call = channel.stream_stream(
-        "/logtx.Coordinator/Session",
-        request_serializer=bytes,
-        response_deserializer=pb.ServerFrame.FromString,
-    )(messages, timeout=TIMEOUT_S)
-    with pytest.raises(grpc.RpcError) as broken:
-        list(call)
-    assert broken.value.code() in {status, grpc.StatusCode.UNKNOWN}
+    with raw_client(address) as client:
+        client.sendall(message(Open(session=OpenSession()).SerializeToString()))
+        client.sendall(message(pb.ClientFrame(requests=[connect()]).SerializeToString()))
+        client.sendall(raw)
+        assert told in read_all(client)
     honest.send(begin(1))
     assert honest.read(1)[0].WhichOneof("result") == "began"
-    still_served(channel)
+    still_served(address)
 
 
-def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Channel) -> None:
+def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(address: str, calls: Calls) -> None:
     """Trap 28: not even a client that never asked for the binding can commit to a second IOV."""
     home, elsewhere = "default", named_for(0)
     here = journal_partition_of(home, PARTITIONS)
     assert here != 0
-    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-    stream = RawStream(channel, connect(here), begin(1))
+    stream = RawStream(address, connect(here), begin(1))
     txid = stream.read(2)[1].began.txid
     for number, group, bind_to, code in (
         (2, "free", None, GroupBoundError.code),
@@ -299,7 +293,7 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
             bind = pb.BindGroup(group=group, transaction_group=bind_to)
             partition = journal_partition_of(group, PARTITIONS)
             call = pb.CallRequest(partition=partition, request=pb.Request(bind_group=bind))
-            assert stub.Call(call, timeout=TIMEOUT_S).binding.transaction_group == bind_to
+            assert calls.call(call, TIMEOUT_S).binding.transaction_group == bind_to
         step = pb.OffsetStep(to=pb.Position(topic="in", partition=0, o1=1, o2=1))
         wanted = pb.AddOffsets(txid=txid, group=group, steps=[step])
         stream.send(pb.Request(request_id=number, add_offsets=wanted))
@@ -309,14 +303,12 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
             assert elsewhere in reply.error.message
 
 
-def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Channel) -> None:
+def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(calls: Calls) -> None:
     """Trap 28: its answer would tell another IOV than the one that the group commits."""
     here, there = named_for(0), named_for(1)
-    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
     def call(partition: int, request: pb.Request) -> pb.Reply:
-        reply: pb.Reply = stub.Call(pb.CallRequest(partition=partition, request=request))
-        return reply
+        return calls.call(pb.CallRequest(partition=partition, request=request), TIMEOUT_S)
 
     claim = pb.Request(
         claim_offsets=pb.ClaimOffsets(
@@ -333,32 +325,29 @@ def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Cha
     assert call(1, claim).WhichOneof("result") == "claimed"
 
 
-def test_finding_17_claims_do_not_wait_for_the_questions_of_each_other(
-    channel: grpc.Channel,
-) -> None:
-    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+def test_finding_17_claims_do_not_wait_for_the_questions_of_each_other(calls: Calls) -> None:
     here = named_for(0)
     claims = []
     for number in range(CALLS_MAX):
         group = f"g{number}"
         bind = pb.Request(bind_group=pb.BindGroup(group=group, transaction_group=here))
         home = journal_partition_of(group, PARTITIONS)
-        stub.Call(pb.CallRequest(partition=home, request=bind), timeout=TIMEOUT_S)
+        calls.call(pb.CallRequest(partition=home, request=bind), TIMEOUT_S)
         named = pb.ClaimOffsets(
             group=group, claimant=1, partitions=[pb.Partitions(topic="in", partitions=[0])]
         )
         claims.append(pb.CallRequest(partition=0, request=pb.Request(claim_offsets=named)))
-    calls = [stub.Call.future(claim, timeout=TIMEOUT_S) for claim in claims]
-    assert {call.result().WhichOneof("result") for call in calls} == {"claimed"}
+    with ThreadPoolExecutor(CALLS_MAX) as threads:
+        asked = [threads.submit(calls.call, claim, TIMEOUT_S) for claim in claims]
+    assert {each.result().WhichOneof("result") for each in asked} == {"claimed"}
 
 
-def test_finding_23_a_binding_is_taken_in_its_groups_home_only(channel: grpc.Channel) -> None:
+def test_finding_23_a_binding_is_taken_in_its_groups_home_only(calls: Calls) -> None:
     """Trap 28: with two homes a group could have two bindings."""
-    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
     home = journal_partition_of("g", PARTITIONS)
     bind = pb.Request(bind_group=pb.BindGroup(group="g", transaction_group="t"))
     elsewhere = pb.CallRequest(partition=(home + 1) % PARTITIONS, request=bind)
-    refused = stub.Call(elsewhere, timeout=TIMEOUT_S).error
+    refused = calls.call(elsewhere, TIMEOUT_S).error
     assert refused.code == ConfigError.code
     assert f"home in journal partition {home}" in refused.message
 
@@ -368,7 +357,7 @@ def test_any_bytes_decode_or_are_refused(raw: bytes) -> None:
     request = pb.Request()
     try:
         request.ParseFromString(raw)
-    except Exception:  # noqa: BLE001 - protobuf's own, which gRPC turns into a status
+    except Exception:  # noqa: BLE001 - protobuf's own, which ends the connection
         return
     try:
         decode_request(request, None)

@@ -1,4 +1,4 @@
-"""What nobody uses is forgotten, over real gRPC: by age, and when an operator asks.
+"""What nobody uses is forgotten, over real connections: by age, and when an operator asks.
 
 Finding 22 of the coordinator.
 """

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,7 +20,6 @@ from logtx.coordinator.core.placing import Placer, PlaceWrites
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
-from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.protocol.commands import Outcome, Reply
 from logtx.coordinator.protocol.fields import PROTOCOL_VERSION
 from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram, PlaceClock
@@ -48,6 +44,7 @@ from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from ..clusters import until
+from ..streams import Frames, calls_to
 
 TIMEOUT_S = 15.0
 ASKED_FOR = {"transaction.begin.ahead": False}
@@ -159,36 +156,35 @@ def test_what_is_refused_is_counted(
     coordinator: EmbeddedCoordinator, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "CONNECT_TIMEOUT_S", 0.2)
-    with grpc.insecure_channel(coordinator.address) as channel:
-        stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
-        def first_reply(*frames: pb.ClientFrame) -> pb.Reply:
-            ended = threading.Event()
-            replies = stub.Session(chain(frames, (f for f in iter(ended.wait, True) if f)))
-            try:
-                found: pb.Reply = next(replies).replies[0]
-                return found
-            finally:
-                ended.set()
-                replies.cancel()
+    def first_reply(*frames: pb.ClientFrame) -> pb.Reply:
+        session = Frames(coordinator.address)
+        try:
+            for each in frames:
+                session.send(each)
+            answer = session.receive()
+            assert answer is not None
+            return answer.replies[0]
+        finally:
+            session.close()
 
-        def connect(**changed: object) -> pb.ClientFrame:
-            given = {"version": PROTOCOL_VERSION, "producer_id": "p", "nonce": 1, **changed}
-            request = pb.Request(request_id=1, connect=pb.Connect(**given))  # type: ignore[arg-type]
-            return pb.ClientFrame(requests=[request])
+    def connect(**changed: object) -> pb.ClientFrame:
+        given = {"version": PROTOCOL_VERSION, "producer_id": "p", "nonce": 1, **changed}
+        request = pb.Request(request_id=1, connect=pb.Connect(**given))  # type: ignore[arg-type]
+        return pb.ClientFrame(requests=[request])
 
-        assert first_reply().HasField("error")
-        assert first_reply(connect(version=99)).HasField("error")
-        assert first_reply(connect(producer_id="")).HasField("error")
-        assert first_reply(connect(partition=77)).HasField("error")
-        unknown = pb.GetKey(name="&default&none")
-        calls = [
-            pb.Request(request_id=1, get_key=unknown),
-            pb.Request(request_id=2, begin=pb.Begin()),
-        ]
+    assert first_reply().HasField("error")
+    assert first_reply(connect(version=99)).HasField("error")
+    assert first_reply(connect(producer_id="")).HasField("error")
+    assert first_reply(connect(partition=77)).HasField("error")
+    unknown = pb.GetKey(name="&default&none")
+    calls = [pb.Request(get_key=unknown), pb.Request(begin=pb.Begin())]
+    with calls_to(coordinator.address) as asking:
         for request in calls:
-            assert stub.Call(pb.CallRequest(partition=0, request=request)).HasField("error")
-        assert stub.Call(pb.CallRequest(partition=77, request=calls[0])).HasField("error")
+            asked = pb.CallRequest(partition=0, request=request)
+            assert asking.call(asked, TIMEOUT_S).HasField("error")
+        asked = pb.CallRequest(partition=77, request=calls[0])
+        assert asking.call(asked, TIMEOUT_S).HasField("error")
     series = scrape(port)
     whys = {"silent", "NotSupported", "Config", "NotCoordinator"}
     for why in whys:

@@ -1,4 +1,4 @@
-"""Sessions and calls over frames, against a real coordinator on a log in memory."""
+"""Sessions and calls against a real coordinator on a log in memory, message by message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator.client import session as sessions
-from logtx.coordinator.client.framed import FramedCalls, FramedConnection
+from logtx.coordinator.client.connection import Calls, Connection
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol import coordinator_pb2 as pb
@@ -25,9 +24,7 @@ from logtx.coordinator.protocol.open_pb2 import (
 from logtx.coordinator.protocol.replies import decode_reply
 from logtx.coordinator.protocol.requests import encode_request
 from logtx.coordinator.server import opened
-from logtx.coordinator.server.opened import Opened
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
-from logtx.coordinator.transport.on_loop import Listener
 from logtx.journal.errors import (
     LogtxError,
     NotSupportedError,
@@ -37,7 +34,6 @@ from logtx.journal.errors import (
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
-from logtx.producer.producer import Producer
 
 from ...waiting import eventually
 from ..transport.served import PATIENT, Client
@@ -45,26 +41,14 @@ from ..transport.served import PATIENT, Client
 TIMEOUT_S: Final = 30.0
 
 
-class OnFrames(EmbeddedCoordinator):
-    """A coordinator that listens for connections on frames, too."""
-
-    def __init__(self, config: CoordinatorConfig) -> None:
-        super().__init__(config)
-        self.frames_address = ""
+class Inside(EmbeddedCoordinator):
+    """A coordinator into which a test can look."""
 
     def _ready(self, coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> None:
         self.streams = coordinator._streams
-        assert coordinator._metadata is not None
-        assert coordinator._ownership is not None
-        self.opened = Opened(
-            self.streams, coordinator._metadata.service, coordinator._ownership.peers
-        )
+        assert coordinator._listener is not None
+        self.listener = coordinator._listener
         super()._ready(coordinator, unserved)
-
-    def listen(self) -> None:
-        """Begins to."""
-        self.listener = Listener(self.opened.serve, deadlines=PATIENT)
-        self.frames_address = f"127.0.0.1:{self.do(self.listener.start('127.0.0.1:0'))}"
 
     def do(self, work: Any) -> Any:
         """Runs something on its event loop."""
@@ -73,31 +57,27 @@ class OnFrames(EmbeddedCoordinator):
 
 
 @pytest.fixture
-def coordinator(memory_log: MemoryLog) -> Iterator[OnFrames]:
+def coordinator(memory_log: MemoryLog) -> Iterator[Inside]:
     """A coordinator of one journal partition."""
     config = CoordinatorConfig(
         bootstrap_servers=memory_log.bootstrap_servers, listen="127.0.0.1:0", journal_partitions=1
     )
-    with OnFrames(config) as running:
-        running.listen()
+    with Inside(config) as running:
         yield running
-        running.do(running.listener.stop())
 
 
-Connect = Callable[..., FramedConnection[pb.Request]]
+Connect = Callable[..., Connection[pb.Request]]
 
 
 @pytest.fixture
-def connect(coordinator: OnFrames) -> Iterator[Connect]:
-    """Returns what connects a producer over frames."""
-    made: list[FramedConnection[pb.Request]] = []
+def connect(coordinator: Inside) -> Iterator[Connect]:
+    """Returns what connects a producer."""
+    made: list[Connection[pb.Request]] = []
 
-    def connect(producer_id: str = "p", nonce: int = 1) -> FramedConnection[pb.Request]:
+    def connect(producer_id: str = "p", nonce: int = 1) -> Connection[pb.Request]:
         command = commands.Connect(producer_id=producer_id, nonce=nonce, generation=None)
         request = encode_request(0, command)
-        made.append(
-            FramedConnection(coordinator.frames_address, request, lambda r: r, deadlines=PATIENT)
-        )
+        made.append(Connection(coordinator.address, request, lambda r: r, deadlines=PATIENT))
         return made[-1]
 
     yield connect
@@ -105,7 +85,7 @@ def connect(coordinator: OnFrames) -> Iterator[Connect]:
         each.close()
 
 
-def replies(connection: FramedConnection[pb.Request], count: int) -> list[commands.Reply]:
+def replies(connection: Connection[pb.Request], count: int) -> list[commands.Reply]:
     """Returns so many replies."""
     found: list[pb.Reply] = []
     while len(found) < count:
@@ -115,7 +95,7 @@ def replies(connection: FramedConnection[pb.Request], count: int) -> list[comman
     return [decode_reply(each) for each in found]
 
 
-def test_a_transaction(connect: Connect, coordinator: OnFrames) -> None:
+def test_a_transaction(connect: Connect, coordinator: Inside) -> None:
     connection = connect()
     (connected,) = replies(connection, 1)
     assert isinstance(connected, commands.Connected)
@@ -136,7 +116,7 @@ def test_a_transaction(connect: Connect, coordinator: OnFrames) -> None:
     (outcome,) = replies(connection, 1)
     assert isinstance(outcome, commands.Outcome)
     assert outcome.state is State.COMMITTING
-    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
         assert ask(calls, commands.GetOutcome(txid=txids[1])).state is State.OPEN
         assert ask(calls, commands.GetOutcome(txid=txids[0])).commit_sequence
@@ -144,14 +124,14 @@ def test_a_transaction(connect: Connect, coordinator: OnFrames) -> None:
         calls.close()
 
 
-def ask(calls: FramedCalls, command: commands.Command) -> Any:
+def ask(calls: Calls, command: commands.Command) -> Any:
     """Asks, and returns the reply."""
     request = pb.CallRequest(partition=0, request=encode_request(1, command))
     return decode_reply(calls.call(request, TIMEOUT_S))
 
 
 def test_the_end_of_a_connection_is_that_of_its_session(
-    connect: Connect, coordinator: OnFrames
+    connect: Connect, coordinator: Inside
 ) -> None:
     def connected() -> int:
         return sum(coordinator.do(_value(coordinator.streams.sessions)).values())
@@ -181,34 +161,8 @@ def test_another_session_of_the_producer_ends_the_first(connect: Connect) -> Non
     assert "the coordinator ended the connection" in first.ended
 
 
-def test_a_producer_works_over_frames(
-    coordinator: OnFrames,
-    memory_log: MemoryLog,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The whole client, with its stream exchanged."""
-    made: list[FramedConnection[Any]] = []
-
-    class Exchanged(FramedConnection[Any]):
-        def __init__(self, address: str, connect: pb.Request, encode: Any) -> None:
-            super().__init__(coordinator.frames_address, connect, encode, deadlines=PATIENT)
-            vars(self)["address"] = address  # what the finder knows it by
-            made.append(self)
-
-    monkeypatch.setattr(sessions, "Connection", Exchanged)
-    memory_log.create_topic("t", partitions=1)
-    with Producer({"transactional.id": "p"}, log=memory_log) as producer:
-        for number in range(20):
-            with producer.begin_transaction() as txn:
-                txn.produce("t", str(number).encode(), partition=0)
-        futures = [producer.begin_transaction().commit_async() for _ in range(50)]
-        sequences = [future.result(TIMEOUT_S).commit_sequence for future in futures]
-    assert None not in sequences
-    assert made
-
-
 def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
-    coordinator: OnFrames, caplog: pytest.LogCaptureFixture
+    coordinator: Inside, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever flushes may be sending for another one, and is told nothing."""
 
@@ -217,7 +171,7 @@ def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
 
     command = commands.Connect(producer_id="p", nonce=1, generation=None)
     request = encode_request(0, command)
-    connection = FramedConnection(coordinator.frames_address, request, encode, deadlines=PATIENT)
+    connection = Connection(coordinator.address, request, encode, deadlines=PATIENT)
     try:
         frame = connection.receive()
         assert frame is not None
@@ -234,13 +188,13 @@ def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
 
 
 def test_calls_wait_for_each_other_only_for_want_of_room(
-    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch
+    coordinator: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opened, "CALLS_MAX", 3)
     gate = asyncio.Event()
     under_way: list[int] = []
 
-    async def call(request: pb.CallRequest, _context: Any) -> pb.Reply:
+    async def call(request: pb.CallRequest) -> pb.Reply:
         number = request.request.request_id
         under_way.append(number)
         if number > 2:
@@ -248,8 +202,8 @@ def test_calls_wait_for_each_other_only_for_want_of_room(
         under_way.remove(number)
         return pb.Reply(request_id=number)
 
-    monkeypatch.setattr(coordinator.streams, "Call", call)
-    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    monkeypatch.setattr(coordinator.streams, "call", call)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
         assert [calls.call(pb.CallRequest(), TIMEOUT_S).request_id for _ in range(2)] == [1, 2]
         for _ in range(5):
@@ -271,15 +225,15 @@ async def _set(gate: asyncio.Event) -> None:
 
 
 def test_an_answer_that_is_too_large_is_an_error(
-    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch
+    coordinator: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def call(request: pb.CallRequest, _context: Any) -> pb.Reply:
+    async def call(request: pb.CallRequest) -> pb.Reply:
         reply = pb.Reply(request_id=request.request.request_id)
         reply.error.message = "x" * 5_000_000
         return reply
 
-    monkeypatch.setattr(coordinator.streams, "Call", call)
-    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    monkeypatch.setattr(coordinator.streams, "call", call)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
         error = ask(calls, commands.GetOutcome(txid=TxId(0, 1, 1)))
     finally:
@@ -289,15 +243,15 @@ def test_an_answer_that_is_too_large_is_an_error(
 
 
 def test_calls_under_way_fail_when_the_connection_breaks(
-    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch
+    coordinator: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def call(_request: pb.CallRequest, _context: Any) -> pb.Reply:
+    async def call(_request: pb.CallRequest) -> pb.Reply:
         (connection,) = coordinator.listener._connections
         connection.close(SessionClosedError("it went"))
         return pb.Reply()
 
-    monkeypatch.setattr(coordinator.streams, "Call", call)
-    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    monkeypatch.setattr(coordinator.streams, "call", call)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
         with pytest.raises(SessionClosedError, match="it went"):
             calls.call(pb.CallRequest(), TIMEOUT_S)
@@ -307,13 +261,13 @@ def test_calls_under_way_fail_when_the_connection_breaks(
 
 
 def test_a_bug_in_a_call_is_told_to_its_client(
-    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    coordinator: Inside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def call(_request: pb.CallRequest, _context: Any) -> pb.Reply:
+    async def call(_request: pb.CallRequest) -> pb.Reply:
         raise KeyError("bug")
 
-    monkeypatch.setattr(coordinator.streams, "Call", call)
-    calls = FramedCalls(coordinator.frames_address, deadlines=PATIENT)
+    monkeypatch.setattr(coordinator.streams, "call", call)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
         with pytest.raises(SessionClosedError, match="its log says how"):
             calls.call(pb.CallRequest(), TIMEOUT_S)
@@ -345,9 +299,9 @@ PEERS: Final = Open(peers=OpenPeers()).SerializeToString()
     ],
 )
 def test_what_is_not_understood_ends_the_connection(
-    coordinator: OnFrames, said: tuple[bytes, ...], why: str, caplog: pytest.LogCaptureFixture
+    coordinator: Inside, said: tuple[bytes, ...], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Client(coordinator.frames_address) as client:
+    with Client(coordinator.address) as client:
         client.send(*said)
         error = client.end()
         assert isinstance(error, NotSupportedError), error
@@ -356,10 +310,10 @@ def test_what_is_not_understood_ends_the_connection(
 
 
 def test_a_connection_that_is_for_nothing_ends(
-    coordinator: OnFrames, monkeypatch: pytest.MonkeyPatch
+    coordinator: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opened, "CONNECT_TIMEOUT_S", 0.1)
-    with Client(coordinator.frames_address) as client:
+    with Client(coordinator.address) as client:
         assert "said nothing for 0 s" in str(client.end())
 
 

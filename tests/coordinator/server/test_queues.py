@@ -1,4 +1,4 @@
-"""Consumers of queues over real gRPC: what is looked up, ends, lost streams, new owners.
+"""Consumers of queues over real connections: what is looked up, ends, lost streams, new owners.
 
 The rules of leases and acknowledgements are in `tests/coordinator/core/test_queues.py`.
 """

@@ -31,11 +31,7 @@ from logtx.journal.reader import journal_partition_of
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..on_frames import transport
 from ..streams import TIMEOUT_S, RawStream, begin, connect
-
-__all__ = ["transport"]
-pytestmark = pytest.mark.usefixtures("transport")
 
 GRACE_S = 0.4
 PARTITIONS = 2

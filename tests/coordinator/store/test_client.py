@@ -38,10 +38,6 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.txid import TxId
 
 from ..clusters import PARTITIONS, Cluster, ask, cluster_of, until
-from ..on_frames import transport
-
-__all__ = ["transport"]
-pytestmark = pytest.mark.usefixtures("transport")
 
 TOPIC = "orders"
 WRITES: dict[TopicPartition, tuple[BranchRange, ...]] = {
@@ -297,7 +293,7 @@ def test_an_answer_that_can_not_be_read_is_as_none_and_leaves_no_connection(
     client: MetadataClient, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    of_address = metadata.GrpcMetadata
+    of_address = metadata.MetadataCalls
 
     class Counted:
         def __init__(self, address: str) -> None:
@@ -315,7 +311,7 @@ def test_an_answer_that_can_not_be_read_is_as_none_and_leaves_no_connection(
         raise ValueError("99 is not a valid HeaderState")
 
     client.status()
-    monkeypatch.setattr(metadata, "GrpcMetadata", Counted)
+    monkeypatch.setattr(metadata, "MetadataCalls", Counted)
     monkeypatch.setattr(metadata, "status_from_wire", of_another_version)
     with (
         MetadataClient(cluster.log, timeout_s=0.3) as another,

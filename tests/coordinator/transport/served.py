@@ -74,12 +74,12 @@ class Served:
                 raise
 
         options.setdefault("deadlines", PATIENT)
-        self.listener = Listener(counted, **options)
+        self.listener = Listener(**options)
         self._loop = LOOPS[loop]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        port = self.do(self.listener.start("127.0.0.1:0"))
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{self.listener.bind('127.0.0.1:0')}"
+        self.do(self.listener.start(counted))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs something on the event loop."""

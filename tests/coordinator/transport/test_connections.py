@@ -479,14 +479,15 @@ def test_a_listener_takes_so_many_connections_and_more_once_there_is_room() -> N
 
 def test_an_address_that_is_taken() -> None:
     with Served(echo) as served, pytest.raises(ConfigError, match="another coordinator"):
-        served.do(on_loop.Listener(echo).start(served.address))
+        on_loop.Listener().bind(served.address)
 
 
 @pytest.mark.parametrize("address", ["localhost:0", "[::]:0", "0.0.0.0:0"])
 def test_a_listener_of_all_addresses_has_one_port(address: str) -> None:
     async def listen() -> bytes:
-        listener = on_loop.Listener(echo, deadlines=PATIENT)
-        port = await listener.start(address)
+        listener = on_loop.Listener(deadlines=PATIENT)
+        port = listener.bind(address)
+        await listener.start(echo)
         name = "localhost" if "localhost" in address else "127.0.0.1"
         connection = await dial(f"{name}:{port}", deadlines=PATIENT)
         await connection.send(b"x")

@@ -1,4 +1,4 @@
-"""Producers and a real coordinator over gRPC, on each transport."""
+"""Producers and a real coordinator over frames, on each transport."""
 
 from __future__ import annotations
 
