@@ -181,7 +181,12 @@ class LoopConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # So `_is_full` says whether asyncio has anything: `pause_writing` comes within `write`.
         self._transport.set_write_buffer_limits(0)
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        connected = transport.get_extra_info("socket")
+        # asyncio does so only for sockets that name TCP, which accepted ones don't: an answer would
+        # wait 40 ms for the client's system to acknowledge the one before.
+        if connected.family != socket.AF_UNIX:  # Whoever has a pair of sockets has no TCP.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._descriptor = connected.fileno()
         self.remote = _shown(transport.get_extra_info("peername"))
         if self.error is not None:  # closed before it was connected
             self._transport.abort()

@@ -477,6 +477,17 @@ def test_a_listener_takes_so_many_connections_and_more_once_there_is_room() -> N
             assert fourth.ask(b"4") == b"4"
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_answer_does_not_wait_for_the_one_before(loop: str) -> None:
+    with Served(echo, loop=loop) as served, Client(served.address) as client:
+        client.ask(b"x")
+        (connection,) = served.seen
+        transport = connection._transport
+        assert transport is not None
+        made = transport.get_extra_info("socket")
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_is_taken() -> None:
     with Served(echo) as served, pytest.raises(ConfigError, match="another coordinator"):
         on_loop.Listener().bind(served.address)
