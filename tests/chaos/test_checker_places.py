@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from logtx.chaos.checker import Verdict
 from logtx.journal.modes import ModeChange, Phase
+from logtx.journal.records.types import AddPartitions, DataPartition
 
 from .checker_world import IN, OUT, Txn, Where, World
 from .test_checker_anomalies import P0, P1, only, shown, two_partitions
@@ -141,6 +142,35 @@ def test_what_lies_below_a_place_that_was_trimmed_is_not_missed() -> None:
     placed(world, 0)
     world.starts[P0] = 3
     world.order[P0] = world.order[P0][2:]
+    right(world)
+
+
+def test_a_journal_that_was_trimmed_behind_the_switch() -> None:
+    """What is placed, or switched back, tells that nothing has markers before that."""
+    world = placing()
+    early = world.begin()
+    early.append(0)
+    early.decide()
+    world.journal_starts[0] = len(world.journals[0])
+    early.place().finish().end("committed")
+    aborted = world.begin()
+    aborted.append(0)
+    aborted.decide(commit=False).finish(commit=False).end("aborted")
+    placed(world, 0)
+    process_all(world)
+    verdict = right(world)
+    assert "place whose switch was trimmed" not in verdict.unverifiable
+
+
+def test_a_journal_that_was_trimmed_within_a_stretch_of_places() -> None:
+    world = placing()
+    world.journal_starts[0] = len(world.journals[0])
+    aborted = world.begin()
+    aborted.append(0)
+    begin, partition = aborted.txid.offset, DataPartition(IN, 0, "")
+    world.journal_append(0, AddPartitions(begin=begin, partitions=(partition,)))
+    aborted.decide(commit=False).finish(commit=False).end("aborted")
+    world.switch()
     right(world)
 
 

@@ -270,6 +270,7 @@ def read_journal(
     if start > 0:  # only here all entries are held in memory at once
         entries = list(entries)
         current, journal.incarnation = _owner_at(start, entries)
+        journal.modes = _modes_at(start, entries)
     surprised = False
     for offset, entry in entries:
         owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
@@ -302,6 +303,28 @@ def _owner_at(start: int, entries: Iterable[tuple[int, Entry]]) -> tuple[int, in
         if epoch < named < start:
             epoch, incarnation = named, entry.incarnation
     return epoch, incarnation
+
+
+def _modes_at(start: int, entries: Iterable[tuple[int, Entry]]) -> dict[str, list[ModeStep]]:
+    """Returns the topics that are in metadata mode at the start of a trimmed journal, each with a
+    step that stands for those which were trimmed.
+
+    What is told first of a topic says so: that something is placed there, or that it is switched
+    back.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for _, entry in entries:
+        body = entry.body
+        if entry.kind is Kind.MODE:
+            first.setdefault(body["topic"], (body["topic_id"], body["phase"]))
+        elif entry.kind is Kind.PLACED:
+            for row in body["ends"]:
+                first.setdefault(row["topic"], (row["topic_id"], METADATA + " before"))
+    return {
+        topic: [ModeStep(start - 1, topic_id, METADATA, {}, with_records=True)]
+        for topic, (topic_id, phase) in first.items()
+        if phase in (TO_MARKERS, MARKERS, METADATA + " before")
+    }
 
 
 def _apply(journal: Journal, offset: int, entry: Entry) -> None:

@@ -46,8 +46,8 @@ class Standing(Enum):
     LATE = auto()
     """It is behind its transaction's end, or outside of what that accepts."""
     TORN = auto()
-    """Its transaction's beginning was trimmed, or the pointer to it: a reader may or may not have
-    had it."""
+    """Its transaction's beginning was trimmed, the pointer to it, or its decision: a reader may or
+    may not have had it."""
     MARKER = auto()
     MODE = auto()
     """It says that the topic's mode turned, and is of no transaction."""
@@ -291,6 +291,8 @@ def _left_aside(view: View, txid: TxId, fate: Fate | None) -> Standing:
 
 def _left_over(partition: Partition, fate: Fate | None) -> Standing:
     """Returns the standing of records whose transaction has no end in their partition."""
+    if fate is not None and fate.decided is None and fate.finished is not None:
+        return Standing.TORN  # Its decision was trimmed, and what that says of this partition.
     if fate is None or fate.decided is None or partition not in fate.unmarked:
         return Standing.UNDECIDED
     if not fate.committed:
