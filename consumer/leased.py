@@ -67,6 +67,7 @@ from ..journal.logs.interface import Log
 from ..journal.position import Passed, Position
 from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
+from .core.counters import ShareCounters
 from .core.pending import Record
 from .core.runs import Run
 from .core.sides import Side, Sides
@@ -107,6 +108,7 @@ class LeaseReader:
         *,
         timeout_s: float,
         on_step: Callable[[], object] = lambda: None,
+        counters: ShareCounters | None = None,
     ) -> None:
         """Opens the consumer that reads records.
 
@@ -117,7 +119,9 @@ class LeaseReader:
             timeout_s: bound of each question to coordinators, in seconds.
             on_step: called again and again while a lease is read. It may take long until the next
                 message comes: the lease must be renewed meanwhile (trap 163).
+            counters: counters to add to; None makes private ones.
         """
+        self._counters = counters or ShareCounters()
         self._log, self._config, self._on_step = log, config, on_step
         settings = {**CONSUMER, **kafka}
         self._coordinators = AdminQueries(log, timeout_s=timeout_s)
@@ -264,6 +268,7 @@ class LeaseReader:
                 *(self._config, part, self._log, self._consumer),
                 sidecars=self._sidecars,
                 on_step=self._stepping(topic, topic_id),
+                on_gone=self._gone,
             )
         ) as reader:
             checked = -1
@@ -280,6 +285,9 @@ class LeaseReader:
             if reader.fetches > checked:
                 self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
             return reader.has_followed
+
+    def _gone(self) -> None:
+        self._counters.gone_transactions += 1
 
     def _of(self, lease: Lease, share: Share) -> Run:
         """Returns those messages of a share that are leased. Notes where in a sidecar they lie."""

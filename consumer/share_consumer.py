@@ -254,7 +254,10 @@ class ShareConsumer(Acknowledger):
             subscription=self.group_id,
         )
         self._reader = self._parts.reader = LeaseReader(
-            self._log, kafka, read, timeout_s=timeout_s, on_step=weakly(self._renew_if_due)
+            *(self._log, kafka, read),
+            timeout_s=timeout_s,
+            on_step=weakly(self._renew_if_due),
+            counters=self._counters,
         )
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(

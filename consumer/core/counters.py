@@ -69,6 +69,9 @@ class ShareCounters:
     """Messages that the application rejected."""
     exhausted_records: int = 0
     """Messages that came once more than ``share.delivery.count.limit`` allows: given up."""
+    gone_transactions: int = 0
+    """Committed transactions passed over because retention had taken their places in the topic, or
+    what they have there."""
     dead_letters: int = 0
     """Dead letters that this consumer wrote and committed. Those that are part of a transaction of
     the application are not counted."""

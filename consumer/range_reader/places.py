@@ -223,6 +223,29 @@ class PlacesAhead:
             DataLossError: retention took what is needed of a home's journal.
             BrokerError, JournalError: a journal can't be read.
         """
+        try:
+            return self._reach(starts, ends, topic_ids, wait_s, is_bounded)
+        except RecordsTrimmedError as error:
+            # It was trimmed where reading stood while nothing was asked for. What is needed now may
+            # all be there (trap 245).
+            self.close()
+            _LOG.info("homes_read_again reason=%s", error)
+        try:
+            return self._reach(starts, ends, topic_ids, wait_s, is_bounded)
+        except RecordsTrimmedError as error:
+            self.close()
+            raise DataLossError(
+                f"{error}: what was decided there can't be told any more; start anew"
+            ) from error
+
+    def _reach(
+        self,
+        starts: Vector,
+        ends: Vector,
+        topic_ids: Mapping[str, str],
+        wait_s: float,
+        is_bounded: bool,
+    ) -> dict[TopicPartition, Reach]:
         published = self._registry.published()
         asked: dict[TopicPartition, _Ahead] = {}
         for key in ends:
@@ -263,13 +286,7 @@ class PlacesAhead:
         for key, end in self._ends(new.values()).items():
             new[key].ask(ends[key].o2, end)
         while True:
-            try:
-                self._homes.poll()
-            except RecordsTrimmedError as error:
-                self.close()
-                raise DataLossError(
-                    f"{error}: what was decided there can't be told any more; start anew"
-                ) from error
+            self._homes.poll()
             if isinstance(self._homes.failure, TornTransactionError):
                 raise DataLossError(
                     f"{self._homes.failure}; a query starts anew with another checkpoint or group"

@@ -172,6 +172,7 @@ class RangeReader:
         *,
         sidecars: SidecarReader | None = None,
         on_step: Callable[[], object] = lambda: None,
+        on_gone: Callable[[], object] = lambda: None,
     ) -> None:
         """Opens a consumer and a store for spilled records.
 
@@ -183,6 +184,7 @@ class RangeReader:
                 opens one.
             sidecars: reads what pointers name; the caller closes it. None: one of its own.
             on_step: called again and again while `shares` reads, for what must not wait that long.
+            on_gone: called for each transaction that is passed over because retention has taken it.
         """
         self._config = config
         self._part = part
@@ -194,7 +196,7 @@ class RangeReader:
         self._shared.relocate = delivered
         if config.subscription:
             self._shared.go_on = partial(_by_skipping, config.subscription)
-        self._on_step = on_step
+        self._on_step, self._on_gone = on_step, on_gone
         self._side_reader = SideReader(self._log, self._settings, self._pending, self._shared)
         self._own_sidecars = SidecarReader(log, self._settings) if sidecars is None else None
         self._sidecars = cast(SidecarReader, sidecars or self._own_sidecars)
@@ -285,7 +287,15 @@ class RangeReader:
             return False
         if not isinstance(buffer.failure, TornTransactionError):
             return False
-        return buffer.pass_gone(self._log.start_offset(self._part.topic, self._part.partition))
+        key, error = (self._part.topic, self._part.partition), buffer.failure
+        log_start = self._log.start_offset(*key)
+        if not buffer.pass_gone(log_start):
+            return False
+        self._on_gone()
+        _LOG.warning(
+            "gone_transaction_passed_over partition=%s log_start=%d error=%s", key, log_start, error
+        )
+        return True
 
     def _check_progress(self, progress_s: float, wanted: StreamRequest | None) -> None:
         if time.monotonic() - progress_s <= STALL_S:

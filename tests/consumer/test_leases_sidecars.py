@@ -288,7 +288,7 @@ def test_trap_232_what_was_worked_off_at_the_offset_is_not_read_again(
 
 
 def test_trap_230_what_is_placed_below_the_logs_start_is_a_gap(
-    places: Places, reader: LeaseReader
+    places: Places, reader: LeaseReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its sidecar was trimmed then, and nobody ever comes behind what can't be read."""
     written = places.written
@@ -303,6 +303,25 @@ def test_trap_230_what_is_placed_below_the_logs_start_is_a_gap(
     assert leased(places, reader, MessageId(0), MessageId(end)) == [
         (MessageId(end - 1, AT_OFFSET), b"q")
     ]
+    assert caplog.text.count("gone_transaction_passed_over") == 1
+    assert reader._counters.gone_transactions == 1
+
+
+def test_trap_245_a_home_that_was_trimmed_where_the_reader_stood_is_read_anew(
+    places: Places, reader: LeaseReader
+) -> None:
+    written = places.written
+    first, *_ = written.append("t", [b"p", b"q"])
+    named_p, named_q = (MessageId(first + n, AT_OFFSET) for n in (0, 1))
+    lo, hi = MessageId(first), MessageId(first + 1)
+    assert leased(places, reader, lo, hi) == [(named_p, b"p")]
+    written.decide(written.begin(), commit=False)
+    mode = SnapshotMode("t", places.topic_id, Phase.METADATA, places.mode_offset)
+    places.log.delete_records(JOURNAL_TOPIC, 0, snapshot(places, modes=(mode,)))
+    sequence = aside(places, b"a")
+    places.place()
+    found = leased(places, reader, hi, MessageId(places.end(), AT_OFFSET))
+    assert found == [(named_q, b"q"), *named(places.end(), sequence, [b"a"])]
 
 
 @pytest.mark.parametrize("torn_skip", [False, True])

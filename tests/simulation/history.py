@@ -351,6 +351,8 @@ class History:
         self.taken: list[Taken] = []
         self.said: list[Said] = []
         self.skips: list[Skip] = []
+        self.unread: list[Exception] = []
+        """Why leases could not be read, of queues."""
         self.resting: list[Resting] = []
         """When consumers of queues took nothing."""
         self.gone: list[tuple[str, int, int]] = []

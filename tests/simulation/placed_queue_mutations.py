@@ -7,7 +7,9 @@ from typing import Any
 
 from logtx.consumer.core.home_view import Due
 from logtx.consumer.core.sides import Sides
-from logtx.consumer.range_reader.places import _Recorder
+from logtx.consumer.range_reader.errors import DataLossError
+from logtx.consumer.range_reader.places import PlacesAhead, _Recorder
+from logtx.journal.reader import RecordsTrimmedError
 
 from .registry import Patch, caught_by
 
@@ -21,6 +23,22 @@ def places_stand_for_no_pointer(patch: Patch) -> None:
         return end_at(self, replace(due, aside=None), place, rest_at)
 
     patch(_Recorder, "end_at", mutant)
+
+
+@caught_by("worked-off", of="queue")
+def a_home_that_was_trimmed_is_lost(patch: Patch) -> None:
+    """A reader of leases does not begin anew where a home's journal was trimmed while it stood
+    there (trap 245)."""
+    reach = PlacesAhead._reach
+
+    def mutant(self: PlacesAhead, *arguments: Any) -> Any:
+        try:
+            return reach(self, *arguments)
+        except RecordsTrimmedError as error:
+            self.close()
+            raise DataLossError(str(error)) from error
+
+    patch(PlacesAhead, "_reach", mutant)
 
 
 @caught_by("worked-off", of="queue")

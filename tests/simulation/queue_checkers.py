@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from logtx.consumer.range_reader.errors import DataLossError
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
@@ -35,6 +36,9 @@ def worked_off(history: History, reading: Reading) -> Iterator[str]:
         if history.settled_ms is not None and history.crash is None:
             yield from queue.left()
         yield from _owned(history, queue)
+    # Nothing that a queue has left is taken by retention here.
+    lost = (error for error in history.unread if isinstance(error, DataLossError))
+    yield from (f"a lease was not read: {error!r}" for error in lost)
     for skip in history.skips:
         if not nobody_knew(history, reading, skip.partition.key, skip.error):
             yield f"{skip.partition} {skip.span} could not be read: {skip.error}"

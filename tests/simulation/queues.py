@@ -404,7 +404,8 @@ class QueueWorker(Producer):
         return False
 
     def _unreadable(self, error: Exception) -> None:
-        self.setting.history.counts["leases that could not be read"] += 1
+        self.setting.history.counts[f"leases not read: {type(error).__name__}"] += 1
+        self.setting.history.unread.append(error)
         self.setting.note(self.name, "can't read", self._lease, repr(error))
         if isinstance(error, TopicRecreatedError):
             self._attach_from_ms = 0

@@ -149,6 +149,7 @@ SEEN_WITH_QUEUES_AT: Final = {
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_PLACED_QUEUES_AT: Final = {
+    "a_home_that_was_trimmed_is_lost": 26,
     "an_offset_has_one_place_in_the_sidecar": 5,
     "places_stand_for_no_pointer": 1,
 }
