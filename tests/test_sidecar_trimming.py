@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 
 import logtx
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.server import trimming
 from logtx.coordinator.server.sidecars import REQUIRED
@@ -22,6 +25,7 @@ from logtx.journal.errors import BrokerError, ConfigError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.modes import Mode
 from logtx.journal.sidecar import sidecar_of
 from logtx.journal.txid import TxId
 
@@ -432,3 +436,30 @@ def test_kafka_deletes_what_nobody_needs(logtx_kafka: Any, unique: Callable[[str
             until(lambda: start(kafka, topic) == 35, timeout_s=40)
     finally:
         kafka.close()
+
+
+def test_what_is_placed_at_the_end_of_an_idle_topic_is_told(
+    log: MemoryLog, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic()
+    node = Node(
+        log,
+        sidecars=SidecarConfig(trim_delay_ms=DELAY_MS),
+        limits=ShardConfig(place_sidecars=True),
+    )
+    settings = {"bootstrap.servers": log.bootstrap_servers, "transaction.begin.ahead": False}
+    try:
+        with closing(AdminQueries(log, timeout_s=10)) as admin:
+            admin.set_topic_mode(topic, Mode.METADATA, transaction_group="default")
+        with caplog.at_level(logging.WARNING), logtx.Producer(settings) as producer:
+            committed(producer, topic, "x")
+            until(lambda: "sidecar_does_not_age" in caplog.text)
+            counters = node.coordinator._trimmer.counters
+            assert counters.unaging_ms >= DELAY_MS
+            log.producer({}).produce(topic, b"plain", partition=0)
+            until(lambda: counters.unaging_ms == 0)
+            log.delete_records(topic, 0, log.end_offset(topic, 0))
+            until(lambda: start(log, topic) > 0)
+        assert caplog.text.count("sidecar_does_not_age") == 1
+    finally:
+        node.kill()

@@ -235,6 +235,61 @@ class Trimming:
         return max(now_ms - self._waiting[0].noted_ms - self._delay_ms, 0)
 
 
+class Unaging:
+    """Which sidecar partitions can't age.
+
+    What is placed where the topic's log ends stands for a pointer (decision 40), and retention
+    never takes it: it takes records, and none lies there or behind. So it needs the sidecar until
+    somebody writes to the topic. A pointer is a record itself, and lies below the end.
+    """
+
+    def __init__(self, *, told_after_ms: int) -> None:
+        """Begins without a partition.
+
+        Args:
+            told_after_ms: for how long a partition must have stood so until it is told.
+        """
+        self._told_after_ms = told_after_ms
+        self._since_ms: dict[TopicPartition, tuple[int, int]] = {}
+        """Partition → (place that needs it, when that was first seen)."""
+        self._told: set[TopicPartition] = set()
+
+    def look(
+        self,
+        bounds: Mapping[TopicPartition, Bound],
+        main_ends: Mapping[TopicPartition, int],
+        now_ms: int,
+    ) -> list[tuple[TopicPartition, int]]:
+        """Takes what holds the partitions now.
+
+        Args:
+            bounds: of `Trimming.bounds`.
+            main_ends: sidecar partition → the end of its main partition, as it was told last.
+            now_ms: the time.
+
+        Returns:
+            (partition, place) of those that have stood so for as long as is told; each once, until
+            it ages again.
+        """
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for key, bound in bounds.items():
+            place = None if bound.held_by is None else bound.held_by.pointer
+            if place is None or place < main_ends.get(key, place + 1):
+                continue
+            known = self._since_ms.get(key)
+            found[key] = known if known is not None and known[0] == place else (place, now_ms)
+        self._since_ms = found
+        self._told &= found.keys()
+        due = {k for k, (_, since) in found.items() if now_ms >= since + self._told_after_ms}
+        fresh = sorted(due - self._told)
+        self._told |= due
+        return [(key, found[key][0]) for key in fresh]
+
+    def longest_ms(self, now_ms: int) -> int:
+        """Returns for how long the first of them has stood so; 0 without one."""
+        return max((now_ms - since for _, since in self._since_ms.values()), default=0)
+
+
 def _bound(key: TopicPartition, noted: Noted, journals: list[JournalView]) -> Bound:
     lowest = _lowest(journal.needed(key, noted.main_start) for journal in journals)
     if lowest is None or lowest.first >= noted.end:

@@ -136,6 +136,7 @@ class Reading:
     sidecar_offsets: tuple[tuple[str, int], ...]
     """(sidecar, its offsets), of those that have series: those with most."""
     sidecar_held_s: float
+    sidecar_unaging_s: float
     subscription_count: int
     subscriptions: tuple[SubscriptionInfo, ...]
     """Those that have series."""
@@ -211,6 +212,7 @@ class Reader:
                 heapq.nlargest(SHOWN_MAX, self._sidecars.offsets.items(), key=lambda each: each[1])
             ),
             sidecar_held_s=self._sidecars.held_ms / 1_000,
+            sidecar_unaging_s=self._sidecars.unaging_ms / 1_000,
             subscription_count=subscription_count,
             subscriptions=subscriptions,
         )
@@ -420,6 +422,8 @@ def _states(reading: Reading) -> Iterator[Metric]:
     yield gauge("sidecar_offsets", text, offsets, ("topic",))
     text = "Time that unfinished transactions have held up the trimming of sidecars."
     yield gauge("sidecar_held_seconds", text, [((), reading.sidecar_held_s)], ())
+    text = "Time that what is placed at the end of a topic has needed its sidecar."
+    yield gauge("sidecar_unaging_seconds", text, [((), reading.sidecar_unaging_s)], ())
 
 
 _TOTALS: Final = (

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ from ...journal.sidecar import is_sidecar, main_of, main_partition
 from ...journal.txid import TxId
 from ..core.floors import LOOKS_APART_MS
 from ..core.handing import Known
-from ..core.trimming import CHECKPOINTS_PER_DELAY, Bound, JournalView, Noted, Trimming
+from ..core.trimming import CHECKPOINTS_PER_DELAY, Bound, JournalView, Noted, Trimming, Unaging
 from ..runtime.alarm import monotonic_ms
 from .sidecars import check_sidecar
 
@@ -98,6 +98,8 @@ class TrimCounters:
     checkpoint."""
     held_ms: int = 0
     """For how long undecided transactions have held up what is as old as the delay."""
+    unaging_ms: int = 0
+    """For how long a partition has been needed by what is placed at the end of its topic's log."""
 
 
 class SidecarTrimmer:
@@ -128,6 +130,9 @@ class SidecarTrimmer:
         self._delay_ms = delay_ms
         apart_ms = 0 if journal.certain else LOOKS_APART_MS
         self._core = Trimming(delay_ms=delay_ms, looks_apart_ms=apart_ms)
+        self._unaging = Unaging(told_after_ms=delay_ms)
+        self._main_ends: dict[TopicPartition, int] = {}
+        """Sidecar partition → the end of its main partition, as of the latest checkpoint."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trimming")
         self._starts: dict[TopicPartition, int] = {}
         """Sidecar partition → where its log starts, as far as is known."""
@@ -165,6 +170,7 @@ class SidecarTrimmer:
         journals = {(each.shard.partition, each.shard.incarnation) for each in known}
         bounds = self._core.bounds(views, now_ms)
         self.counters.held_ms = self._core.held_ms(now_ms)
+        self._tell_unaging(bounds, now_ms)
         due = [
             (key, bound)
             for key, bound in bounds.items()
@@ -172,6 +178,16 @@ class SidecarTrimmer:
         ]
         if due:
             await self._ask(lambda: self._trim(due[:TRIMS_MAX], journals))
+
+    def _tell_unaging(self, bounds: Mapping[TopicPartition, Bound], now_ms: int) -> None:
+        for (topic, partition), place in self._unaging.look(bounds, self._main_ends, now_ms):
+            _LOG.warning(
+                "sidecar_does_not_age topic=%s partition=%d place=%d: nothing is written to %s[%d],"
+                " so retention takes nothing there, and what is placed at its end needs the sidecar"
+                " and the journal; a record there lets them age",
+                *(topic, partition, place, main_of(topic), partition),
+            )
+        self.counters.unaging_ms = self._unaging.longest_ms(now_ms)
 
     def close(self) -> None:
         """Stops the thread, without waiting for a question under way."""
@@ -186,6 +202,7 @@ class SidecarTrimmer:
         served = self._served()
         seen = await self._ask(lambda: self._look_at_sidecars(served))
         self._starts = {key: each.start for key, each in seen.items()}
+        self._main_ends = {key: each.main_end for key, each in seen.items()}
         offsets: dict[str, int] = {}
         for (topic, _), each in seen.items():
             offsets[topic] = offsets.get(topic, 0) + each.noted.end - each.start
@@ -245,6 +262,8 @@ class Seen(NamedTuple):
     start: int
     """Where its own log starts."""
     noted: Noted
+    main_end: int
+    """End of its main partition."""
 
 
 def look_at(
@@ -281,14 +300,16 @@ def look_at(
         partitions = range(min(side.partition_count, main.partition_count))
         ids |= {(sidecar, p): (side.topic_id, main.topic_id) for p in partitions}
     mains = {key: main_partition(key) for key in ids}
-    ends = log.each_end_offset(list(ids), timeout_s=ASK_TIMEOUT_S)
+    ends = log.each_end_offset([*ids, *mains.values()], timeout_s=ASK_TIMEOUT_S)
     starts = log.each_start_offset([*ids, *mains.values()], timeout_s=ASK_TIMEOUT_S)
     found: dict[TopicPartition, Seen] = {}
     for key, (topic_id, main_id) in ids.items():
         end, start, main_start = ends.get(key), starts.get(key), starts.get(mains[key])
-        if isinstance(end, int) and isinstance(start, int) and isinstance(main_start, int):
+        main_end = ends.get(mains[key])
+        told = isinstance(end, int) and isinstance(start, int)
+        if told and isinstance(main_start, int) and isinstance(main_end, int):
             noted = Noted(end=end, main_start=main_start, topic_id=topic_id, main_id=main_id)
-            found[key] = Seen(start, noted)
+            found[key] = Seen(start, noted, main_end)
     return found
 
 
