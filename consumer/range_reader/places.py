@@ -224,14 +224,14 @@ class PlacesAhead:
             BrokerError, JournalError: a journal can't be read.
         """
         try:
-            return self._reach(starts, ends, topic_ids, wait_s, is_bounded)
+            return self._reach(starts, ends, topic_ids, wait_s=wait_s, is_bounded=is_bounded)
         except RecordsTrimmedError as error:
             # It was trimmed where reading stood while nothing was asked for. What is needed now may
             # all be there (trap 245).
             self.close()
             _LOG.info("homes_read_again reason=%s", error)
         try:
-            return self._reach(starts, ends, topic_ids, wait_s, is_bounded)
+            return self._reach(starts, ends, topic_ids, wait_s=wait_s, is_bounded=is_bounded)
         except RecordsTrimmedError as error:
             self.close()
             raise DataLossError(
@@ -243,6 +243,7 @@ class PlacesAhead:
         starts: Vector,
         ends: Vector,
         topic_ids: Mapping[str, str],
+        *,
         wait_s: float,
         is_bounded: bool,
     ) -> dict[TopicPartition, Reach]:

@@ -104,15 +104,30 @@ class Sidecars:
         return Done()
 
     def _check_builds(self, topics: Collection[str]) -> None:
-        others = self.members.reached(time.monotonic()) if self.members is not None else []
         # Who switches a topic checks that all coordinators read what is decided then.
         placed = self.homes is not None and any(map(self.homes.knows, topics))
         needed = WITH_PLACED_SIDECARS if placed else WITH_POINTERS
+        self._check_format(needed, "ask again")
+
+    def check_builds_for_places(self) -> None:
+        """Refuses a commit that would be placed in the main partition of a sidecar, while another
+        coordinator would stop at that decision.
+
+        It may have come back since the sidecar was opened and the topic was switched.
+
+        Raises:
+            NotSupportedError: names that coordinator.
+        """
+        self._check_format(WITH_PLACED_SIDECARS, "abort, and write it again")
+
+    def _check_format(self, needed: int, then: str) -> None:
+        others = self.members.reached(time.monotonic()) if self.members is not None else []
         for other in others:
             if other.journal_format < needed:
+                where = " in metadata mode" if needed == WITH_PLACED_SIDECARS else ""
                 raise NotSupportedError(
-                    f"the coordinator at {other.address} does not read journals with sidecars:"
-                    " upgrade it, then ask again"
+                    f"the coordinator at {other.address} does not read journals with sidecars of"
+                    f" topics{where}: upgrade it, then {then}"
                 )
 
     def _open(self, topic: str, sidecar: str) -> None:

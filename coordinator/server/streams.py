@@ -424,13 +424,19 @@ class Streams:
     async def _with_main_ends(
         self, command: commands.End, runtime: PartitionRuntime
     ) -> tuple[commands.End, LogtxError | None]:
-        """Tells a commit with records in sidecars where the main partitions end by now."""
+        """Tells a commit with records in sidecars where the main partitions end by now.
+
+        Returns:
+            The command, and why it can't be decided: as `_prepare`.
+        """
         mains = frozenset(map(main_partition, runtime.sidecars(command)))
         if not mains or command.action is not commands.Action.COMMIT:
             return command, None
         try:
+            if runtime.places_sidecars(mains):
+                self._sidecars.check_builds_for_places()
             return replace(command, main_ends=await self._sidecars.main_ends(mains)), None
-        except CoordinatorBusyError as error:
+        except (CoordinatorBusyError, NotSupportedError) as error:
             return command, error
 
     async def _learn(

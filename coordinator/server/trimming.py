@@ -306,8 +306,9 @@ def look_at(
     for key, (topic_id, main_id) in ids.items():
         end, start, main_start = ends.get(key), starts.get(key), starts.get(mains[key])
         main_end = ends.get(mains[key])
-        told = isinstance(end, int) and isinstance(start, int)
-        if told and isinstance(main_start, int) and isinstance(main_end, int):
+        if not (isinstance(end, int) and isinstance(start, int)):
+            continue
+        if isinstance(main_start, int) and isinstance(main_end, int):
             noted = Noted(end=end, main_start=main_start, topic_id=topic_id, main_id=main_id)
             found[key] = Seen(start, noted, main_end)
     return found

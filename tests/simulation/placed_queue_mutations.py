@@ -31,9 +31,9 @@ def a_home_that_was_trimmed_is_lost(patch: Patch) -> None:
     there (trap 245)."""
     reach = PlacesAhead._reach
 
-    def mutant(self: PlacesAhead, *arguments: Any) -> Any:
+    def mutant(self: PlacesAhead, *arguments: Any, **named: Any) -> Any:
         try:
-            return reach(self, *arguments)
+            return reach(self, *arguments, **named)
         except RecordsTrimmedError as error:
             self.close()
             raise DataLossError(str(error)) from error
