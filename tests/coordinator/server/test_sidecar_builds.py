@@ -97,4 +97,5 @@ def test_no_sidecar_is_opened_beside_an_older_one(
     txn = producer.begin_transaction(sidecar=True)
     with pytest.raises(NotSupportedError, match=f"{before.address} .*upgrade it, then ask again"):
         txn.produce("orders", b"a", partition=0)
+        txn.commit()
     txn.abort()
