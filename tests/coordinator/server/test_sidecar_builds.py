@@ -87,15 +87,3 @@ def test_a_commit_waits_for_builds_that_read_it(
     with producer.begin_transaction(sidecar=True) as again:
         again.produce("orders", b"a", partition=0)
     assert memory_log.end_offset(sidecar_of("orders"), 0) >= 2
-
-
-def test_no_sidecar_is_opened_beside_an_older_one(
-    cluster: Cluster, nodes: list[Node], producer: logtx.Producer
-) -> None:
-    before = older(cluster, nodes)
-    reads(nodes, before, WITH_PLACED_SIDECARS - 1)
-    txn = producer.begin_transaction(sidecar=True)
-    with pytest.raises(NotSupportedError, match=f"{before.address} .*upgrade it, then ask again"):
-        txn.produce("orders", b"a", partition=0)
-        txn.commit()
-    txn.abort()
