@@ -55,6 +55,7 @@ ON_KAFKA: Final = (
     (
         "coordinator/test_service.py",
         "test_sidecars_grown.py",
+        "test_sidecars_placed.py",
         "producer/test_branches.py",
         "producer/test_transactions.py",
         "consumer/test_consumer.py",

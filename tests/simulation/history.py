@@ -322,7 +322,7 @@ class ModesRecord:
 class History:
     """Everything seen so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int) -> None:  # noqa: PLR0915 - it is a list
         """Begins empty."""
         self.seed = seed
         self.at = 0
