@@ -10,15 +10,12 @@ import functools
 import gc
 import itertools
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
 
 import hypothesis
 import pytest
 import typer.testing
 from confluent_kafka import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
@@ -26,7 +23,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
 
-from . import parameters
+from . import distribution, parameters
 
 # Examples take as long as a busy machine lets them.
 hypothesis.settings.register_profile("logtx", deadline=None)
@@ -38,161 +35,10 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)  # type
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
 
-ON_KAFKA: Final = (
-    (
-        "test_sidecars.py",
-        "test_end_to_end.py",
-        "test_queues.py",
-        "consumer/test_commits.py",
-    ),
-    (
-        "consumer/test_interruptions.py",
-        "test_faults_kafka.py",
-        "producer/test_over_frames.py",
-        "consumer/test_rebalance.py",
-        "test_sidecar_trimming.py",
-    ),
-    (
-        "coordinator/test_service.py",
-        "test_sidecars_grown.py",
-        "test_sidecars_placed.py",
-        "producer/test_branches.py",
-        "producer/test_transactions.py",
-        "consumer/test_consumer.py",
-        "journal/logs/test_contract.py",
-        "coordinator/runtime/test_markers.py",
-        "integration/test_pytest_plugin.py",
-        "integration/local/test_broker.py",
-        "producer/test_confluent_style.py",
-        "producer/test_dropped.py",
-        "consumer/test_lag.py",
-        "test_sidecar_compaction.py",
-        "consumer/test_dropped.py",
-        "consumer/test_kafka_transactions.py",
-        "coordinator/runtime/test_markers_kafka.py",
-        "journal/test_reader.py",
-        "consumer/test_inquiries.py",
-        "consumer/test_confluent_style.py",
-        "producer/test_sender.py",
-        "coordinator/server/test_retention.py",
-    ),
-)
-"""Files of the tests of `logtx_kafka`, which take about as long in each of these groups. A group is
-given to one process: a Kafka costs twenty seconds of CPU in each process that has one."""
-
-
-LONGEST: Final = (
-    "integration/spark/test_sink.py",
-    "test_places_kafka.py",
-    "search/test_search.py",
-    "test_failover_kafka.py",
-    "simulation/test_simulation.py",
-    "simulation/test_mutations.py",
-    "integration/demo/test_runs.py",
-    "histories/test_producer.py",
-    "test_plain_reader_kafka.py",
-    "test_secured_kafka.py",
-    "integration/test_blocks.py",
-    "coordinator/test_ownership.py",
-    "coordinator/test_topic_answers.py",
-    "chaos/test_faults.py",
-    "integration/cli/test_up.py",
-    "integration/test_queue_blocks.py",
-    "consumer/test_share_topics.py",
-    "consumer/test_share_sidecars.py",
-    "search/test_trimming.py",
-    # Nearly all of their tests are slow ones.
-    "test_rules_kafka.py",
-    "chaos/test_run.py",
-    "integration/local/test_cluster.py",
-    "integration/local/test_kafka_versions.py",
-    "benchmarks/test_scenarios.py",
-    "integration/demo/test_faults.py",
-    "chaos/test_mutations.py",
-    "integration/demo/test_spark.py",
-)
-"""Files that take longest, behind those of `ON_KAFKA`. If one of them began last, all other
-processes would wait for it."""
-
-
-WITH_ONE_CLUSTER: Final = (
-    "integration/spark/",
-    "test_groups_kafka.py",
-    "integration/inspect/test_processes.py",
-    "chaos/test_checker_dump.py",
-)
-"""Files and folders of the tests of `logtx_cluster` and of Spark. One process has them all: a Kafka
-with a coordinator, and a Spark, cost half a minute of CPU in each process that starts them."""
-
-
-def group_of(file: str) -> str:
-    """Returns the group of a file of tests, which one process has: of many it is their own."""
-    file = file.removeprefix("tests/")
-    if file.startswith(WITH_ONE_CLUSTER):
-        return "cluster"
-    return next((f"kafka {n}" for n, files in enumerate(ON_KAFKA) if file in files), file)
-
-
-class ByGroup(LoadFileScheduling):
-    """Gives each group of files to one process."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(super()._split_scope(nodeid))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Lets a process of pytest-xdist end its Kafka, and its Spark, behind the last test of the
-    group that has them, as if the session ended there. They take 1.4 s of CPU in each minute in
-    which nobody asks them anything, and other files would follow for minutes.
-    """
-    here = shared_by(item)
-    if not hasattr(item.config, "workerinput") or here is None or nextitem is None:
-        return None
-    if shared_by(nextitem) == here:
-        return None
-    return bool(item.config.hook.pytest_runtest_protocol(item=item, nextitem=None))
-
-
-def shared_by(item: pytest.Item) -> str | None:
-    """Returns what the tests of an item's group share: "kafka", "cluster", or None for nothing."""
-    group = group_of(item.nodeid.partition("::")[0]).partition(" ")[0]
-    return group if group in {"kafka", "cluster"} else None
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup | None:
-    """Takes the place of pytest-xdist's `--dist loadfile`."""
-    return ByGroup(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Lets each process of pytest-xdist begin elsewhere in a folder.
-
-    In a new checkout, pytest translates each file of tests, and keeps the result. Where all
-    processes collected in the same order, each of them translated every file.
-    """
-    report = yield
-    worker = getattr(collector.config, "workerinput", None)
-    if worker is not None and isinstance(collector, pytest.Package):
-        number, found = int(worker["workerid"].removeprefix("gw")), report.result
-        first = len(found) * number // worker["workercount"]
-        report.result = found[first:] + found[:first]
-    return report
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first, and keeps the order of tests in each."""
-    here = Path(__file__).parent
-    firsts = [*(file for files in ON_KAFKA for file in files), *LONGEST]
-    places = {here / name: place for place, name in enumerate(firsts)}
-    items.sort(key=lambda item: (places.get(item.path, len(places)), item.path))
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws fewer examples where slow tests are left out."""
+    """Draws fewer examples where slow tests are left out, and gives files to processes."""
+    config.pluginmanager.register(distribution)
     if "not slow" in config.getoption("markexpr"):
         parameters.reduce_examples()
 

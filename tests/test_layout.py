@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LONGEST, ON_KAFKA, WITH_ONE_CLUSTER, group_of
+from .distribution import LONGEST, ON_KAFKA, WITH_ONE_CLUSTER, lacks_a_group
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("journal", "coordinator", "producer", "consumer", "integration", "chaos")
@@ -137,12 +137,5 @@ def test_whatever_needs_logtx_cluster_is_given_to_one_process() -> None:
 
 
 def test_whatever_needs_logtx_kafka_is_in_a_group(request: pytest.FixtureRequest) -> None:
-    def needs_it(item: pytest.Item) -> bool:
-        fixtures = getattr(item, "fixturenames", ())
-        given = getattr(getattr(item, "callspec", None), "params", {})
-        of_a_log = "log" in fixtures and given.get("transport") == "kafka"
-        return "logtx_kafka" in fixtures or of_a_log
-
-    quick = [i for i in request.session.items if i.get_closest_marker("slow") is None]
-    files = {i.path.relative_to(ROOT / "tests").as_posix() for i in quick if needs_it(i)}
-    assert {file for file in files if group_of(file) == file} == set()
+    # A process of pytest-xdist has loaded few files by now: it looks at each when it loads it.
+    assert [item.nodeid for item in request.session.items if lacks_a_group(item)] == []
