@@ -26,6 +26,7 @@ from .node import Broker, Setup, await_ready
 from .ports import HOST, PORT_MAX, check_port, is_free, pick_ports
 from .security import Security
 from .settings import broker_settings
+from .storage import Features
 from .topics import lagging_partitions
 
 _LOG = logging.getLogger(__name__)
@@ -261,6 +262,7 @@ class LocalCluster:
                 java=java,
                 jars=jars,
                 class_data=class_data,
+                features=Features(class_data.archive.with_suffix(".checkpoint")),
                 heap_max_mib=self._heap_max_mib,
                 java_options=self._java_options,
                 cluster_id=state.cluster_id,
@@ -269,7 +271,7 @@ class LocalCluster:
             )
             for broker_id, ports in enumerate(state.brokers, start=1)
         ]
-        with ThreadPoolExecutor(len(setups)) as pool:  # a second of Java each
+        with ThreadPoolExecutor(len(setups)) as pool:  # at first a second of Java each
             list(pool.map(Broker.configure, self.brokers, setups))
 
     def _properties(self, broker_id: int, state: State) -> dict[str, str]:

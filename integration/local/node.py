@@ -21,6 +21,7 @@ from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
 from .ports import HOST, accepts, check_port
 from .processes import KILL_TIMEOUT_S, LOG_LINES, last_lines, spawn
+from .storage import Features, is_formatted
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120
@@ -36,6 +37,7 @@ class Setup:
     java: Java
     jars: Sequence[Path]
     class_data: ClassData
+    features: Features
     heap_max_mib: int
     java_options: Sequence[str]
     cluster_id: str
@@ -169,27 +171,16 @@ class Broker:
         """Writes its files, and formats its storage if that is new. Raises a LocalKafkaError."""
         self._setup = setup
         self._dir.write(setup.properties)
-        if (self._dir.kafka_data / "meta.properties").exists():
+        data = self._dir.kafka_data
+        if is_formatted(data):
             return
-        command = [  # ends in a second
-            *self._java_command(setup, "-XX:TieredStopAtLevel=1", *setup.class_data.options()),
-            "kafka.tools.StorageTool",
-            "format",
-            f"--cluster-id={setup.cluster_id}",  # with "=", because an id may begin with "-"
-            f"--config={self._dir.properties}",
-            "--ignore-formatted",
-        ]
         try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=_FORMAT_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BrokerStartError(f"Cannot run {setup.java.program}: {error}.") from error
-        if done.returncode != 0:
-            lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
-            raise DataDirError(
-                f"Kafka cannot format its storage in {self._dir.kafka_data}.", lines[-LOG_LINES:]
-            )
+            formatted = setup.features.format(data, cluster_id=setup.cluster_id, broker_id=self.id)
+        except OSError as error:
+            raise DataDirError(f"Cannot write to {data} ({error.strerror}).") from error
+        if not formatted:
+            self._run_storage_tool(setup)
+            setup.features.keep(data)
 
     def withdraw(self) -> None:
         """Forbids to start the broker, because the cluster gives the data directory back."""
@@ -257,6 +248,27 @@ class Broker:
             "-cp",
             os.pathsep.join(str(jar) for jar in setup.jars),
         ]
+
+    def _run_storage_tool(self, setup: Setup) -> None:
+        command = [  # ends in a second
+            *self._java_command(setup, "-XX:TieredStopAtLevel=1", *setup.class_data.options()),
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={setup.cluster_id}",  # with "=", because an id may begin with "-"
+            f"--config={self._dir.properties}",
+            "--ignore-formatted",
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=_FORMAT_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BrokerStartError(f"Cannot run {setup.java.program}: {error}.") from error
+        if done.returncode != 0:
+            lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+            raise DataDirError(
+                f"Kafka cannot format its storage in {self._dir.kafka_data}.", lines[-LOG_LINES:]
+            )
 
     def _launch(self, setup: Setup) -> None:
         # One broker of a cluster is enough to write the archive, which takes 2 s of CPU.
