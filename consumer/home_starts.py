@@ -61,6 +61,9 @@ REQUEST_TIMEOUT_S: Final = 10.0
 longer while a broker is away, a shorter one fails on a slow broker."""
 SNAPSHOT_TIMEOUT_S: Final = 30.0
 """Time-out of a search for a snapshot, and of reading it. A shorter one fails on a long journal."""
+LOOKS_TOGETHER_S: Final = 60.0
+"""How long after a first look a second one confirms it. After a longer time, the journal may just
+have been trimmed once more."""
 READ_BACK_MAX: Final = 1_000_000
 """Journal records below a reader's sequence that it reads again to learn what became of what was
 pending: some seconds. Beyond, it goes on behind its sequence, and look-ups tell. More delay a
@@ -129,7 +132,8 @@ class HomeStarts:
             BrokerError: no answer in time.
             JournalError: a record on the way does not decode.
         """
-        return self._twice(home, lambda: self._find(home, wanted, kept))
+        asked = home, frozenset(wanted)
+        return self._twice(asked, lambda: self._find(home, wanted, kept))
 
     def _twice(self, asked: object, find: Callable[[], Found]) -> Found:
         """Believes that something is gone when it still is after a while.
@@ -140,9 +144,12 @@ class HomeStarts:
         try:
             found = find()
         except TornTransactionError as error:
-            now_s = self._clock()
-            if now_s < self._torn_s.setdefault(asked, now_s) + LOOKS_APART_S:
+            now_s, since_s = self._clock(), self._torn_s.get(asked)
+            if since_s is None or now_s > since_s + LOOKS_TOGETHER_S:
+                since_s = self._torn_s[asked] = now_s
+            if now_s < since_s + LOOKS_APART_S:
                 raise RecordsTrimmedError(f"{error} (it is looked for once more)") from error
+            del self._torn_s[asked]
             raise
         self._torn_s.pop(asked, None)
         return found

@@ -9,7 +9,8 @@ What others tell only goes before what this coordinator heard by itself:
 
 1. *Of the time since its first answer it knows better.* What others heard meanwhile may be older
    answers, in another order.
-2. *So the first entry only becomes older*, and the news among all come to an end.
+2. *So the first entry only becomes older*, by `CLOCKS_MS` at least, and the news among all come to
+   an end.
 3. *An id that is too old is harmless.* A reader that finds the records delivers them, whatever the
    marker states. One that is too new stops readers. So the first entry stays where others are
    dropped, and a transaction of unknown age gets that.
@@ -26,6 +27,10 @@ marker more often states an older topic than the one that has its records."""
 KEPT_MS: Final = 3_600_000
 """How long an id is remembered that another one followed. Longer than transactions are open. With a
 longer time, readers more often pass over records that are lost in the topic of today."""
+CLOCKS_MS: Final = 1_000
+"""How much older an entry must be to go before the first. Of less, two hosts would tell each other
+without end: their clocks count milliseconds that begin at different moments. With more, an id is
+lost that another one followed sooner."""
 TELL_MAX: Final = 1_000
 """Names that are told at a time: some 100 KB. More would hold up what else is told."""
 
@@ -113,6 +118,6 @@ def _before(ids: Ids, heard: Iterable[tuple[int, str]]) -> Ids:
     for at_ms, topic_id in sorted(heard, reverse=True):
         if not ids:
             ids = ((at_ms, topic_id),)
-        elif at_ms < ids[0][0]:
+        elif at_ms < ids[0][0] - CLOCKS_MS:
             ids = ((at_ms, topic_id), *(ids[1:] if ids[0][1] == topic_id else ids))
     return ids

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError
 from ..tasks import essential_task
-from ..transport.address import now_ms
+from ..transport.address import now_ms, split
 from ..transport.alive import Alive
 from . import peers_pb2 as pb
 from .balance import Member
@@ -40,6 +40,10 @@ CALL_MIN_S: Final = 0.05
 """First pause before an address that did not answer is called again. It doubles each time."""
 CALL_MAX_S: Final = 1.0
 """Upper bound of that pause. Longer finds a process that came back later; shorter calls more."""
+AGE_MAX_MS: Final = 2**40
+"""Longest time for which an id is said to be known: 34 years."""
+NOT_CALLABLE_MAX: Final = 100
+"""Addresses that are no addresses which are logged; bounds memory."""
 GIVE_S: Final = 5.0
 """Bound of a planned move. Past it the giver reads the journal to learn who owns the partition.
 
@@ -100,6 +104,8 @@ class Peers:
         self._links: dict[int, Link] = {}
         self._incoming: dict[int, object] = {}
         self._closed = False
+        self._not_callable: set[str] = set()
+        """Addresses that were told to be none, each once."""
 
     def tell(self) -> None:
         """Sends the news to the others now, because what `me` returns has changed."""
@@ -110,7 +116,7 @@ class Peers:
         """Keeps a stream to each of these addresses from now on, and to no other."""
         if self._closed:
             return
-        wanted = set(addresses)
+        wanted = set(filter(self._is_callable, addresses))
         for address in self._calls.keys() - wanted:
             self._calls.pop(address).cancel()
         for address in wanted - self._calls.keys():
@@ -307,10 +313,21 @@ class Peers:
 
     def _learn(self, news: pb.News) -> bool:
         if news.topics:
-            ages = {n.topic: tuple((h.age_ms, h.topic_id) for h in n.ids) for n in news.topics}
+            ages = {n.topic: tuple((_age(h), h.topic_id) for h in n.ids) for n in news.topics}
             self._topics.hear(ages, now_ms())
         learnt = [self._members.learn(p.process_nonce, p.address) for p in news.peers]
         return any(learnt)
+
+    def _is_callable(self, address: str) -> bool:
+        # What somebody tells must not end the task that calls it, and so this coordinator.
+        try:
+            split(address)
+        except ConfigError:
+            if address not in self._not_callable and len(self._not_callable) < NOT_CALLABLE_MAX:
+                self._not_callable.add(address)
+                _LOG.warning("peer_address_unusable address=%r", address)
+            return False
+        return True
 
     def _is_me(self, news: pb.News) -> bool:
         return bool(news.process_nonce == self._me().nonce)
@@ -364,6 +381,11 @@ def _member(news: pb.News) -> Member:
 
 def _why(error: BaseException) -> str:
     return str(error) or repr(error)
+
+
+def _age(had: pb.HadName) -> int:
+    # More, and what is told on of it would not fit into its field.
+    return min(had.age_ms, AGE_MAX_MS)
 
 
 async def _until_more(news: pb.News, changed: asyncio.Event) -> None:

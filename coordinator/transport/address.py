@@ -19,9 +19,18 @@ def split(address: str) -> tuple[str, int]:
         ConfigError: it is no such address.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    host = host.removeprefix("[").removesuffix("]")
+    if not _is_host(host) or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(f"{address!r} is no address: give host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
+
+
+def _is_host(host: str) -> bool:
+    # Else the resolver raises what is no OSError: of an empty label, of one of more than 63 bytes.
+    try:
+        return bool(host.encode("idna")) and "\0" not in host
+    except UnicodeError:
+        return False
 
 
 def joined(host: str, port: int) -> str:

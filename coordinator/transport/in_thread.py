@@ -296,7 +296,11 @@ class ThreadConnection:
         except OSError as error:
             found, failure = [], error
         for family, kind, protocol, _, address in found:
-            made = socket.socket(family, kind, protocol)
+            try:
+                made = socket.socket(family, kind, protocol)
+            except OSError as error:  # Of a family that this machine lacks.
+                failure = error
+                continue
             try:
                 made.setblocking(False)
                 code = made.connect_ex(address)

@@ -13,6 +13,7 @@ from logtx.coordinator.core.topic_ids import TELL_MAX
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.membership import links
 from logtx.coordinator.membership import peers as module
+from logtx.coordinator.membership import peers_pb2 as pb
 from logtx.coordinator.membership.balance import Member
 from logtx.coordinator.membership.members import Members
 from logtx.coordinator.membership.peers import Peers, TakeOver
@@ -215,6 +216,36 @@ async def tell_of_topics() -> None:
         theirs.ids.note("t0", "new", 2 * told_ms)
         theirs.ids.note("v", "y", 3)
         await until(lambda: bool(ours.ids.of("v")))
+
+
+def test_what_a_stranger_tells_ends_no_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(asyncio.wait_for(be_told_nonsense(), TIMEOUT_S))
+    assert "peer_address_unusable address='a..b:9095'" in caplog.text
+
+
+async def be_told_nonsense() -> None:
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{dead_port()}"
+        topics = TopicKnowledge()
+        second, members = Member(nonce=2, address=address), Members(2, address)
+        peers = peers_of(second, members, refuse, asyncio.Event(), topics)
+        stack.push_async_callback(peers.close)
+        await serve(stack, peers, address)
+        link = links.Link(address)
+        stack.push_async_callback(link.close)
+        had = pb.HadName(topic_id="x", age_ms=2**64 - 1)
+        named = pb.Named(topic="t", ids=[had])
+        told = [pb.Peer(process_nonce=4, address=a) for a in ("a..b:9095", "a\0:1", "x")]
+        news = pb.News(process_nonce=3, address="y", journal_id="j", peers=told, topics=[named])
+        assert await link.read() is not None
+        await link.write(news)
+        await until(lambda: bool(topics.ids.of("t")))
+        peers.call(members.addresses(0, ()))
+        peers.call(["a..b:9095"])
+        peers.tell()
+        while (answer := await link.read()) is not None and not answer.topics:
+            pass
+        assert answer is not None
 
 
 def test_trap_7_who_reaches_itself_is_no_peer_of_its_own() -> None:
