@@ -117,6 +117,12 @@ class CoordinatorConfig:
 
 
 def _check_callable(config: CoordinatorConfig) -> None:
+    for option, told in (("--listen", config.listen), ("--advertise", config.advertised)):
+        try:
+            if told is not None and not told.startswith(":"):
+                split(told)
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from error
     # The wildcard is the same on all hosts: each coordinator would take the others for itself.
     address = config.advertised or config.listen
     host = _host(address)

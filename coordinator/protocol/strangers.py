@@ -43,8 +43,8 @@ _OVER_GRPC: Final = (
     " versions of logtx make them: install the coordinator's version of logtx at the client"
 )
 _OVER_TLS: Final = (
-    "the client speaks TLS and this port does not: switch TLS off at the client, or name a port"
-    " that speaks it"
+    "the client speaks TLS and this port does not: connect without TLS, which logtx has no setting"
+    " for yet"
 )
 _OVER_HTTP: Final = (
     "this port takes logtx's sessions and not HTTP requests: metrics are at --metrics-listen"
@@ -56,7 +56,10 @@ _BY_GRPC: Final = (
     "the coordinator answers by gRPC (HTTP/2), as older versions of logtx do: upgrade it, or"
     " install its version here"
 )
-_BY_TLS: Final = "the coordinator's port speaks TLS and this client does not: switch TLS on here"
+_BY_TLS: Final = (
+    "the coordinator's port speaks TLS and this client does not: name a port without TLS, which"
+    " logtx has no setting for yet"
+)
 _BY_HTTP: Final = (
     "an HTTP server answers in place of a coordinator: look for a wrong port in the coordinator's"
     " --advertise"

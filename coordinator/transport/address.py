@@ -19,7 +19,8 @@ def split(address: str) -> tuple[str, int]:
         ConfigError: it is no such address.
     """
     host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if not _is_host(host) or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(f"{address!r} is no address: give host:port")
     return host, int(port)
@@ -28,7 +29,7 @@ def split(address: str) -> tuple[str, int]:
 def _is_host(host: str) -> bool:
     # Else the resolver raises what is no OSError: of an empty label, of one of more than 63 bytes.
     try:
-        return bool(host.encode("idna")) and "\0" not in host
+        return bool(host.encode("idna")) and not set(host) & set("\0/[]")
     except UnicodeError:
         return False
 

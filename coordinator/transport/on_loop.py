@@ -19,9 +19,11 @@ says. So F1 to F6 are the machine's; what is added here:
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -51,6 +53,10 @@ WINDOW_BYTES: Final = 256 * 1024
 memory; with less, a peer far away waits for room more often than for the network."""
 CONNECTIONS_MAX: Final = 20_000
 """Connections of a listener at one time; a further one is closed at once."""
+STRANGER_S: Final = 60.0
+"""How often one host is told of that says the same wrong thing. More often fills the log."""
+STRANGERS_MAX: Final = 1_000
+"""Of how many it is known when they were told of; bounds memory."""
 BACKLOG: Final = 1_024
 """Connections that the system keeps until they are accepted: all clients of a dead coordinator come
 at the same moment."""
@@ -391,6 +397,8 @@ class Listener:
         """Speaks for the event loop on these connections; others may be added."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_less = asyncio.Event()
+        self._told_s: dict[tuple[str, str], float] = {}
+        """(host, sentence) of strangers → when the log said so last."""
         self.refused = 0
         """Connections that were closed at once, for there were too many."""
 
@@ -410,9 +418,10 @@ class Listener:
         try:
             self._socket = _bound(*split(address))
         except OSError as error:
-            raise ConfigError(
-                f"can't listen at {address}: is another coordinator running there? ({error})"
-            ) from error
+            asked = ""
+            if error.errno == errno.EADDRINUSE:
+                asked = "is another coordinator, or another program, running there? "
+            raise ConfigError(f"can't listen at {address}: {asked}({error})") from error
         return int(self._socket.getsockname()[1])
 
     async def start(self, serve: Serve) -> None:
@@ -476,7 +485,17 @@ class Listener:
         self.alive.discard(connection)
         self._one_less.set()
         if isinstance(connection.error, FrameError):
-            _LOG.warning("stranger address=%s error=%s", connection.remote, connection.error)
+            self._tell_of_stranger(connection.remote, connection.error)
+
+    def _tell_of_stranger(self, remote: str, error: FrameError) -> None:
+        # One that connects again and again would fill the log.
+        who, now_s = (remote.rpartition(":")[0], str(error)), time.monotonic()
+        if now_s < self._told_s.get(who, -STRANGER_S) + STRANGER_S:
+            return
+        if len(self._told_s) >= STRANGERS_MAX:
+            self._told_s.clear()
+        self._told_s[who] = now_s
+        _LOG.warning("stranger address=%s error=%s", remote, error)
 
     async def _run(self, connection: LoopConnection) -> None:
         assert self._serve is not None, "it listens"

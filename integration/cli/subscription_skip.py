@@ -95,15 +95,18 @@ def skip_messages(
         row = look(log, admin, name, timeout)
         part = find_part(row, topic, number)
         _check_in_log(part, named)
-        whole, may_be_placed = before is not None, _may_be_placed(admin, part)
+        whole, home = before is not None, _home_of(admin, part)
         spans = [
-            _span(log, part, each, timeout, whole=whole, may_be_placed=may_be_placed)
+            _span(log, part, each, timeout, whole=whole, may_be_placed=home is not None)
+            if each.sequence is None
+            else _span_of_placed(log, home, part, each, timeout)
             for each in named
         ]
         if not execute:
             left = sum(_left(part, span) for span in spans)
             placed = sum(each.sequence is not None for each in named)
-            and_placed = f" and {placed} placed transactions" if placed else ""
+            transactions = "transaction" if placed == 1 else "transactions"
+            and_placed = f" and {placed} placed {transactions}" if placed else ""
             typer.echo(
                 f"up to {left} offsets{and_placed} of {topic}[{number}] would be passed over."
                 " Nothing was changed: add --execute"
@@ -162,18 +165,61 @@ def _check_in_log(part: PartitionRow, named: list[_Named]) -> None:
     where = f"{part.info.partition.topic}[{part.info.partition.partition}]"
     if part.end is None:
         raise ConfigError(f"no broker tells where {where} ends: try again")
-    # At the end itself, transactions may be placed.
-    last = max(each.last - (each.sequence is not None) for each in named)
-    if last >= part.end:
-        raise ConfigError(
-            f"{where} ends at {part.end}, and has no offset {last} yet: name offsets below its end"
+    for each in named:
+        # At the end itself, transactions may be placed.
+        is_placed = each.sequence is not None
+        if each.last >= part.end + is_placed:
+            name = "places up to" if is_placed else "offsets below"
+            raise ConfigError(
+                f"{where} ends at {part.end}, and has no offset {each.last} yet: name {name} its"
+                " end"
+            )
+
+
+def _home_of(admin: AdminQueries, part: PartitionRow) -> int | None:
+    """Returns the home that may have placed transactions in a partition; None if none has."""
+    topic = admin.describe_topic(part.info.partition.topic)
+    mode = topic.info
+    is_its = mode.mode_offset >= 0 and mode.topic_id == part.info.partition.topic_id
+    return topic.home if is_its else None
+
+
+def _span_of_placed(
+    log: Log, home: int | None, part: PartitionRow, named: _Named, timeout_s: float
+) -> Span:
+    """Returns the span of one placed transaction.
+
+    A sequence that the home has not reached could be that of a later one, which would be passed
+    over unseen.
+
+    Raises:
+        NotAllowedError: nothing can be placed in the partition.
+        ConfigError: nothing is decided at this commit sequence.
+    """
+    from ...journal.places import Adoption
+    from ...journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, read_entries
+    from ...journal.records.types import PrepareCommit
+    from ...journal.spans import MessageId, Span
+
+    topic, sequence = part.info.partition.topic, named.sequence
+    assert sequence is not None, "it is asked for one that is placed"
+    if home is None:
+        raise NotAllowedError(
+            f"{topic} is not in metadata mode, so nothing is placed in it: name {named.first},"
+            " where a transaction's marker lies"
         )
-
-
-def _may_be_placed(admin: AdminQueries, part: PartitionRow) -> bool:
-    """Returns whether a home may have placed transactions in a partition."""
-    mode = admin.describe_topic(part.info.partition.topic).info
-    return mode.mode_offset >= 0 and mode.topic_id == part.info.partition.topic_id
+    end = log.end_offset(JOURNAL_TOPIC, home, timeout_s=timeout_s)
+    entries = read_entries(log, home, sequence, min(end, sequence + 1), timeout_s=timeout_s)
+    try:
+        decided = any(isinstance(e.record, PrepareCommit | Adoption) for _, e in entries)
+    except RecordsTrimmedError:
+        decided = True  # Long ago: what is torn may be as old.
+    if not decided:
+        raise ConfigError(
+            f"{named.text}: nothing is committed at {JOURNAL_TOPIC}[{home}] offset {sequence}: give"
+            " the commit sequence that the error names"
+        )
+    return Span(MessageId(named.first, sequence), MessageId(named.first, sequence + 1))
 
 
 def _span(
@@ -185,7 +231,7 @@ def _span(
     whole: bool,
     may_be_placed: bool,
 ) -> Span:
-    """Returns the span of what is delivered at these offsets, or of one placed transaction.
+    """Returns the span of what is delivered at these offsets.
 
     It ends right behind the last message: what comes next is named from there on, and would be
     touched by a longer one.
@@ -193,28 +239,21 @@ def _span(
     Args:
         log: the log of the topic.
         part: its partition.
-        named: the offsets, or the transaction.
+        named: the offsets.
         timeout_s: longest wait for records, in seconds.
         whole: whether all that is delivered before is in the span. If not, it must have no single
             records of transactions, which are delivered elsewhere (trap 133).
         may_be_placed: whether a home may have placed transactions in the partition.
 
     Raises:
-        NotAllowedError: it has one, or nothing can be placed in the partition.
+        NotAllowedError: it has one.
     """
     from ...consumer.core.headers import is_marker, txid_of
     from ...journal.reader import read_records
     from ...journal.spans import AT_OFFSET, MessageId, Span
 
     topic, number = part.info.partition.key
-    _, first, last, sequence = named
-    if sequence is not None:
-        if not may_be_placed:
-            raise NotAllowedError(
-                f"{topic} is not in metadata mode, so nothing is placed in it: name {first}, where"
-                " a transaction's marker lies"
-            )
-        return Span(MessageId(first, sequence), MessageId(first, sequence + 1))
+    _, first, last, _ = named
     assert part.log_start is not None, "its end is known"
     messages, start = 1, max(part.log_start, last if whole else first)
     read = read_records(log, topic, number, start, last + 1, timeout_s=timeout_s)

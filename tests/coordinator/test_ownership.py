@@ -286,7 +286,7 @@ def test_trap_7_who_comes_back_by_another_name_finds_its_former_self_gone(
 
 def test_one_address_twice_is_refused(cluster: Cluster) -> None:
     (first,) = cluster.joined(1)
-    with pytest.raises(ConfigError, match="another coordinator running there"):
+    with pytest.raises(ConfigError, match="another coordinator, or another program, running there"):
         Node(cluster.log, listen=first.address)
     with pytest.raises(ConfigError, match="give each its own --advertise"):
         Node(cluster.log, advertised=first.address)

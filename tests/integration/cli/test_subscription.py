@@ -28,6 +28,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
+from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from ...waiting import eventually
 
@@ -275,7 +276,7 @@ def test_trap_155_without_the_rule_the_transaction_is_thrown_away(
     queue: ShareConsumer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscription_skip, "_may_be_placed", lambda *_: False)
+    monkeypatch.setattr(subscription_skip, "_home_of", lambda *_: None)
     placed_before_a_record(memory_log, producer, queue)
     with closing(ShareConsumer(SETTINGS, log=memory_log)) as other:
         other.subscribe(["orders"])
@@ -316,7 +317,13 @@ def test_what_is_placed_at_the_very_end_is_passed_over_as_the_error_says(
         assert command.startswith(f"skip invoicing 'orders[0]' {end}@"), told
         arguments = command.replace("'", "").split()
         dry = run(memory_log, *(word for word in arguments if word != "--execute"))
-        assert "up to 0 offsets and 1 placed transactions of orders[0] would be" in dry.stdout
+        assert "up to 0 offsets and 1 placed transaction of orders[0] would be" in dry.stdout
+        # What will be committed must not be passed over before.
+        home = journal_partition_of("default", 3)
+        journal_end = memory_log.end_offset(JOURNAL_TOPIC, home)
+        for sequence in (journal_end + 10, journal_end - 1):
+            later = [*arguments[:3], f"{end}@{sequence}", "--execute"]
+            assert "nothing is committed at" in str(run(memory_log, *later).exception)
         done = run(memory_log, *arguments)
         assert done.exit_code == 0, (done.exception, done.output)
         with producer.begin_transaction() as txn:
@@ -382,7 +389,7 @@ def test_what_is_not_there_is_refused(
     for place, offset, error, text in (
         ("orders[2]", "0", UnknownSubscriptionError, "has no partition orders[2]"),
         ("orders[0]", "2", ConfigError, "ends at 2, and has no offset 2"),
-        ("orders[0]", "3@1", ConfigError, "ends at 2, and has no offset 2"),
+        ("orders[0]", "3@1", ConfigError, "ends at 2, and has no offset 3"),
         ("orders[0]", "2@1", NotAllowedError, "not in metadata mode"),
     ):
         result = run(memory_log, "skip", "invoicing", place, offset)
