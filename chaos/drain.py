@@ -30,8 +30,10 @@ from .workload.record import Value
 PRODUCERS_S: Final = 75.0
 """Bounds the wait for the producers' ends. Like the bounds below: a smaller value fails slow
 machines, a larger one delays the report of a real failure."""
-DECIDED_S: Final = 60.0
-"""Bounds the wait until what the producers left unfinished is finished."""
+DECIDED_S: Final = 240.0
+"""Bounds the wait until what the producers left unfinished is finished. Where a topic took no
+markers for a while, thousands wait, and go out one at a time, some 20 a second on a busy machine.
+"""
 WORKED_OFF_S: Final = 120.0
 """Bounds the wait until the workers have committed more of their input."""
 WORKED_OFF_MAX_S: Final = 900.0
