@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from logtx.coordinator.core import floors, lanes, offsets_lanes, placing, topics
+from logtx.coordinator.core import floors, lanes, offsets_lanes, placing, topic_ids, topics
 from logtx.coordinator.core.decision import Instant, TopicFacts, WriteModeRecords, WriteOffsets
 from logtx.coordinator.core.lane import Failure, Flow, Headers, Job, Producer
 from logtx.coordinator.core.lanes import MarkerLanes
@@ -52,6 +52,7 @@ QUICK: Final = (
     (topics, "AGAIN_MS", 12),
     (topics, "GAP_MAX_MS", 60),
     (floors, "LOOKS_APART_MS", 500),
+    (topic_ids, "CLOCKS_MS", 1),
 )
 """Module, constant, and its value while a history runs: it lasts one or two seconds, and brokers
 are behind for up to `topology.BEHIND_MS`."""

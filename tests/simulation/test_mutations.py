@@ -75,7 +75,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "gate_asked_before_the_fetch": 27,
     "home_without_the_topics_id": 11,
     "journal_is_trimmed_below_what_it_handed_over": 59,
-    "last_records_count_as_markers": 57,
+    "last_records_count_as_markers": 125,
     "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
     "no_gate": 3,
@@ -87,7 +87,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "turns_at_the_offset": 23,
     "void_records_are_kept": 7,
     "what_is_decided_is_not_awaited": 177,
-    "what_is_only_decided_is_adopted": 38,
+    "what_is_only_decided_is_adopted": 4,
     "what_lies_below_the_start_is_due": 5,
     "what_was_dropped_counts_as_kept": 8,
 }
