@@ -109,7 +109,7 @@ def test_what_pointers_name_stays_until_retention_took_them(
 ) -> None:
     topic = make_topic()
     for number in range(4):
-        committed(producer, topic, *(f"{number} {each}" for each in range(5)))
+        committed(producer, topic, *(f"{number} {each}" for each in range(5)), finished=True)
     # Six offsets each, of which the last is the marker.
     looks(node)
     assert start(log, topic) == 0
@@ -206,7 +206,7 @@ def test_a_new_coordinator_knows_what_pointers_need(
 ) -> None:
     topic = make_topic()
     for number in range(3):
-        committed(producer, topic, str(number))
+        committed(producer, topic, str(number), finished=True)
     log.delete_records(topic, 0, 1)
     other = Node(log, sidecars=SidecarConfig(trim_delay_ms=DELAY_MS))
     try:
@@ -391,7 +391,7 @@ def test_an_audit_finds_no_fault_with_what_was_trimmed_and_tells_what_was_trimme
 
     topic = make_topic()
     for number in range(3):
-        committed(producer, topic, *(f"{number} {each}" for each in range(5)))
+        committed(producer, topic, *(f"{number} {each}" for each in range(5)), finished=True)
         aborted = producer.begin_transaction(sidecar=True)
         aborted.produce(topic, "aborted", partition=0)
         producer.flush(10)
@@ -420,7 +420,7 @@ def test_kafka_deletes_what_nobody_needs(logtx_kafka: Any, unique: Callable[[str
     try:
         with EmbeddedCoordinator(config), logtx.Producer({**servers, **ahead}) as made:
             for number in range(3):
-                committed(made, topic, *(f"{number} {each}" for each in range(10)))
+                committed(made, topic, *(f"{number} {each}" for each in range(10)), finished=True)
             aborted = made.begin_transaction(sidecar=True)
             aborted.produce(topic, "aborted", partition=0)
             made.flush(10)

@@ -34,11 +34,19 @@ def quickly_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logtx.consumer.sidecar_read.CONFIRM_S", 0.2)
 
 
-def committed(producer: logtx.Producer, topic: str, *written: str, sidecar: bool = True) -> None:
-    """Commits a transaction with these records."""
-    with producer.begin_transaction(sidecar=sidecar) as txn:
-        for value in written:
-            txn.produce(topic, value, partition=0)
+def committed(
+    producer: logtx.Producer,
+    topic: str,
+    *written: str,
+    sidecar: bool = True,
+    finished: bool = False,
+) -> None:
+    """Commits a transaction with these records; if `finished`, what comes next lies behind its
+    markers."""
+    txn = producer.begin_transaction(sidecar=sidecar)
+    for value in written:
+        txn.produce(topic, value, partition=0)
+    txn.commit(finished=finished)
 
 
 @each_transport
