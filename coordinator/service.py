@@ -135,7 +135,6 @@ def _check_callable(config: CoordinatorConfig) -> None:
             f"nobody can connect to {address}: --advertise the host:port that clients and other"
             f" coordinators reach this one at"
         )
-    split(address)
 
 
 def _warn_of_loopback(config: CoordinatorConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 import typer
@@ -211,7 +212,8 @@ def _span_of_placed(
     end = log.end_offset(JOURNAL_TOPIC, home, timeout_s=timeout_s)
     entries = read_entries(log, home, sequence, min(end, sequence + 1), timeout_s=timeout_s)
     try:
-        decided = any(isinstance(e.record, PrepareCommit | Adoption) for _, e in entries)
+        with closing(entries):
+            decided = any(isinstance(e.record, PrepareCommit | Adoption) for _, e in entries)
     except RecordsTrimmedError:
         decided = True  # Long ago: what is torn may be as old.
     if not decided:

@@ -7,10 +7,8 @@ majority of three.
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +24,7 @@ from .node import Broker, Setup, await_ready
 from .ports import HOST, PORT_MAX, check_port, is_free, pick_ports
 from .security import Security
 from .settings import broker_settings
-from .storage import Features
+from .storage import Features, new_id
 from .topics import lagging_partitions
 
 _LOG = logging.getLogger(__name__)
@@ -288,7 +286,7 @@ class LocalCluster:
     def _settle(self) -> State:
         known, count = self._dir.read_state(), len(self.brokers)
         if known is None:
-            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            cluster_id = new_id()
             none = Ports(client=0, broker=0, controller=0)
             known = State(cluster_id=cluster_id, brokers=(none,) * count)
         if len(known.brokers) != count:

@@ -48,7 +48,7 @@ class Features:
         data.mkdir(parents=True, exist_ok=True)
         (data / _FEATURES).write_bytes(features)
         # The ids last: with them the storage counts as formatted.
-        ids = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={_id()}\n"
+        ids = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={new_id()}\n"
         partial = data / f"{_IDS}.tmp"
         partial.write_text(ids)
         partial.replace(data / _IDS)
@@ -67,5 +67,6 @@ class Features:
             _LOG.warning("features_unwritable path=%s error=%s", self.kept, error.strerror)
 
 
-def _id() -> str:
+def new_id() -> str:
+    """Returns a new id, as Kafka writes those of clusters and directories."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

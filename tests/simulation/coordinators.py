@@ -189,7 +189,7 @@ class Coordinator(Party):
             if other is self or not other.seats:
                 continue
             told = self._told_of_topics.get(other.process_nonce, 0)
-            ages, told = self.markers.known.ids.since(told, self.now().monotonic_ms)
+            ages, told = self.markers.known.tell(told, self.now().monotonic_ms)
             self._told_of_topics[other.process_nonce] = told
             if ages:
                 other.later(draw.randint(1, 8), partial(other.markers.hear, ages))

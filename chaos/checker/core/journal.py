@@ -312,18 +312,19 @@ def _modes_at(start: int, entries: Iterable[tuple[int, Entry]]) -> dict[str, lis
     What is told first of a topic says so: that something is placed there, or that it is switched
     back.
     """
-    first: dict[str, tuple[str, str]] = {}
+    first: dict[str, tuple[str, bool]] = {}
     for _, entry in entries:
         body = entry.body
         if entry.kind is Kind.MODE:
-            first.setdefault(body["topic"], (body["topic_id"], body["phase"]))
+            is_placed = body["phase"] in (TO_MARKERS, MARKERS)
+            first.setdefault(body["topic"], (body["topic_id"], is_placed))
         elif entry.kind is Kind.PLACED:
             for row in body["ends"]:
-                first.setdefault(row["topic"], (row["topic_id"], METADATA + " before"))
+                first.setdefault(row["topic"], (row["topic_id"], True))
     return {
         topic: [ModeStep(start - 1, topic_id, METADATA, {}, with_records=True)]
-        for topic, (topic_id, phase) in first.items()
-        if phase in (TO_MARKERS, MARKERS, METADATA + " before")
+        for topic, (topic_id, is_placed) in first.items()
+        if is_placed
     }
 
 

@@ -237,11 +237,9 @@ def test_a_record_of_a_transaction_is_not_passed_over_alone(
         assert [m.value() for m in take(other, 1)] == [b"0"]
 
 
-def placed_before_a_record(
-    log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
-) -> tuple[int, int]:
-    """A committed transaction of two records, placed where plain records begin, which are three.
-    Passes over the first two of these. Returns where that is, and the depth before."""
+def place_two(log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer) -> None:
+    """Commits a transaction of two records, which is placed at the topic's end. The queue knows the
+    topic, and has no consumer."""
     with closing(AdminQueries(log, timeout_s=10)) as admin:
         admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
     take(queue, 0)
@@ -250,6 +248,14 @@ def placed_before_a_record(
         txn.produce("orders", b"a", partition=0)
         txn.produce("orders", b"b", partition=0)
     txn.commit(finished=True)
+
+
+def placed_before_a_record(
+    log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
+) -> tuple[int, int]:
+    """A committed transaction of two records, placed where plain records begin, which are three.
+    Passes over the first two of these. Returns where that is, and the depth before."""
+    place_two(log, producer, queue)
     place = log.end_offset("orders", 0)
     fill(producer, 3)
     depth = shown(log)["depth"]
@@ -287,14 +293,7 @@ def test_what_is_placed_at_the_very_end_is_passed_over_as_the_error_says(
     memory_log: MemoryLog, producer: logtx.Producer, queue: ShareConsumer
 ) -> None:
     """It alone: what comes before it, and what is placed there later, is given out."""
-    with closing(AdminQueries(memory_log, timeout_s=10)) as admin:
-        admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")
-    take(queue, 0)
-    queue.close()
-    with producer.begin_transaction() as txn:
-        txn.produce("orders", b"a", partition=0)
-        txn.produce("orders", b"b", partition=0)
-    txn.commit(finished=True)
+    place_two(memory_log, producer, queue)
     records = memory_log._partition("orders", 0).records
     # As if the log had lost it, and had another one at its offset.
     key, value, _, stamp = records[-1]
