@@ -193,8 +193,9 @@ class Lane:
     doubted: bool = False
     """Whether it came to doubt its topic after the latest failure that spoke of one. The next one
     makes it pause: else it would ask for ever, and as fast as it is answered."""
-    until_empty: bool = False
-    """Whether CAREFUL lasts until no marker waits: a batch was too large."""
+    refused_bytes: int | None = None
+    """Size of a batch that was too large, since the latest marker that was written; 0: a look-up
+    told a limit below it. CAREFUL lasts until one does, or until no marker waits."""
     watched: tuple[Job, int] | None = None
     """The oldest marker in flight, and `answered`, when the lanes were watched last."""
 

@@ -17,7 +17,9 @@ transitions):
 - CAREFUL: one marker at a time, by the careful producer, which all lanes share whose partition was
   the cause of a failure. It promises no order, and needs none: the next marker goes out when the
   one before is answered. A partition that can't take its marker so delays only itself, and costs no
-  producer of its own.
+  producer of its own. It lasts until a marker is written. After a batch that was too large it lasts
+  until no marker waits, unless a look-up has told a limit that explains it: flowing again at once,
+  where logs don't tell their limits, would stop the shared producer again and again.
 - DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
   (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
   that is given up though its topic lives would lose a commit that was told (trap 12). A topic that
@@ -365,6 +367,11 @@ class MarkerLanes:
         limit = UNKNOWN_LIMIT_BYTES if facts is None else facts.record_max_bytes
         return target.bytes_in_flight + size + BATCH_OVERHEAD_BYTES <= limit
 
+    def _tells(self, topic: str, size: int) -> bool:
+        """Returns whether a look-up told that a topic takes less than this size, in bytes."""
+        facts = self._topics.facts.get(topic)
+        return facts is not None and facts.record_max_bytes < size
+
     # ---- what the producers answer --------------------------------------------------------------
 
     def written(self, job: Job, now_ms: int, offset: int | None = None) -> None:
@@ -386,9 +393,13 @@ class MarkerLanes:
         self._reach(job, offset)
         lane.pause_ms = 0
         self._free(lane.target, job)
-        if lane.state is LaneState.CAREFUL and not (lane.until_empty and lane.queue):
-            lane.until_empty = False
-            self._turn(lane, LaneState.FLOWING)
+        topic = job.partition.topic
+        if not lane.queue or not lane.refused_bytes or self._tells(topic, lane.refused_bytes):
+            lane.refused_bytes = None
+            if lane.state is LaneState.CAREFUL:
+                self._turn(lane, LaneState.FLOWING)
+        if self._tells(topic, job.size):
+            self._shell.look_up(topic)  # It takes more by now: else one marker at a time goes out.
         if isinstance(job.part_of, Ending):
             self._end_written(job.part_of, job, offset)
         else:
@@ -471,9 +482,12 @@ class MarkerLanes:
             self._shell.renew()
         for job in jobs:
             self._free(lane.target, job)
-        lane.until_empty = failure is Failure.TOO_LARGE
         if failure is Failure.TOO_LARGE:
-            self._shell.look_up(jobs[0].partition.topic)
+            topic = jobs[0].partition.topic
+            size = BATCH_OVERHEAD_BYTES + sum(job.size for job in jobs)
+            if lane.refused_bytes != 0:
+                lane.refused_bytes = 0 if self._tells(topic, size) else size
+            self._shell.look_up(topic)
         lane.doubted = failure is Failure.NO_TOPIC and bool(lane.queue) and not lane.doubted
         if lane.doubted:
             self._doubt(lane)

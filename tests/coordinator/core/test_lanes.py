@@ -495,6 +495,56 @@ def test_finding_9_a_lane_whose_batch_was_too_large_stays_careful_until_it_is_em
     assert stage.renewed == 1
 
 
+def test_a_topic_that_was_sealed_gets_many_markers_at_a_time_once_a_look_up_has_told_why() -> None:
+    stage = Stage()
+    stage.know("a")
+    for begin in range(100):
+        stage.write(decided(begin, A0))
+    for _ in range(100):
+        stage.answer(Failure.TOO_LARGE)
+    stage.know("a", record_max_bytes=10)
+    for _ in range(3):
+        stage.wait()
+        assert [s.producer for s in stage.sent] == [Producer.CAREFUL]
+        stage.answer(Failure.TOO_LARGE)
+    stage.know("a")  # It is unsealed, and the next look-up comes before the next marker.
+    stage.wait()
+    stage.answer()
+    assert stage.state() is LaneState.FLOWING
+    assert len(stage.sent) == 99
+    assert stage.renewed == 1
+
+
+def test_a_marker_that_is_written_though_a_look_up_told_less_asks_for_another_look_up() -> None:
+    stage = Stage()
+    stage.know("a", record_max_bytes=10)
+    for begin in range(100):
+        stage.write(decided(begin, A0))
+    assert not stage.looked_up
+    stage.answer()
+    assert len(stage.sent) == 1
+    assert stage.looked_up["a"] == 1
+    stage.know("a")
+    stage.answer()
+    assert len(stage.sent) == 98
+    assert stage.looked_up["a"] == 1
+
+
+def test_a_lower_limit_that_is_told_ends_the_care(stage: Stage) -> None:
+    stage.know("a")
+    for begin in range(100):
+        stage.write(decided(begin, A0))
+    for _ in range(100):
+        stage.answer(Failure.TOO_LARGE)
+    stage.wait()
+    stage.answer()
+    assert stage.state() is LaneState.CAREFUL, "nothing tells how much may be in flight"
+    stage.know("a", record_max_bytes=3_000)
+    stage.answer()
+    assert stage.state() is LaneState.FLOWING
+    assert 1_500 < sum(s.job.size for s in stage.sent) <= 3_000 - lanes.BATCH_OVERHEAD_BYTES
+
+
 def test_a_lane_that_gets_no_answer_takes_the_careful_producer(stage: Stage) -> None:
     stage.write(decided(0, A0))
     stage.write(decided(1, B0, A1))
