@@ -122,6 +122,7 @@ def _views(
                 placed,
                 fate_of,
                 aside.get(sidecar_of(partition)),
+                {number: journal.start for number, journal in journals.items()},
             )
             view.judged = judged
             yield partition, view

@@ -16,7 +16,8 @@ from logtx.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
 from logtx.chaos.checker.core.avro import Entry as JournalEntry
 from logtx.chaos.checker.core.avro import Kind, read_entry
 from logtx.chaos.checker.core.facts import parse_txid
-from logtx.chaos.checker.core.journal import read_journal
+from logtx.chaos.checker.core.journal import Passed as OwnPassed
+from logtx.chaos.checker.core.journal import Place, PlacedEnd, read_journal
 from logtx.chaos.checker.core.logs import NO_VALUE, Record, Standing, view_logtx
 from logtx.chaos.checker.core.wire import Control, Range, read_control, read_txid
 from logtx.chaos.checker.core.wire import TxId as OwnTxId
@@ -365,6 +366,20 @@ def test_a_mode_record_is_of_no_transaction() -> None:
     assert view.committed.offsets == [0, 2]
     assert view.standing == {1: Standing.MODE}
     assert not view.first_markers
+
+
+def test_a_position_within_what_a_trimmed_journal_placed_is_before_all_that_is_known() -> None:
+    """The first transaction whose place is known need not be the next one behind the position."""
+    txid = OwnTxId(7, 5, 60)
+    records = [Record(0, 7, txid=txid)]
+    placed = PlacedEnd(1, 65, txid, (Range(0, 0, 0, 1),), 66, "id", 7, 65)
+    within = Place(2, 0, OwnPassed(7, 40, 1))
+    whole = view_logtx(("t", 0), 0, 1, records, [placed])
+    assert whole.given_before(within) == 1, "nothing else was placed: it is one of this transaction"
+    trimmed = view_logtx(("t", 0), 0, 1, records, [placed], journal_starts={7: 50})
+    assert trimmed.given_before(within) == 0
+    assert trimmed.given_before(Place(2, 0, OwnPassed(7, 50, 1))) == 1
+    assert trimmed.given_before(Place(2, 0, OwnPassed(7, 65))) == 1
 
 
 @pytest.mark.parametrize("raw", [b"", b"\2\x08\1", b"\1\x08", b"\1\x3a\x7f\1", b"\1\x0b"])

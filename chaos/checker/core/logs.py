@@ -248,6 +248,7 @@ def view_logtx(
     placed: Iterable[PlacedEnd] = (),
     fate_of: FateOf = _unknown,
     aside: Aside | None = None,
+    journal_starts: Mapping[int, int] | None = None,
 ) -> View:
     """Reads a partition as a consumer of logtx must.
 
@@ -259,9 +260,10 @@ def view_logtx(
         placed: what the journals place here.
         fate_of: returns what the journal says of a transaction.
         aside: its sidecar.
+        journal_starts: first offset of each journal partition that was trimmed.
     """
     view = View(partition, start, end)
-    reading = _Reading(view, placed)
+    reading = _Reading(view, placed, journal_starts or {})
     if aside is not None:
         reading.read_aside(aside)
     for record in records:
@@ -304,10 +306,14 @@ def _left_over(partition: Partition, fate: Fate | None) -> Standing:
 class _Reading:
     """A consumer on its way through a partition."""
 
-    def __init__(self, view: View, placed: Iterable[PlacedEnd]) -> None:
+    def __init__(
+        self, view: View, placed: Iterable[PlacedEnd], journal_starts: Mapping[int, int]
+    ) -> None:
         self._view = view
         self._placed = deque(sorted(p for p in placed if p.place != GONE))
-        self._last_placed: Final = dict[int, int]()
+        # What a trimmed journal placed below its start is not known: a reader that had taken some
+        # of "the next one" there had taken it of one of those.
+        self._last_placed: Final = {home: start - 1 for home, start in journal_starts.items()}
         self.pending: Final = dict[TxId, list[Record]]()
         self.aside: Final = dict[TxId, list[Record]]()
         """Records in the sidecar whose transactions have no end yet."""
