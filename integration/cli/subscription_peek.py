@@ -40,7 +40,7 @@ def peek_messages(
     """Show the next messages that would be given out. Nothing is leased, and nothing changes.
 
     They are read as consumers read them: a transaction's messages together, at its marker, whose
-    offset `at` tells. What consumers have, what transactions acknowledge and what a delay holds
+    offset `at` tells; or at its place, with its commit sequence, as 17@5 (metadata mode). What consumers have, what transactions acknowledge and what a delay holds
     back is not shown. A queue at work goes on meanwhile: some may be given out by now.
 
     Examples:
@@ -84,8 +84,12 @@ def _row(each: PeekedMessage) -> tuple[Any, ...]:
 
 
 def _place(at: MessageId) -> str:
-    """Shows where a message is delivered: at an offset, and which one of its transaction it is."""
-    return f"{at.offset}" if at.nth == 0 else f"{at.offset} +{at.nth}"
+    """Shows where a message is delivered: an offset; `@` and the commit sequence of a placed
+    transaction, as `logtx subscription skip` takes it; and which one of its transaction it is."""
+    from ...journal.spans import AT_OFFSET
+
+    placed = f"@{at.sequence}" if 0 < at.sequence < AT_OFFSET else ""
+    return f"{at.offset}{placed}" + (f" +{at.nth}" if at.nth else "")
 
 
 def _shown(raw: bytes | None) -> str | None:

@@ -124,6 +124,11 @@ def test_a_topic_in_metadata_mode(
     (found,) = peek(memory_log, "orders[0]")
     assert (found["value"], found["transaction"]) == ("a", str(txn.txid))
     assert found["place"][1] < AT_OFFSET, "it has its place, at the very end"
+    named = "{}@{}".format(*found["place"][:2])
+    assert named in run(memory_log, "peek", "invoicing").stdout
+    skipped = run(memory_log, "skip", "invoicing", "orders[0]", named, "--execute")
+    assert skipped.exit_code == 0, skipped.output
+    assert peek(memory_log, "orders[0]") == []
 
 
 def test_what_lies_in_a_sidecar(memory_log: MemoryLog, queue: ShareConsumer) -> None:
