@@ -40,8 +40,9 @@ def peek_messages(
     """Show the next messages that would be given out. Nothing is leased, and nothing changes.
 
     They are read as consumers read them: a transaction's messages together, at its marker, whose
-    offset `at` tells; or at its place, with its commit sequence, as 17@5 (metadata mode). What consumers have, what transactions acknowledge and what a delay holds
-    back is not shown. A queue at work goes on meanwhile: some may be given out by now.
+    offset `at` tells; or at its place, with its commit sequence, as 17@5 (metadata mode). What
+    consumers have, what transactions acknowledge and what a delay holds back is not shown. A
+    queue at work goes on meanwhile: some may be given out by now.
 
     Examples:
 
