@@ -6,7 +6,7 @@ import logging
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from operator import methodcaller
 from types import MappingProxyType
@@ -208,12 +208,11 @@ def read_entries(
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
         RecordsTrimmedError, BrokerError, UnknownTopicError: as `read_records`.
     """
-    messages = read_records(log, JOURNAL_TOPIC, partition, start, end, timeout_s=timeout_s)
-    with closing(messages):
-        for message in messages:
-            offset = message.offset()
-            assert offset is not None
-            yield offset, decode_message(message, lazily=lazily)
+    batches = read_batches(log, JOURNAL_TOPIC, partition, start, end, timeout_s=timeout_s)
+    with closing(batches):
+        for messages in batches:
+            for message in messages:
+                yield _offset_of(message), decode_message(message, lazily=lazily)
 
 
 def decode_message(message: Message, *, lazily: bool = False) -> Entry:
@@ -302,6 +301,13 @@ def _scan(
     present = [t for t in txids if log_start <= t.offset < end]
     if not present:
         return fates
+    return fates | _scan_between(log, partition, present, end, left_s)
+
+
+def _scan_between(
+    log: Log, partition: int, present: list[TxId], end: int, left_s: Callable[[], float]
+) -> dict[TxId, Fate]:
+    """Scans from the first BEGIN of these transactions to the end, or until all fates are final."""
     scan = FateScan(present, writes=False)
     entries = read_entries(log, partition, scan.start, end, timeout_s=left_s())
     with closing(entries):
@@ -311,7 +317,7 @@ def _scan(
                 break
             left_s()
     _LOG.debug("fates_found partition=%d count=%d", partition, len(present))
-    return fates | scan.fates()
+    return scan.fates()
 
 
 def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapshot | None:

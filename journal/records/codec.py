@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from importlib import resources
 from typing import Any, Final, TypeAlias
 
@@ -143,24 +144,28 @@ _CONVERTED: Final[Mapping[int, Sequence[tuple[str, Callable[[Any], Any]]]]] = {
 }
 
 
-def _load_schemas(version: int) -> dict[int, Any]:
+@cache
+def _schemas(version: int) -> dict[int, Any]:
+    """Returns the schemas of a version by type byte. Most processes meet a few versions: all of
+    them would take a tenth of the time in which a client is imported."""
     text = resources.files(__package__).joinpath(f"schemas/v{version}.avsc").read_text("utf-8")
     named: dict[str, Any] = {}
     parsed = {s["name"]: fastavro.parse_schema(s, named) for s in json.loads(text)}
     return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {
-    v: _load_schemas(v) for v in range(1, FORMAT_VERSION + 1)
-}
-_CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
-_AS_CURRENT: Final = frozenset(
-    (version, code)
-    for version, schemas in _SCHEMAS.items()
-    for code, schema in schemas.items()
-    if schema == _CURRENT[code] or version == _CHANGED_IN.get(_CLASSES[code].type, 2)
-)
-"""(version, type) of what is read without resolving its schema against the newest."""
+@cache
+def _newer_schema(version: int, code: int) -> Any:
+    """Returns the newest schema of a type; None if what this version has is read without it.
+
+    Resolving a schema against itself would take as long as reading does.
+    """
+    if version == _VERSIONS[code]:
+        return None
+    newest = _schemas(FORMAT_VERSION)[code]
+    return None if _schemas(version)[code] == newest else newest
+
+
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
 
@@ -311,7 +316,7 @@ def encode_by_schema(entry: Entry) -> bytes:
         body[name] = convert(value) if convert else value
     out = io.BytesIO()
     out.write(bytes((version, record.type)))
-    fastavro.schemaless_writer(out, _SCHEMAS[version][record.type], body)
+    fastavro.schemaless_writer(out, _schemas(version)[record.type], body)
     return out.getvalue()
 
 
@@ -350,7 +355,7 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
 def _decode_other(raw: bytes) -> Entry:
     """Decodes an entry of another version, or of a rare type."""
     version, code = raw[0], raw[1]
-    if code not in _SCHEMAS.get(version, ()):
+    if not 1 <= version <= FORMAT_VERSION or code not in _schemas(version):
         kind = RecordType(code).name if code in _CLASSES else code
         raise UnknownRecordError(
             f"journal record of version {version} and type {kind}; upgrade this program"
@@ -366,9 +371,7 @@ def decode_by_schema(raw: bytes) -> Entry:
     version, code = raw[0], raw[1]
     source = io.BytesIO(raw)
     source.seek(2)
-    # Resolving a schema against itself would take as long as reading does.
-    newer = None if (version, code) in _AS_CURRENT else _CURRENT[code]
-    body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
+    body = fastavro.schemaless_reader(source, _schemas(version)[code], _newer_schema(version, code))
     if not isinstance(body, dict) or source.read(1):
         raise CorruptRecordError("the journal record has bytes left over")
     epoch, incarnation = body.pop("epoch"), body.pop("incarnation")

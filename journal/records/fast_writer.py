@@ -27,11 +27,12 @@ from .types import (
     PrepareCommit,
 )
 
-_LOW: Final = tuple(
-    bytes((n & 127 | 128, n >> 7)) if n > 127 else bytes((n,)) for n in range(2**14)
-)
+_LAST: Final = tuple(bytes((n,)) for n in range(128))
+_FOLLOWED: Final = tuple(bytes((n | 128,)) for n in range(128))
+# Joined from these, as each import of a client makes the two tables below.
+_LOW: Final = (*_LAST, *(low + high for high in _LAST[1:] for low in _FOLLOWED))
 """The encoded bytes of each number below 2^14."""
-_MORE: Final = tuple(bytes((n & 127 | 128, n >> 7 | 128)) for n in range(2**14))
+_MORE: Final = tuple(low + high for high in _FOLLOWED for low in _FOLLOWED)
 """The bytes of each 14 bits that further ones follow."""
 _CACHED: Final = 4_096
 """Entries per cache of encoded epochs, sessions and partitions.

@@ -185,11 +185,12 @@ class Coordinator(Party):
     def _tell_of_topics(self, draw: Random) -> None:
         """Tells the others which topics had names, as `membership/peers.py` does."""
         self.later(draw.randint(*NEWS_MS), lambda: self._tell_of_topics(draw))
+        now_ms = self.now().monotonic_ms
         for other in self.peers():
             if other is self or not other.seats:
                 continue
             told = self._told_of_topics.get(other.process_nonce, 0)
-            ages, told = self.markers.known.tell(told, self.now().monotonic_ms)
+            ages, told = self.markers.known.tell(told, now_ms)
             self._told_of_topics[other.process_nonce] = told
             if ages:
                 other.later(draw.randint(1, 8), partial(other.markers.hear, ages))

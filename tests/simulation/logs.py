@@ -17,10 +17,12 @@ from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.journal import reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError, UnknownTopicError
-from logtx.journal.logs.interface import GroupOffset, TopicInfo
+from logtx.journal.logs.interface import GroupOffset, Log, TopicInfo
 from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.fate import Fate
 from logtx.journal.relocation import RELOCATIONS_TOPIC
+from logtx.journal.txid import TxId
 
 from .faults import Faults
 from .history import DataTrim, History, JournalRecord, Record, Trim
@@ -313,6 +315,27 @@ class NotYetError(Exception):
         """Says that a call asked for the end of this partition."""
         super().__init__(topic, partition)
         self.topic, self.partition = topic, partition
+
+
+def scanned_once(scan: Callable[..., dict[TxId, Fate]]) -> Callable[..., dict[TxId, Fate]]:
+    """Returns `reader._scan_between`, which scans no range of a journal again for the same TxIds.
+
+    A `LogView` lets a look-up run again from its start, once for each answer that it waits for.
+    """
+    found: dict[tuple[object, ...], dict[TxId, Fate]] = {}
+
+    def scanned(
+        log: Log, partition: int, present: list[TxId], end: int, left_s: Callable[[], float]
+    ) -> dict[TxId, Fate]:
+        if type(log) is not LogView:  # Others draw what becomes of their reads.
+            return scan(log, partition, present, end, left_s)
+        # Behind a tail that was lost, others lie at the same offsets.
+        key = partition, tuple(present), end, log._broker.losses.get(partition)
+        if key not in found:
+            found[key] = scan(log, partition, present, end, left_s)
+        return found[key]
+
+    return scanned
 
 
 class LogView:

@@ -182,8 +182,11 @@ class Queue:
     def within(self, partition: PartitionId, spans: Collection[Span]) -> Iterator[Fate]:
         """Yields the messages of a partition that lie in spans."""
         for fate in self.fates.get(partition, ()):
-            if any(lo <= fate.message.name < hi for lo, hi in spans):
-                yield fate
+            name = fate.message.name
+            for lo, hi in spans:
+                if lo <= name < hi:
+                    yield fate
+                    break
 
     @cached_property
     def by_message(self) -> dict[Message, Fate]:

@@ -40,13 +40,13 @@ class Party:
         self.name = name
         self.alive = True
         self.paused = False
-        self._scheduler = scheduler
+        self._after = scheduler.after
         self._life = 0
         self._held: list[tuple[int, Act]] = []
 
     def later(self, delay_ms: int, act: Act) -> None:
         """Runs `act` after `delay_ms`, unless this life ends before."""
-        self._scheduler.after(delay_ms, partial(self._do, self._life, act))
+        self._after(delay_ms, partial(self._do, self._life, act))
 
     def _do(self, life: int, act: Act) -> None:
         if life != self._life or not self.alive:

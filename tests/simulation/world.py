@@ -28,7 +28,7 @@ from .faults import Faults
 from .history import History
 from .lanes import QUICK
 from .leases import QUEUES_QUICK, WITHOUT_DISK
-from .logs import LATE_MAX_MS, Broker
+from .logs import LATE_MAX_MS, Broker, scanned_once
 from .network import Network, query
 from .producers import Producer
 from .queue_reference import left_in_queue
@@ -131,7 +131,7 @@ REAL: Final = {(name, module): getattr(module, name) for module, name, _ in (*QU
 
 @contextmanager
 def _small_and_quick(further: Iterable[tuple[ModuleType, str, Any]]) -> Iterator[None]:
-    """Makes snapshots have several chunks in a small world, and decodes no record twice.
+    """Makes snapshots have several chunks in a small world, and decodes and scans nothing twice.
 
     Pauses and ages are short. A mutation that changed one of them stays. `further` constants are
     those of this history.
@@ -140,6 +140,7 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, Any]]) -> Iterator
     wanted: list[tuple[ModuleType, str, Any]] = [
         (snapshot, "CHUNK_BYTES", 600),
         (reader, "decode_entry", remembered),
+        (reader, "_scan_between", scanned_once(reader._scan_between)),
         *further,
     ]
     quick = *QUICK, *QUEUES_QUICK
