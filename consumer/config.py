@@ -21,6 +21,8 @@ from ..journal.settings import (
     take_integer,
     take_text,
 )
+from ..journal.tls import OWN as TLS
+from ..journal.tls import TlsConfig, take_tls
 
 MIB: Final = 1024 * 1024
 _RESETS: Final[Mapping[str, str]] = {
@@ -38,6 +40,7 @@ _OWN_PREFIXES: Final = (
 )
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
 OWN: Final = (
+    *TLS,
     "coordinator.timeout.ms",
     "kafka.isolation.level",
     "offsets.storage",
@@ -137,6 +140,9 @@ class ConsumerConfig:
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long to wait for the coordinator's answer, and for pending
     transactions that hold a committed position."""
+    tls: TlsConfig | None = None
+    """``coordinator.security.protocol`` and ``coordinator.ssl.…``: how connections to coordinators
+    are protected; None: not at all."""
     transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: the group whose transactions ``isolation.level=serializable`` and
     `Consumer.transactions` deliver."""
@@ -215,6 +221,7 @@ class ConsumerConfig:
             "torn_reset": take_choice(rest, "torn.reset", None, ["skip", "error"]),
             "offsets_storage": storage,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "tls": take_tls(rest),
             "transaction_group": take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
         }
         kafka_level = take_choice(

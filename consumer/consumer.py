@@ -121,10 +121,10 @@ class Consumer:
         self._counters = ConsumerCounters()
         try:
             self._reading = Reading(self._log, self._inner, self._config, self._counters)
+            self._positions = Positions(self._log, self._inner, self._config, self._reading)
         except LogtxError:
             self._inner.close()
             raise
-        self._positions = Positions(self._log, self._inner, self._config, self._reading)
         self._inquiries = Inquiries(self._inner)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
         self._assignment = Assignment(

@@ -55,6 +55,7 @@ from typing import Any, Final, cast
 from confluent_kafka import Message
 
 from ..coordinator.client.admin import AdminQueries
+from ..coordinator.client.tls import Tls
 from ..coordinator.protocol.queues import Lease
 from ..journal.control import TopicPartition
 from ..journal.errors import (
@@ -107,6 +108,7 @@ class LeaseReader:
         config: ReadConfig,
         *,
         timeout_s: float,
+        tls: Tls | None = None,
         on_step: Callable[[], object] = lambda: None,
         counters: ShareCounters | None = None,
     ) -> None:
@@ -117,6 +119,7 @@ class LeaseReader:
             kafka: librdkafka's settings.
             config: how to read.
             timeout_s: bound of each question to coordinators, in seconds.
+            tls: what connections to them are protected with; None: nothing.
             on_step: called again and again while a lease is read. It may take long until the next
                 message comes: the lease must be renewed meanwhile (trap 163).
             counters: counters to add to; None makes private ones.
@@ -124,7 +127,7 @@ class LeaseReader:
         self._counters = counters or ShareCounters()
         self._log, self._config, self._on_step = log, config, on_step
         settings = {**CONSUMER, **kafka}
-        self._coordinators = AdminQueries(log, timeout_s=timeout_s)
+        self._coordinators = AdminQueries(log, timeout_s=timeout_s, tls=tls)
         self._ahead = PlacesAhead(log, settings)
         self._topic_ids = TopicIds(log)
         self._consumer = Staying(log.consumer({**CONSUMER, **READ_AHEAD, **kafka}))

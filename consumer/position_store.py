@@ -23,6 +23,7 @@ from .config import ConsumerConfig, OffsetsStorage
 
 if TYPE_CHECKING:
     from ..coordinator.client.queries import CoordinatorQueries
+    from ..coordinator.client.tls import Tls
 
 FETCH_TIMEOUT_S: Final = 10.0
 """Time-out of fetching committed positions from Kafka, with its retries. A longer one blocks a
@@ -137,10 +138,20 @@ class TransactionPositions:
     """
 
     def __init__(self, log: Log, config: ConsumerConfig) -> None:
+        """Connects when it is first used.
+
+        Raises:
+            ConfigError: a file of TLS can't be used.
+        """
         self._log = log
         self._config = config
         self._timeout_s = config.coordinator_timeout_ms / 1000
         self._connected: CoordinatorQueries | None = None
+        self._tls: Tls | None = None
+        if config.tls is not None:
+            from ..coordinator.client.tls import opened_tls
+
+            self._tls = opened_tls(config.tls)
         self._unanswered: tuple[object, int] | None = None
         """Terms and claimant number of a claim that is not answered, or whose answer was lost."""
 
@@ -150,7 +161,9 @@ class TransactionPositions:
             # Imported here, so that only consumers that need the RPC client pay for loading it.
             from ..coordinator.client.queries import CoordinatorQueries
 
-            self._connected = CoordinatorQueries(self._log, timeout_s=self._timeout_s)
+            self._connected = CoordinatorQueries(
+                self._log, timeout_s=self._timeout_s, tls=self._tls
+            )
         return self._connected
 
     def fetch(

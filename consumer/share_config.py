@@ -10,9 +10,12 @@ from ..journal.acks import SubscriptionKind
 from ..journal.errors import ConfigError
 from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..journal.settings import plain, refuse_unknown, take_choice, take_integer, take_text
+from ..journal.tls import OWN as TLS
+from ..journal.tls import TlsConfig, take_tls
 from .config import MIB
 
 OWN: Final = (
+    *TLS,
     "ack.timeout.ms",
     "coordinator.timeout.ms",
     "errors.deadletterqueue.topic.name",
@@ -69,6 +72,9 @@ class ShareConfig:
     """``ack.timeout.ms``: how long a message is this consumer's before it is given to another."""
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: bound of requests that a call waits for."""
+    tls: TlsConfig | None = None
+    """``coordinator.security.protocol`` and ``coordinator.ssl.…``: how connections to coordinators
+    are protected; None: not at all."""
     pending_memory_max_bytes: int = 64 * MIB
     """``pending.memory.max.bytes``: records of transactions in a lease beyond it go to disk."""
     pending_dir: str | None = None
@@ -107,6 +113,7 @@ class ShareConfig:
             "dead_letter_topic": take_text(rest, "errors.deadletterqueue.topic.name", None),
             "ack_timeout_ms": take_integer(rest, "ack.timeout.ms", 30_000, 100, 86_400_000),
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "tls": take_tls(rest),
             "pending_memory_max_bytes": take_integer(
                 rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
             ),

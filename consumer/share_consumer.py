@@ -23,6 +23,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..coordinator.client.attached import AttachedClient
 from ..coordinator.client.queries import CoordinatorQueries
+from ..coordinator.client.tls import opened_tls
 from ..coordinator.protocol.commands import AckResults, Acquire, Attach, Attached, Reply
 from ..coordinator.protocol.queues import AckResult, Lease
 from ..journal.acks import Acks
@@ -152,6 +153,7 @@ class ShareConsumer(Acknowledger):
         """
         config = merged(config, more, None)
         super().__init__(ShareConfig.parse(config), producer)
+        self._tls = opened_tls(self._config.tls)
         self._log: Log = log if log is not None else open_log(config)
         self._parts = _Parts(self.group_id, self._log if log is None else None)
         self._dropped = weakref.finalize(self, self._parts.close_later)
@@ -256,6 +258,7 @@ class ShareConsumer(Acknowledger):
         self._reader = self._parts.reader = LeaseReader(
             *(self._log, kafka, read),
             timeout_s=timeout_s,
+            tls=self._tls,
             on_step=weakly(self._renew_if_due),
             counters=self._counters,
         )
@@ -267,6 +270,7 @@ class ShareConsumer(Acknowledger):
             attach=partial(_attach_of, weakref.ref(self)),
             on_attached=weakly(self._attached),
             on_leases=weakly(self._leased),
+            tls=self._tls,
         )
         try:
             client.start()
@@ -278,7 +282,7 @@ class ShareConsumer(Acknowledger):
 
     def _bind(self) -> None:
         config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
-        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        queries = CoordinatorQueries(self._log, timeout_s=timeout_s, tls=self._tls)
         try:
             bound = queries.bind_group(self.group_id, config.transaction_group).transaction_group
         finally:

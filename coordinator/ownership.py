@@ -28,6 +28,7 @@ from .runtime.partition import PartitionRuntime, Role
 from .runtime.tail import Batch, Tail
 from .tasks import essential_task
 from .transport.alive import Alive
+from .transport.tls import Tls
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Ownership:
         journal_id: str,
         topics: TopicKnowledge,
         alive: Alive | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Starts the thread of the tail; follows nothing and calls nobody before `start`.
 
@@ -68,6 +70,7 @@ class Ownership:
             journal_id: topic id of the journal.
             topics: what this coordinator knows of data topics.
             alive: speaks to other coordinators for this event loop while it is held up.
+            tls: what streams to other coordinators are protected with; None: nothing.
         """
         self.members = Members(nonce, address)
         self.tail = Tail(log, self._deliver)
@@ -79,6 +82,7 @@ class Ownership:
             take_over=self._take_over,
             topics=topics,
             alive=alive,
+            tls=tls,
         )
         self._address = address
         self._nonce = nonce

@@ -24,6 +24,7 @@ from ..journal.logs.asking import PAUSE_S, UNANSWERED
 from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
 from ..journal.records.codec import FORMAT_VERSION
+from ..journal.tls import TlsConfig
 from .core.decision import ShardConfig
 from .core.handing import Known
 from .core.shard import Shard
@@ -31,6 +32,7 @@ from .core.tenure import RECORD_MAX_BYTES
 from .membership.members import Members
 from .ownership import Ownership
 from .protocol import commands
+from .protocol.strangers import Role as End
 from .ready import READY
 from .runtime.appender import Appender
 from .runtime.counters import CoordinatorCounters
@@ -58,6 +60,7 @@ from .store.runtime import MetadataRuntime
 from .tasks import Failures, essential_task
 from .transport.address import joined, split
 from .transport.on_loop import Listener
+from .transport.tls import Tls
 
 try:
     import resource
@@ -112,6 +115,8 @@ class CoordinatorConfig:
     """When records of sidecars that nobody needs are deleted."""
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     """Where headers and operations of transactions are kept, to be asked for."""
+    tls: TlsConfig | None = None
+    """How connections of clients and other coordinators are protected; None: not at all."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """More librdkafka settings, such as ``security.protocol``."""
 
@@ -169,16 +174,24 @@ class Coordinator:
     """A coordinator: serves producers and consumers from the journal partitions that it owns."""
 
     def __init__(self, config: CoordinatorConfig, log: Log | None = None) -> None:
-        """Opens the log if none is given; `start` does the rest."""
+        """Opens the log if none is given; `start` does the rest.
+
+        Raises:
+            ConfigError: a file of TLS can't be used.
+        """
         self._config = config
+        self._tls = None if config.tls is None else Tls(End.COORDINATOR, config.tls)
+        """Of those who connect to this coordinator."""
+        self._peers_tls = None if config.tls is None else Tls(End.CLIENT, config.tls)
+        """Of connections to other coordinators."""
         self._log = log or open_log(
             {"bootstrap.servers": config.bootstrap_servers, **config.client}
         )
         self._runtimes: dict[int, PartitionRuntime] = {}
         self._topics = TopicLookUps(self._log)
-        self._bindings = GroupBindings(self._log, self._runtimes)
+        self._bindings = GroupBindings(self._log, self._runtimes, self._peers_tls)
         self._switching = Switching(self._topics, self._bindings)
-        self._rules = TopicRules(self._log, self._topics.known)
+        self._rules = TopicRules(self._log, self._topics.known, self._peers_tls)
         self._topics.listen(self._rules.looked_up)
         self._sidecars = Sidecars(self._log, self._topics)
         self._consumers = Consumers()
@@ -240,7 +253,7 @@ class Coordinator:
             await self.prepare()
         assert self._internal is not None
         journal, offsets = self._internal
-        listener = self._listener = Listener()
+        listener = self._listener = Listener(tls=self._tls)
         port = listener.bind(self._config.listen)
         self.address = self._config.advertised or joined(_host(self._config.listen), port)
         nonce = random.getrandbits(63)
@@ -252,6 +265,7 @@ class Coordinator:
             journal_id=journal.topic_id,
             topics=self._topics.known,
             alive=listener.alive,
+            tls=self._peers_tls,
         )
         for each in (self._switching, self._sidecars, self._consumers):
             each.members = ownership.members

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ..coordinator.client.admin import AdminQueries
+from ..coordinator.client.tls import tls_of
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     ConfigError,
@@ -140,11 +141,12 @@ class Groups:
 
         Args:
             log: the log.
-            kafka: librdkafka's settings of that log, with ``bootstrap.servers``.
+            kafka: librdkafka's settings of that log, with ``bootstrap.servers``, and those of TLS
+                to coordinators.
             timeout_s: how long each request to a coordinator is retried, in seconds.
         """
         self._log, self._kafka, self._timeout_s = log, kafka, timeout_s
-        self._admin = AdminQueries(log, timeout_s=timeout_s)
+        self._admin = AdminQueries(log, timeout_s=timeout_s, tls=tls_of(kafka))
 
     def close(self) -> None:
         """Closes connections to coordinators."""

@@ -449,6 +449,14 @@ class FrameError(LogtxError):
     kafka_code = KafkaError._UNKNOWN_PROTOCOL
 
 
+class TlsError(FrameError):
+    """TLS with the other end of a connection can't be set up: one speaks it and the other does not,
+    or one does not trust the other. The message names the setting to change."""
+
+    code = 47
+    kafka_code = KafkaError._SSL
+
+
 class JournalError(LogtxError):
     """The journal can't be read in its present state; its partition is not served."""
 

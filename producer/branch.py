@@ -236,7 +236,7 @@ class Branches:
         from .opening import open_producer, resources
 
         self._settings = settings = ProducerConfig.parse(config)
-        log, coordinators, self._close_log = resources(config, log, coordinators)
+        log, coordinators, self._close_log = resources(config, settings.tls, log, coordinators)
         self._queries = coordinators.queries(timeout_s=settings.coordinator_timeout_s)
         self._delay_s = settings.registration_delay_ms / 1000
         self._registrars: set[_Registrar] = set()

@@ -10,6 +10,8 @@ from ..journal.errors import ConfigError
 from ..journal.keys import DEFAULT_OWNER, TransactionKey
 from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP, producer_id_of
 from ..journal.settings import plain, refuse_unknown, take_flag, take_integer, take_text
+from ..journal.tls import OWN as TLS
+from ..journal.tls import TlsConfig, take_tls
 
 # Settings of librdkafka that would break the producer's guarantees, and why.
 _FORBIDDEN_TRUE: Final = {
@@ -17,6 +19,7 @@ _FORBIDDEN_TRUE: Final = {
     "enable.gapless.guarantee": "one failed record would stop all transactions of the producer",
 }
 OWN: Final = (
+    *TLS,
     "coordinator.timeout.ms",
     "partition.registration.delay.ms",
     "transaction.begin.ahead",
@@ -61,6 +64,9 @@ class ProducerConfig:
     """``transaction.timeout.ms``: the coordinator aborts a transaction that is open for longer."""
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long a request is repeated before it is given up."""
+    tls: TlsConfig | None = None
+    """``coordinator.security.protocol`` and ``coordinator.ssl.…``: how connections to coordinators
+    are protected; None: not at all."""
     registration_delay_ms: int = 50
     """``partition.registration.delay.ms``: shorter transactions name partitions at the end only."""
     in_flight_max: int = 1_000
@@ -111,6 +117,7 @@ class ProducerConfig:
             **_take_identity(rest),
             "transaction_timeout_ms": timeout_ms,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "tls": take_tls(rest),
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..coordinator.client.queries import CoordinatorQueries
 from ..coordinator.client.session import CoordinatorClient, SessionOptions
+from ..coordinator.client.tls import Tls
 from ..coordinator.protocol.commands import (
     Action,
     Began,
@@ -118,8 +119,9 @@ class Coordinators(Protocol):
 class FoundCoordinators:
     """Finds coordinators through the log, and connects to them."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, tls: Tls | None = None) -> None:
+        """Connects to nobody yet; `tls` protects the connections."""
+        self._log, self._tls = log, tls
 
     def session(
         self,
@@ -128,8 +130,10 @@ class FoundCoordinators:
         on_decided: Callable[[Decided], None],
     ) -> Session:
         """Returns a session that is not connected yet."""
-        return CoordinatorClient(self._log, options, on_closed=on_closed, on_decided=on_decided)
+        return CoordinatorClient(
+            self._log, options, on_closed=on_closed, on_decided=on_decided, tls=self._tls
+        )
 
     def queries(self, *, timeout_s: float) -> Queries:
         """Returns queries that give a request up after `timeout_s`."""
-        return CoordinatorQueries(self._log, timeout_s=timeout_s)
+        return CoordinatorQueries(self._log, timeout_s=timeout_s, tls=self._tls)

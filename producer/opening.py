@@ -12,6 +12,7 @@ from ..journal.logs.open import open_log
 from ..journal.native.interface import Handle
 from ..journal.native.loading import opened
 from ..journal.settings import refused
+from ..journal.tls import TlsConfig
 from .config import OWN
 
 if TYPE_CHECKING:
@@ -23,17 +24,28 @@ _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
 
 
 def resources(
-    config: Mapping[str, Any], log: Log | None, coordinators: Coordinators | None
+    config: Mapping[str, Any],
+    tls: TlsConfig | None,
+    log: Log | None,
+    coordinators: Coordinators | None,
 ) -> tuple[Log, Coordinators, Callable[[], None]]:
-    """Returns the log, the way to its coordinators, and a function that closes what this opened."""
+    """Returns the log, the way to its coordinators, and a function that closes what this opened.
+
+    Raises:
+        ConfigError: a file of TLS can't be used.
+    """
     close: Callable[[], None] = _nothing
+    protection = None
+    if coordinators is None:
+        from ..coordinator.client.tls import opened_tls
+        from .coordinators import FoundCoordinators
+
+        protection = opened_tls(tls)
     if log is None:
         log = open_log(config)
         close = log.close
     if coordinators is None:
-        from .coordinators import FoundCoordinators
-
-        coordinators = FoundCoordinators(log)
+        coordinators = FoundCoordinators(log, protection)
     return log, coordinators, close
 
 

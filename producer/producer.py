@@ -97,7 +97,7 @@ class Producer:
         """
         config = merged(config, more, logger)
         settings = ProducerConfig.parse(config)
-        log, coordinators, close_log = resources(config, log, coordinators)
+        log, coordinators, close_log = resources(config, settings.tls, log, coordinators)
         self._config = settings
         self._transactions = OpenTransactions(settings, log, coordinators, close_log)
         self._engine = self._transactions.engine

@@ -44,6 +44,7 @@ from ..protocol.commands import Acknowledge, Acquire, Attach, Attached, Leases, 
 from ..protocol.queues import Lease
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
+from ..transport.tls import Tls
 from .connection import Connection
 from .discovery import Discovery
 from .finder import Finder, Found
@@ -82,6 +83,7 @@ class AttachedClient:
         attach: Callable[[], Attach],
         on_attached: Callable[[Attached], None],
         on_leases: Callable[[tuple[Lease, ...]], None],
+        tls: Tls | None = None,
     ) -> None:
         """Does nothing before `start`.
 
@@ -94,9 +96,11 @@ class AttachedClient:
                 what it still has.
             on_leases: called there with each lease, before its request's future is done: from then
                 on `attach` must name it.
+            tls: what connections are protected with; None: nothing.
         """
         self._discovery = Discovery(log)
         self._transaction_group, self._timeout_s = transaction_group, timeout_s
+        self._tls = tls
         self._attach, self._on_attached, self._on_leases = attach, on_attached, on_leases
         self._partition = self._partition_count = 0
         self._finder = self._new_finder()
@@ -301,7 +305,8 @@ class AttachedClient:
     def _open(self, address: str) -> Connection[_Item]:
         with self._lock:
             self._opened[address] = self._next_id
-        return Connection(address, self._encoded(0, self._attach()), self._encode)
+        request = self._encoded(0, self._attach())
+        return Connection(address, request, self._encode, tls=self._tls)
 
     def _with_unanswered(self, command: Attach) -> Attach:
         with self._lock:

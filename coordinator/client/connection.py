@@ -66,6 +66,8 @@ class Connection(Generic[T]):
         self.address: Final = address
         self.ended = "the coordinator ended the stream"
         """Why the stream ended; valid once `receive` has returned None."""
+        self.failure: LogtxError | None = None
+        """The error that ended it; None: it did not end, or by what is no message."""
         self._encode = encode
         self._begin = deque(
             message.SerializeToString()
@@ -89,7 +91,7 @@ class Connection(Generic[T]):
         try:
             return pb.ServerFrame.FromString(self._connection.receive())
         except LogtxError as error:
-            self.ended = str(error)
+            self.ended, self.failure = str(error), error
         except DecodeError as error:
             self.ended = f"the coordinator sent what is no ServerFrame: {error}"
             self._connection.close(FrameError(self.ended))

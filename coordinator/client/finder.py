@@ -18,6 +18,7 @@ from ...journal.errors import (
     CoordinatorNotAvailableError,
     LogtxError,
     NotCoordinatorError,
+    TlsError,
 )
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.checkpoint import Checkpoint
@@ -33,6 +34,8 @@ class Stream(Protocol):
     def address(self) -> str: ...
     @property
     def ended(self) -> str: ...
+    @property
+    def failure(self) -> LogtxError | None: ...
     def receive(self) -> pb.ServerFrame | None: ...
     def close(self) -> None: ...
 
@@ -84,6 +87,7 @@ class Finder(Generic[S, W]):
         """Returns the owner, however long that takes; None once `close` was called.
 
         Raises:
+            TlsError: a coordinator can't be spoken to, and none ever was: the settings are wrong.
             LogtxError: a coordinator refused the session for good.
         """
         if self._pursuit is None:
@@ -174,6 +178,8 @@ class Finder(Generic[S, W]):
             return None  # The stream is of an earlier search, and closed.
         if frame is None or not frame.replies:
             self.why = f"{stream.address}: {stream.ended}"
+            if isinstance(stream.failure, TlsError) and self._met is None:
+                raise TlsError(self.why)
         else:
             reply = decode_reply(frame.replies[0])
             if isinstance(reply, self._welcome) and not self._outdated(reply):

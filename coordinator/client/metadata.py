@@ -17,6 +17,7 @@ from ...journal.errors import (
     MetadataNotServedError,
     RequestTimedOutError,
     SessionClosedError,
+    TlsError,
     UnknownTransactionError,
 )
 from ...journal.logs.interface import Log
@@ -45,8 +46,10 @@ from ..protocol.metadata_wire import (
     question_to_wire,
     status_from_wire,
 )
+from ..transport.tls import Tls
 from .discovery import Discovery
 from .metadata_calls import MetadataCalls, Pages
+from .tls import tls_of
 
 TIMEOUT_S: Final = 10.0
 """How long a question may take by default."""
@@ -67,15 +70,27 @@ class MetadataClient:
     the journal had then. With `fresh=False` they are what the store has.
     """
 
-    def __init__(self, config: Mapping[str, Any] | Log, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | Log,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: Tls | None = None,
+    ) -> None:
         """Connects when it is first used.
 
         Args:
-            config: librdkafka's settings, with ``bootstrap.servers``; or the log itself, which
-                stays open.
+            config: librdkafka's settings, with ``bootstrap.servers``, and those of TLS to
+                coordinators (``coordinator.security.protocol`` …); or the log itself, which stays
+                open.
             timeout_s: longest time for one question, in seconds.
+            tls: what connections are protected with, beside a log; None: nothing.
+
+        Raises:
+            ConfigError: a setting is wrong.
         """
         self._own = isinstance(config, Mapping)
+        self._tls = tls_of(config) if isinstance(config, Mapping) else tls
         self._log: Log = open_log(config) if isinstance(config, Mapping) else config
         self._timeout_s = timeout_s
         self._discovery = Discovery(self._log)
@@ -102,6 +117,7 @@ class MetadataClient:
             MetadataNotServedError: no coordinator has a metadata store.
             MetadataStoreError: the store fails.
             CoordinatorNotAvailableError, RequestTimedOutError: nobody answers in time.
+            TlsError: the settings of TLS are not those that coordinators need.
         """
         found = next(self._query(OfHeader(txid), fresh=fresh), None)
         record = None if found is None else found.record
@@ -281,7 +297,7 @@ class MetadataClient:
         if known is not None:
             try:
                 return self._try(ask, known, deadline_s)
-            except (CoordinatorNotAvailableError, MetadataNotServedError):
+            except (CoordinatorNotAvailableError, MetadataNotServedError, TlsError):
                 self._forget(known)
         pause_s = PAUSE_MIN_S
         while True:
@@ -299,15 +315,16 @@ class MetadataClient:
 
         Raises:
             CoordinatorNotAvailableError: none was reached.
+            TlsError: nor can be, with these settings.
             MetadataNotServedError: of those reached none has a store.
             LogtxError: the answer of the first that has one.
         """
         failure: LogtxError | None = None
         for address in self._addresses(deadline_s):
-            calls = MetadataCalls(address)
+            calls = MetadataCalls(address, tls=self._tls)
             try:
                 answer = self._try(ask, calls, deadline_s)
-            except (CoordinatorNotAvailableError, MetadataNotServedError) as error:
+            except (CoordinatorNotAvailableError, MetadataNotServedError, TlsError) as error:
                 calls.close()
                 # That one has no store says more than that another one is gone.
                 if not isinstance(failure, MetadataNotServedError):

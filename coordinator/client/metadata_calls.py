@@ -18,6 +18,7 @@ from ...journal.errors import (
     NotSupportedError,
     RequestTimedOutError,
     SessionClosedError,
+    TlsError,
 )
 from ..protocol import metadata_pb2 as pb
 from ..protocol.frames import Deadlines
@@ -145,7 +146,7 @@ class _Answers:
             if isinstance(error, NotSupportedError):
                 raise MetadataNotServedError(OLDER) from error
             if not isinstance(error, LogtxError) or isinstance(
-                error, RequestTimedOutError | ForkedError
+                error, RequestTimedOutError | ForkedError | TlsError
             ):
                 raise
             raise CoordinatorNotAvailableError(
@@ -172,6 +173,7 @@ class Pages:
         CoordinatorNotAvailableError: the coordinator is gone.
         RequestTimedOutError: the next page did not come in time.
         MetadataNotServedError: the coordinator does not know the question.
+        TlsError: the settings of TLS are not those that the coordinator needs.
     """
 
     def __init__(self, answers: _Answers) -> None:

@@ -22,6 +22,7 @@ from ...journal.errors import (
     RequestTimedOutError,
     RetriableError,
     SessionClosedError,
+    TlsError,
 )
 from ...journal.logs.interface import Log
 from ...journal.modes import is_topic_binding
@@ -44,6 +45,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
+from ..transport.tls import Tls
 from .connection import Calls
 from .discovery import Discovery
 
@@ -61,10 +63,16 @@ class CoordinatorQueries:
     Every call is repeated after a retriable error for up to `timeout_s` seconds, then it raises the
     last error. The owner is looked up in Kafka when it is not known or did not answer; when a
     coordinator names another one, that one is asked.
+
+    Every call raises TlsError at once if `tls` is not what coordinators need, unless one has
+    answered before: then another one may be in order.
     """
 
-    def __init__(self, log: Log, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, log: Log, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
+        """Connects when it is first used; `tls` protects the connections."""
         self._timeout_s = timeout_s
+        self._tls = tls
+        self._was_answered = False
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}
         self._calls: dict[str, Calls] = {}
@@ -268,9 +276,10 @@ class CoordinatorQueries:
             raise
         except LogtxError as error:
             self._drop(address, calls)
-            raise CoordinatorNotAvailableError(
-                f"the coordinator at {address} can't be reached ({error})"
-            ) from error
+            is_settings = isinstance(error, TlsError) and not self._was_answered
+            kind = TlsError if is_settings else CoordinatorNotAvailableError
+            raise kind(f"the coordinator at {address} can't be reached ({error})") from error
+        self._was_answered = True
         return decode_reply(wire)
 
     def _calls_to(self, address: str) -> Calls:
@@ -279,7 +288,7 @@ class CoordinatorQueries:
             if calls is None:
                 if self._closed:
                     raise SessionClosedError("the client was closed")
-                calls = self._calls[address] = Calls(address)
+                calls = self._calls[address] = Calls(address, tls=self._tls)
         return calls
 
     def _drop(self, address: str, calls: Calls) -> None:

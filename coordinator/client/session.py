@@ -61,6 +61,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_decided, decode_reply
 from ..protocol.requests import encode_request
+from ..transport.tls import Tls
 from .connection import REQUEST_MAX_BYTES, Connection
 from .discovery import Discovery
 from .finder import Finder, Found
@@ -128,6 +129,7 @@ class CoordinatorClient:
         *,
         on_closed: Callable[[LogtxError], None] | None = None,
         on_decided: Callable[[Decided], None] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Does nothing before `connect`.
 
@@ -137,6 +139,7 @@ class CoordinatorClient:
             on_closed: called once if the session ends for good (fenced, double start).
             on_decided: called on the client's own thread with a decision that was not asked for:
                 a time-out, an operator. One may be lost with its stream, or come twice.
+            tls: what connections are protected with; None: nothing.
         """
         self._log = log
         self._group = options.transaction_group
@@ -146,6 +149,7 @@ class CoordinatorClient:
         self._timeout_s = options.timeout_s
         self._on_closed = on_closed
         self._on_decided = on_decided
+        self._tls = tls
         self._discovery = Discovery(log)
         self._partition: int | None = None
         self._partition_count = 0
@@ -186,6 +190,7 @@ class CoordinatorClient:
             CoordinatorNotAvailableError: nor within the session's own time-out.
             ProducerFencedError: a producer with a newer generation has connected.
             DoubleStartError: another producer has connected with the same generation.
+            TlsError: the settings of TLS are not those that the coordinator needs.
         """
         wait_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         deadline_s = time.monotonic() + wait_s
@@ -480,7 +485,7 @@ class CoordinatorClient:
         request = encode_request(0, connect)
         request.connect.partition = self._partition or 0
         request.connect.partition_count = self._partition_count
-        return Connection(address, request, self._encode)
+        return Connection(address, request, self._encode, tls=self._tls)
 
     def _serve(self, found: Found[Connection[_Item], Connected]) -> None:
         """Sends the unanswered requests, oldest first, and reads the stream to its end.

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
-from ...journal.errors import ConfigError, CoordinatorNotAvailableError
+from ...journal.errors import ConfigError, CoordinatorNotAvailableError, TlsError
 from ..tasks import essential_task
 from ..transport.address import now_ms, split
 from ..transport.alive import Alive
+from ..transport.tls import Tls
 from . import peers_pb2 as pb
 from .balance import Member
 from .links import Link
@@ -43,7 +44,7 @@ CALL_MAX_S: Final = 1.0
 AGE_MAX_MS: Final = 2**40
 """Longest time for which an id is said to be known: 34 years."""
 NOT_CALLABLE_MAX: Final = 100
-"""Addresses that are no addresses which are logged; bounds memory."""
+"""Addresses that are no addresses, or without TLS in common, which are logged; bounds memory."""
 GIVE_S: Final = 5.0
 """Bound of a planned move. Past it the giver reads the journal to learn who owns the partition.
 
@@ -80,6 +81,7 @@ class Peers:
         take_over: TakeOver,
         topics: TopicNews,
         alive: Alive | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Prepares the streams; `call` opens them.
 
@@ -91,6 +93,7 @@ class Peers:
             take_over: called when another coordinator asks this one to take over a partition.
             topics: takes and gives which topics had names.
             alive: speaks for this event loop while it is held up.
+            tls: what streams to others are protected with; None: nothing.
         """
         self._me = me
         self._members = members
@@ -98,7 +101,7 @@ class Peers:
         self._changed = changed
         self._take_over = take_over
         self._topics = topics
-        self._alive = alive
+        self._alive, self._tls = alive, tls
         self._news_changed = asyncio.Event()
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._links: dict[int, Link] = {}
@@ -106,6 +109,8 @@ class Peers:
         self._closed = False
         self._not_callable: set[str] = set()
         """Addresses that were told to be none, each once."""
+        self._distrusted: dict[str, str] = {}
+        """Address → what the log said last of TLS with it."""
 
     def tell(self) -> None:
         """Sends the news to the others now, because what `me` returns has changed."""
@@ -162,7 +167,7 @@ class Peers:
 
     async def who_answers(self, address: str) -> int | None:
         """Returns the nonce of the coordinator that answers at an address; None if none does."""
-        link = Link(address, alive=self._alive)
+        link = Link(address, alive=self._alive, tls=self._tls)
         try:
             async with asyncio.timeout(ANSWER_S):
                 news = await link.read()
@@ -188,7 +193,7 @@ class Peers:
         pause_s = CALL_MIN_S
         while True:
             more_s = self._members.patience.more_s(time.monotonic())
-            link = Link(address, more_s, alive=self._alive)
+            link = Link(address, more_s, alive=self._alive, tls=self._tls)
             try:
                 answered = await self._watch(address, link, more_s)
             finally:
@@ -243,6 +248,8 @@ class Peers:
         except (CoordinatorNotAvailableError, TimeoutError) as error:
             why = _why(error)
             _LOG.debug("peer_silent address=%s error=%s", address, why)
+            if isinstance(error.__cause__, TlsError):
+                self._tell_of_distrust(address, why)
             return nonce is not None
         finally:
             telling.cancel()
@@ -328,6 +335,15 @@ class Peers:
                 _LOG.warning("peer_address_unusable address=%r", address)
             return False
         return True
+
+    def _tell_of_distrust(self, address: str, why: str) -> None:
+        # Both take the other for dead then, and take its partitions again and again.
+        if self._distrusted.get(address) == why:
+            return
+        if len(self._distrusted) >= NOT_CALLABLE_MAX:
+            self._distrusted.clear()
+        self._distrusted[address] = why
+        _LOG.error("peer_distrusted address=%s error=%s", address, why)
 
     def _is_me(self, news: pb.News) -> bool:
         return bool(news.process_nonce == self._me().nonce)

@@ -444,7 +444,8 @@ class Endpoint:
         """Returns who the peer is, by the bytes that came of its hello."""
         first, peer = bytes(self._buffer), self._role.peer
         if not first.startswith(MAGIC[: len(first)]):
-            return FrameError(stranger_of(first, self._role).sentence)
+            stranger = stranger_of(first, self._role)
+            return stranger.kind(stranger.sentence)
         if len(first) < _VERSIONED or (version := _version(first)) == FRAMES_VERSION:
             return SessionClosedError(f"{peer} stopped in the middle of its hello")
         which = peer if version < FRAMES_VERSION else "the logtx here"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+from ...journal.errors import FrameError, TlsError
+
 FIRST_BYTES: Final = 8
 """Number of first bytes that tell one protocol from another. Fewer come only before an end."""
 
@@ -32,6 +34,8 @@ class Stranger(NamedTuple):
     """What happened, and what to do about it."""
     answer: bytes
     """The same in the stranger's own protocol; empty if it has no words for it."""
+    kind: type[FrameError] = FrameError
+    """The error that says the sentence."""
 
 
 _METHODS: Final = tuple(
@@ -43,8 +47,8 @@ _OVER_GRPC: Final = (
     " versions of logtx make them: install the coordinator's version of logtx at the client"
 )
 _OVER_TLS: Final = (
-    "the client speaks TLS and this port does not: connect without TLS, which logtx has no setting"
-    " for yet"
+    "the client speaks TLS and this port does not: give this coordinator"
+    " --ssl-certificate-location, or set coordinator.security.protocol=PLAINTEXT at the client"
 )
 _OVER_HTTP: Final = (
     "this port takes logtx's sessions and not HTTP requests: metrics are at --metrics-listen"
@@ -57,8 +61,9 @@ _BY_GRPC: Final = (
     " install its version here"
 )
 _BY_TLS: Final = (
-    "the coordinator's port speaks TLS and this client does not: name a port without TLS, which"
-    " logtx has no setting for yet"
+    "the coordinator's port speaks TLS and this client does not: set"
+    " coordinator.security.protocol=SSL, and coordinator.ssl.ca.location to the CA of its"
+    " certificate (a coordinator: --ssl-certificate-location)"
 )
 _BY_HTTP: Final = (
     "an HTTP server answers in place of a coordinator: look for a wrong port in the coordinator's"
@@ -79,7 +84,7 @@ def stranger_of(first: bytes, role: Role) -> Stranger:
         if len(first) >= 8 and first[3:8] == b"\x04\0\0\0\0":
             return Stranger(_BY_GRPC, b"")
         if first[:2] == b"\x15\x03":
-            return Stranger(_BY_TLS, b"")
+            return Stranger(_BY_TLS, b"", TlsError)
         if first.startswith(b"HTTP/"):
             return Stranger(_BY_HTTP, b"")
         return Stranger(
@@ -93,7 +98,7 @@ def stranger_of(first: bytes, role: Role) -> Stranger:
         return Stranger(_OVER_GRPC, _http("426 Upgrade Required", _OVER_GRPC))
     if first[:2] == b"\x16\x03":
         # Bytes that are no TLS make each TLS library say that this is a plain port.
-        return Stranger(_OVER_TLS, _line(_OVER_TLS))
+        return Stranger(_OVER_TLS, _line(_OVER_TLS), TlsError)
     if first.startswith(_METHODS):
         return Stranger(_OVER_HTTP, _http("400 Bad Request", _OVER_HTTP))
     if first[:2] == b"\0\0" and first[4:6] == b"\0\x12":

@@ -23,12 +23,14 @@ from ...journal.errors import (
     GroupBoundError,
     OffsetsPendingError,
     RetriableError,
+    TlsError,
 )
 from ...journal.logs.interface import Log
 from ...journal.reader import journal_partition_of
 from ..client.queries import CoordinatorQueries
 from ..protocol.commands import BindGroup, Binding, Reply
 from ..runtime.partition import PartitionRuntime, Role
+from ..transport.tls import Tls
 
 ASK_TIMEOUT_S: Final = 10.0
 """Bound of one question; past it the client gets CoordinatorBusyError and asks again."""
@@ -42,10 +44,18 @@ REMEMBERED_MAX: Final = 100_000
 class GroupBindings:
     """Asks for bindings and keeps them; lives on the coordinator's event loop."""
 
-    def __init__(self, log: Log, runtimes: Mapping[int, PartitionRuntime]) -> None:
-        """Asks nothing yet; `runtimes` are those of this coordinator, filled when it starts."""
+    def __init__(
+        self, log: Log, runtimes: Mapping[int, PartitionRuntime], tls: Tls | None = None
+    ) -> None:
+        """Asks nothing yet.
+
+        Args:
+            log: the log.
+            runtimes: those of this coordinator, filled when it starts.
+            tls: what connections to other coordinators are protected with; None: nothing.
+        """
         self._runtimes = runtimes
-        self._queries = CoordinatorQueries(log, timeout_s=ASK_TIMEOUT_S)
+        self._queries = CoordinatorQueries(log, timeout_s=ASK_TIMEOUT_S, tls=tls)
         # Own threads: an owner that does not answer must not hold up anything else.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bindings")
         self._known: dict[str, str] = {}
@@ -100,7 +110,7 @@ class GroupBindings:
         try:
             # Shielded, because others wait for the same answer.
             bound = await asyncio.shield(asking)
-        except (BrokerError, RetriableError) as error:
+        except (BrokerError, RetriableError, TlsError) as error:
             raise CoordinatorBusyError(f"the binding of {group!r} is not known: {error}") from error
         if bound is not None:
             if len(self._known) >= REMEMBERED_MAX:
@@ -148,7 +158,7 @@ class GroupBindings:
             found = await loop.run_in_executor(self._threads, self._queries.fetch_offsets, group)
         except (OffsetsPendingError, GroupBoundError):
             return False  # The latter: it is a subscription.
-        except (BrokerError, RetriableError) as error:
+        except (BrokerError, RetriableError, TlsError) as error:
             raise CoordinatorBusyError(f"offsets of {group!r} are not known: {error}") from error
         return not found.offsets
 

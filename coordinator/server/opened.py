@@ -59,7 +59,13 @@ class Opened:
             raise SessionClosedError(
                 f"the connection said nothing for {CONNECT_TIMEOUT_S:.0f} s"
             ) from None
-        match opening.WhichOneof("service"):
+        service = opening.WhichOneof("service")
+        if connection.peer and service in ("session", "peers"):
+            _LOG.info(
+                "certificate_shown address=%s name=%s service=%s",
+                *(connection.remote, connection.peer, service),
+            )
+        match service:
             case "session":
                 await self._session(connection)
             case "calls":

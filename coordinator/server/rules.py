@@ -36,6 +36,7 @@ from ..core.topics import TopicKnowledge
 from ..protocol.commands import SetTopicRule, TopicModeInfo, TopicModes
 from ..runtime.modes_topic import ModesWriter
 from ..tasks import essential_task
+from ..transport.tls import Tls
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,19 +59,20 @@ _REFUSED: Final = (ConfigError, UnknownTopicError, UnsupportedTopicError)
 class TopicRules:
     """Applies and writes the rules of a cluster; lives on the coordinator's event loop."""
 
-    def __init__(self, log: Log, known: TopicKnowledge) -> None:
+    def __init__(self, log: Log, known: TopicKnowledge, tls: Tls | None = None) -> None:
         """Asks nothing yet.
 
         Args:
             log: the log.
             known: what is known of data topics.
+            tls: what connections to other coordinators are protected with; None: nothing.
         """
         self.modes: ModesWriter | None = None
         """Writes to `__transaction_topics`; None: nobody does."""
         self._known = known
         self._named = NamedTopics()
         self._rules = PublishedRules(log)
-        self._admin = AdminQueries(log, timeout_s=ANSWER_S)
+        self._admin = AdminQueries(log, timeout_s=ANSWER_S, tls=tls)
         # Own threads: a home that does not answer must not hold up anything else.
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="rules")
         self._switching = ThreadPoolExecutor(SWITCHES_MAX, thread_name_prefix="rules-switch")

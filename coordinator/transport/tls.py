@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...journal.errors import ConfigError, FrameError
+from ...journal.errors import ConfigError, TlsError
+from ...journal.tls import TlsConfig
 from ..protocol.strangers import Role
+from .tls_files import read_context
+from .tls_refusals import refusal
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,23 +26,6 @@ _HANDSHAKE: Final = b"\x16\x03"
 """First bytes of each TLS client."""
 _ALERT: Final = bytes.fromhex("15 0303 0002 0228")
 """An alert, for who speaks no TLS: logtx's clients know by it that the port does."""
-_NO_TLS: Final = frozenset(
-    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_EOF_WHILE_READING")
-)
-"""What OpenSSL calls a peer that answers a handshake with something else."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
-    """Files of one end, all in PEM."""
-
-    ca: Path | None = None
-    """Certificates of who may sign the peer's. None: a client trusts what its system trusts, and a
-    coordinator does not ask clients for a certificate."""
-    certificate: Path | None = None
-    """This end's certificate, with those between it and the CA. A coordinator must have one."""
-    key: Path | None = None
-    """The certificate's private key; None: it lies in the same file."""
 
 
 class Tls:
@@ -56,18 +41,19 @@ class Tls:
         """Reads the files.
 
         Raises:
-            ConfigError: one can't be read, they don't fit each other, or a coordinator has none.
+            ConfigError: one can't be used, or a coordinator has no certificate. The message names
+                the setting.
         """
         if role is Role.COORDINATOR and config.certificate is None:
-            raise ConfigError("a coordinator with TLS needs a certificate: name its file")
+            raise ConfigError(
+                "a coordinator with TLS needs a certificate: name its file by"
+                f" {config.name('ssl.certificate.location')}"
+            )
         self._role = role
         self._config = config
         self._lock = threading.Lock()
         self._seen = self._stamps()
-        try:
-            self._context = self._read()
-        except (OSError, ValueError) as error:  # an SSLError is an OSError
-            raise ConfigError(f"{self._files()} can't be used for TLS: {error}") from error
+        self._context = read_context(role, config)
 
     def context(self) -> ssl.SSLContext:
         """Returns the context for a new connection."""
@@ -75,8 +61,8 @@ class Tls:
             stamps = self._stamps()
             if stamps != self._seen:
                 try:
-                    self._context = self._read()
-                except (OSError, ValueError) as error:
+                    self._context = read_context(self._role, self._config)
+                except ConfigError as error:
                     # Not marked as seen: the next connection looks again.
                     _LOG.warning("tls_not_renewed files=%s error=%s", self._files(), error)
                 else:
@@ -86,21 +72,7 @@ class Tls:
 
     def filter(self, host: str = "") -> TlsFilter:
         """Returns the TLS of one new connection; `host`: what the client calls the coordinator."""
-        return TlsFilter(self.context(), self._role, host)
-
-    def _read(self) -> ssl.SSLContext:
-        config, ca = self._config, None if self._config.ca is None else str(self._config.ca)
-        if self._role is Role.CLIENT:
-            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
-        else:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
-            if ca is not None:
-                context.verify_mode = ssl.CERT_REQUIRED
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if config.certificate is not None:
-            # Without a password: OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(config.certificate, config.key, password=_no_password)
-        return context
+        return TlsFilter(self.context(), self._role, self._config, host)
 
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         config = self._config
@@ -108,15 +80,15 @@ class Tls:
 
     def _files(self) -> str:
         config = self._config
-        return ", ".join(str(f) for f in (config.ca, config.certificate, config.key) if f)
+        return ",".join(str(f) for f in (config.ca, config.certificate, config.key) if f)
 
 
 class TlsFilter:
     """TLS of one connection at one end. Not thread-safe."""
 
-    def __init__(self, context: ssl.SSLContext, role: Role, host: str) -> None:
+    def __init__(self, context: ssl.SSLContext, role: Role, config: TlsConfig, host: str) -> None:
         """Begins the handshake; `host` is what the client calls the coordinator."""
-        self._role = role
+        self._role, self._config = role, config
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming,
@@ -148,7 +120,7 @@ class TlsFilter:
         """Returns what bytes of the socket carry. Then `wrap(b"")` may have something to say.
 
         Raises:
-            FrameError: the peer can't be spoken to, or is not trusted.
+            TlsError: the peer can't be spoken to, or is not trusted.
         """
         if len(self._first) < len(_HANDSHAKE):
             self._first += data[: len(_HANDSHAKE)]
@@ -159,7 +131,9 @@ class TlsFilter:
             return self._read()
         except ssl.SSLError as error:
             self._has_failed = True
-            raise FrameError(self._sentence(error)) from error
+            speaks_tls = self._role is Role.CLIENT or self._first.startswith(_HANDSHAKE)
+            told = refusal(error, self._role, self._config, peer_speaks_tls=speaks_tls)
+            raise TlsError(told) from error
 
     def last_words(self) -> bytes:
         """Returns what to tell the peer after `unwrap` has raised."""
@@ -202,30 +176,6 @@ class TlsFilter:
             pass  # All of it was read; or the peer has ended TLS, and its stream ends next.
         return bytes(found)
 
-    def _sentence(self, error: ssl.SSLError) -> str:
-        peer, reason = self._role.peer, error.reason or str(error)
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return (
-                f"{peer}'s certificate is not accepted ({error.verify_message}): see that it is"
-                " valid, names the host that is connected to, and is signed by the CA named here"
-            )
-        if "ALERT" in reason:
-            return (
-                f"{peer} ended TLS ({reason}): see that it accepts the certificate of this end, if"
-                " there is one, and what it says itself"
-            )
-        if self._role is Role.CLIENT and reason in _NO_TLS:
-            return (
-                "this client speaks TLS and the coordinator's port does not: switch TLS off here,"
-                " or name a port that speaks it"
-            )
-        if not self._first.startswith(_HANDSHAKE) and self._role is Role.COORDINATOR:
-            return (
-                "this port speaks TLS and the client does not: switch TLS on at the client, and"
-                " install the coordinator's version of logtx there if it knows no TLS"
-            )
-        return f"TLS with {peer} failed ({reason})"
-
 
 _SHORT: Final = {
     "commonName": "CN",
@@ -247,7 +197,3 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _no_password() -> str:
-    raise ConfigError("the private key has a password: give logtx a file without one")

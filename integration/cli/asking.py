@@ -42,10 +42,11 @@ _Item = TypeVar("_Item")
 def asking(kafka: Kafka, timeout_s: float) -> Iterator[tuple[Log, AdminQueries]]:
     """Provides the cluster's log, and the questions of operators to its coordinators."""
     from ...coordinator.client.admin import AdminQueries
+    from ...coordinator.client.tls import tls_of
 
     with (
         open_cluster(kafka) as log,
-        closing(AdminQueries(log, timeout_s=timeout_s)) as admin,
+        closing(AdminQueries(log, timeout_s=timeout_s, tls=tls_of(kafka))) as admin,
         absence_told(kafka),
     ):
         yield log, admin

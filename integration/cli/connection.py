@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ...journal.errors import ConfigError
+from ...journal.tls import OWN as TLS
 from ..settings.file import Settings, unknown
 from ..settings.read import command_line_settings, read_settings
 
@@ -88,7 +89,8 @@ _CONNECTION: Final[Mapping[str, Any]] = {
         typer.Option(
             "-X",
             metavar="NAME=VALUE",
-            help="A setting of librdkafka, as security.protocol=SASL_SSL; may be repeated. In its "
+            help="A setting of librdkafka, as security.protocol=SASL_SSL, or of TLS to "
+            "coordinators, as coordinator.security.protocol=SSL; may be repeated. In its "
             "value, ${NAME} is taken from the environment, and file:PATH from a file.",
         ),
     ],
@@ -172,6 +174,6 @@ def name_unused(kafka: Kafka) -> None:
     """Warns of settings that say nothing about how to reach the cluster: they have no effect."""
     from ...journal.logs.kafka_cluster import shared_settings
 
-    unused = sorted(kafka.keys() - shared_settings(kafka).keys() - {BOOTSTRAP})
+    unused = sorted(kafka.keys() - shared_settings(kafka).keys() - {BOOTSTRAP, *TLS})
     if unused:
         _LOG.warning("without effect here: %s", ", ".join(unused))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from confluent_kafka import KafkaError
 
-from ...journal.errors import BrokerError
+from ...journal.errors import BrokerError, ConfigError
 from .cluster import no_kafka
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 
@@ -37,6 +37,54 @@ _MetricsListen = Annotated[
     typer.Option(
         metavar="HOST:PORT",
         help="Address to serve Prometheus metrics on, at /metrics. \\[default: nowhere]",
+    ),
+]
+_SslCertificateLocation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="This coordinator's certificate in PEM, with those between it and the CA. Connections "
+        "of clients and other coordinators then need TLS. The files of TLS are read again when "
+        r"they have changed. \[default: no TLS]",
+    ),
+]
+_SslKeyLocation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help=r"The certificate's private key in PEM. \[default: the file of the certificate]",
+    ),
+]
+_SslKeyPassword = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PASSWORD",
+        help="The password of the key. Better in a settings file, as "
+        r"ssl_key_password = 'file:PATH'. \[default: it has none]",
+    ),
+]
+_SslCaLocation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Certificates in PEM of the CAs that sign those of other coordinators, and of "
+        r"clients. \[default: the system's, for other coordinators]",
+    ),
+]
+_SslClientAuth = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none|requested|required",
+        help="Whether clients and other coordinators are asked for a certificate; with requested "
+        r"they may have none. \[default: none]",
+    ),
+]
+_SslEndpointIdentificationAlgorithm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="https|none",
+        help="Whether another coordinator's certificate must name the host of its address. "
+        r"\[default: https]",
     ),
 ]
 _JournalPartitions = Annotated[
@@ -199,6 +247,12 @@ def coordinator(
     listen: _Listen = "127.0.0.1:9095",
     advertise: _Advertise = None,
     metrics_listen: _MetricsListen = None,
+    ssl_certificate_location: _SslCertificateLocation = None,
+    ssl_key_location: _SslKeyLocation = None,
+    ssl_key_password: _SslKeyPassword = None,
+    ssl_ca_location: _SslCaLocation = None,
+    ssl_client_auth: _SslClientAuth = None,
+    ssl_endpoint_identification_algorithm: _SslEndpointIdentificationAlgorithm = None,
     journal_partitions: _JournalPartitions = None,
     replication_factor: _ReplicationFactor = None,
     session_grace_ms: _SessionGraceMs = None,
@@ -231,7 +285,8 @@ def coordinator(
     ```
     logtx coordinator --bootstrap-servers localhost:9092
     logtx coordinator --bootstrap-servers kafka-1:9092,kafka-2:9092 \\
-        --listen 0.0.0.0:9095 --advertise coordinator-1:9095
+        --listen 0.0.0.0:9095 --advertise coordinator-1:9095 \\
+        --ssl-certificate-location coordinator-1.pem --ssl-ca-location ca.pem
     logtx coordinator --config /etc/logtx.toml
     ```
     """
@@ -255,15 +310,24 @@ def _config(kafka: Kafka, options: Mapping[str, Any]) -> CoordinatorConfig:
     from ...coordinator.server.trimming import SidecarConfig
     from ...coordinator.service import CoordinatorConfig
     from ...coordinator.store.opening import MetadataConfig
+    from ...journal.tls import PROTOCOL, take_tls, tls_of_options
 
     def given(*names: str, without: str = "") -> dict[str, Any]:
         return {n.removeprefix(without): v for n in names if (v := options[n]) is not None}
 
+    tls = tls_of_options({n: v for n, v in options.items() if n.startswith("ssl_")})
+    if tls is None and take_tls(dict(kafka)) is not None:
+        # One file may be for the commands, too. A coordinator that it does not suit answers none.
+        raise ConfigError(
+            f"{PROTOCOL}=SSL is for this coordinator's clients, and it speaks no TLS: give it"
+            " --ssl-certificate-location"
+        )
     return CoordinatorConfig(
         bootstrap_servers=kafka[BOOTSTRAP],
         client={name: value for name, value in kafka.items() if name != BOOTSTRAP},
         listen=options["listen"],
         advertised=options["advertise"],
+        tls=tls,
         limits=ShardConfig(
             **given(
                 "session_grace_ms",

@@ -57,9 +57,14 @@ def accept_loss(
     ```
     """
     from ...coordinator.client.admin import AdminQueries
+    from ...coordinator.client.tls import tls_of
     from ...coordinator.runtime.lost_tail import fill_lost_tail
 
-    with open_cluster(kafka) as log, closing(AdminQueries(log, timeout_s=ASK_TIMEOUT_S)) as admin:
+    tls = tls_of(kafka)
+    with (
+        open_cluster(kafka) as log,
+        closing(AdminQueries(log, timeout_s=ASK_TIMEOUT_S, tls=tls)) as admin,
+    ):
         if _somebody_answers(admin, partition):
             raise ConfigError(
                 "a coordinator is running: stop all of them first, for one that has read what was"

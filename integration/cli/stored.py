@@ -47,8 +47,10 @@ def open_client(kafka: Kafka, timeout_s: float) -> Iterator[tuple[Log, MetadataC
         MetadataNotServedError: no coordinator has one; the message says how to get it.
     """
     from ...coordinator.client.metadata import MetadataClient
+    from ...coordinator.client.tls import tls_of
 
-    with open_cluster(kafka) as log, MetadataClient(log, timeout_s=timeout_s) as client:
+    tls = tls_of(kafka)
+    with open_cluster(kafka) as log, MetadataClient(log, timeout_s=timeout_s, tls=tls) as client:
         try:
             with absence_told(kafka):
                 yield log, client

@@ -19,6 +19,7 @@ from ...consumer.core.headers import txid_of
 from ...consumer.core.pending import RawTxId, Record
 from ...consumer.leased import LeaseReader
 from ...consumer.range_reader.reading import ReadConfig
+from ...coordinator.client.tls import tls_of
 from ...coordinator.protocol.queues import Lease
 from ...journal.control import TXCTL_HEADER, TXID_HEADER
 from ...journal.errors import ConsumerError, MalformedHeaderError
@@ -72,7 +73,7 @@ class QueuePeeker:
             timeout_s: bound of each question to coordinators, in seconds.
         """
         config = ReadConfig(kafka=kafka, fail_on_data_loss=False, subscription=group)
-        self._reader = LeaseReader(log, kafka, config, timeout_s=timeout_s)
+        self._reader = LeaseReader(log, kafka, config, timeout_s=timeout_s, tls=tls_of(kafka))
 
     def close(self) -> None:
         """Closes what was opened."""

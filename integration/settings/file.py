@@ -16,17 +16,18 @@ from typing import Any, Final
 from ...journal.errors import ConfigError
 from ...journal.setting_names import JAVA, LIBRDKAFKA
 from ...journal.settings import probably
+from ...journal.tls import OWN as TLS
 
 KAFKA: Final = "kafka"
 COORDINATOR: Final = "coordinator"
 _TABLES: Final = (KAFKA, COORDINATOR)
 _NOT_YET: Final[Mapping[str, str]] = {
-    "coordinator.tls": "coordinators talk to clients and to each other without TLS",
     "coordinator.authentication": "coordinators do not ask clients who they are",
     "coordinator.authorization": "coordinators do not restrict what a client may do",
     "journal": "the journal is on the cluster of [kafka]",
 }
 """Tables that this version refuses → how things are without them."""
+_KNOWN: Final = LIBRDKAFKA.union(TLS)
 _FROM_FILE: Final = "file:"
 _FROM_ENVIRONMENT: Final = re.compile(r"\$\{([^}]*)\}")
 _SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|jaas|sasl\.oauthbearer\.config")
@@ -49,7 +50,7 @@ class Settings:
     """What a settings file says; every value is a text."""
 
     kafka: Mapping[str, str]
-    """Name of a setting of librdkafka → its value."""
+    """Name of a setting of librdkafka, or of TLS to coordinators → its value."""
     coordinator: Mapping[str, str]
     """Name of an option of `logtx coordinator`, with _ for - → its value; the names are not checked
     here."""
@@ -87,7 +88,9 @@ def parse_toml(text: str, source: Source) -> Settings:
     return Settings(
         kafka={name: _resolved(name, value, source) for name, value in kafka.items()},
         coordinator={name: _resolved(name, value, source) for name, value in coordinator.items()},
-        has_secret=any(_is_secret(name, str(value)) for name, value in kafka.items()),
+        has_secret=any(
+            _is_secret(name, str(value)) for name, value in (*kafka.items(), *coordinator.items())
+        ),
     )
 
 
@@ -133,7 +136,7 @@ def parse_setting(text: str, source: Source) -> tuple[str, str]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Checks that these are settings of librdkafka.
+    """Checks that these are settings of librdkafka, or of TLS to coordinators.
 
     Raises:
         ConfigError: one is not; names the nearest one, or what to write for a setting of Java's.
@@ -143,8 +146,8 @@ def check_names(names: Iterable[str]) -> None:
             raise ConfigError(
                 f"{name} is a setting of Kafka's Java client alone: write instead {JAVA[name]}"
             )
-        if name not in LIBRDKAFKA:
-            raise ConfigError(f"there is no setting {name!r}{probably(name, LIBRDKAFKA)}")
+        if name not in _KNOWN:
+            raise ConfigError(f"there is no setting {name!r}{probably(name, _KNOWN)}")
 
 
 def unknown(what: str, name: str, known: Iterable[str], form: str = "{}") -> ConfigError:

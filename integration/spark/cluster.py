@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from ...coordinator.client.queries import CoordinatorQueries
+from ...coordinator.client.tls import tls_of
 from ...journal.errors import OffsetsPendingError, UnsupportedTopicError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
@@ -25,9 +26,10 @@ class Cluster:
 
     def __init__(self, options: SinkOptions) -> None:
         """Opens the log of these options."""
+        tls = tls_of(options.kafka)
         self.log: Log = open_log(options.kafka)
         timeout_s = options.coordinator_timeout_ms / 1000
-        self.queries = CoordinatorQueries(self.log, timeout_s=timeout_s)
+        self.queries = CoordinatorQueries(self.log, timeout_s=timeout_s, tls=tls)
         self.topics: set[str] = set()
         """Topics that were checked to take transactions."""
 

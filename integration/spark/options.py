@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from ...journal.errors import ConfigError
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.settings import take_flag, take_integer, take_text
+from ...journal.tls import OWN as TLS
 
 KAFKA_PREFIX: Final = "kafka."
 DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -33,6 +34,8 @@ def prefixed(kafka: Mapping[str, str]) -> dict[str, str]:
 def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (options without prefix, librdkafka's settings with ``bootstrap.servers``).
 
+    With these are those of TLS to coordinators: whoever opens the log needs both.
+
     Raises:
         ConfigError: ``kafka.bootstrap.servers`` is missing.
     """
@@ -42,7 +45,7 @@ def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, st
         lower = name.lower()
         if lower.startswith(KAFKA_PREFIX):
             kafka[lower.removeprefix(KAFKA_PREFIX)] = value
-        elif lower == "bootstrap.servers":
+        elif lower == "bootstrap.servers" or lower in TLS:
             kafka[lower] = value
         else:
             rest[lower] = value

@@ -21,6 +21,7 @@ from ...consumer.range_reader.places import PLACE_S, PlacesAhead, require_comple
 from ...consumer.range_reader.reading import CONSUMER, Range, ReadConfig
 from ...consumer.range_reader.spot import Spot, Vector
 from ...coordinator.client.queries import CoordinatorQueries
+from ...coordinator.client.tls import tls_of
 from ...journal.control import TopicPartition
 from ...journal.errors import (
     ConfigError,
@@ -560,7 +561,8 @@ class Planner:
         """
         timeout_s = self._options.coordinator_timeout_ms / 1000
         deadline_s = time.monotonic() + timeout_s
-        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        tls = tls_of(self._options.read.kafka)
+        queries = CoordinatorQueries(self._log, timeout_s=timeout_s, tls=tls)
         try:
             while True:
                 try:

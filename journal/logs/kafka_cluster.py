@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from ..errors import BrokerError, LogtxError
 from ..rights import grant
 from ..settings import refused
+from ..tls import OWN as COORDINATORS
 from .asking import METADATA_S, NO_TIME_S, Asking, Promise, Trouble
 from .group_clients import NEVER_POLLED
 from .interface import LogConsumer, LogProducer
@@ -102,7 +103,7 @@ class KafkaCluster:
         return {
             "logger": _LIBRDKAFKA,
             **self._shared,
-            **config,
+            **{name: value for name, value in config.items() if name not in COORDINATORS},
             "bootstrap.servers": self.bootstrap_servers,
         }
 

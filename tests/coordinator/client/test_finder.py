@@ -11,6 +11,7 @@ from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.protocol.commands import Connected
 from logtx.coordinator.protocol.replies import encode_reply
+from logtx.journal.errors import LogtxError
 
 CONNECTED = encode_reply(0, Connected(generation=0, partition=0, incarnation=1, epoch=1))
 
@@ -21,6 +22,7 @@ class FakeStream:
     def __init__(self, address: str) -> None:
         self.address = address
         self.ended = "closed"
+        self.failure: LogtxError | None = None
         self.frames: queue.SimpleQueue[pb.ServerFrame | None] = queue.SimpleQueue()
 
     def receive(self) -> pb.ServerFrame | None:

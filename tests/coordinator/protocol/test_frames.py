@@ -144,7 +144,7 @@ STRANGERS: Final = (
     (Role.COORDINATOR, bytes.fromhex("00000024 0012 0003 00000001"), "bootstrap.servers"),
     (Role.COORDINATOR, b"hello world", "68 65 6c 6c 6f 20 77 6f"),
     (Role.CLIENT, bytes.fromhex("000018 04 00 00000000 0003"), "older versions of logtx"),
-    (Role.CLIENT, bytes.fromhex("15 0303 0002 0228"), "name a port without TLS"),
+    (Role.CLIENT, bytes.fromhex("15 0303 0002 0228"), "coordinator.security.protocol=SSL"),
     (Role.CLIENT, b"HTTP/1.1 400 Bad Request\r\n", "--advertise"),
     (Role.CLIENT, bytes(20), "one of a coordinator"),
 )

@@ -2,7 +2,8 @@
 
 `certificates` was made once by OpenSSL, to be valid for a hundred years: `ca.pem` has signed all of
 them but `stranger.pem`. Each file has a certificate and its key. `coordinator` and `renewed` are
-for localhost and 127.0.0.1, `elsewhere` is for another host. The key of `locked` has a password.
+for localhost and 127.0.0.1, `elsewhere` is for another host. The key of `locked` has the password
+`secret`. `expired` has signed itself, and was valid up to 2021.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from logtx.coordinator.protocol.frames import Deadlines
 from logtx.coordinator.protocol.strangers import Role
 from logtx.coordinator.transport.in_thread import ThreadConnection
 from logtx.coordinator.transport.on_loop import Listener, LoopConnection
-from logtx.coordinator.transport.tls import Tls, TlsConfig
+from logtx.coordinator.transport.tls import Tls
 from logtx.journal.errors import LogtxError
+from logtx.journal.tls import TlsConfig
 
 T = TypeVar("T")
 
@@ -46,8 +48,12 @@ def message(payload: bytes) -> bytes:
 def tls(role: Role, certificate: str | None, ca: str | None = "ca") -> Tls:
     """Returns the TLS of one end, with these files."""
     files = {"certificate": certificate, "ca": ca}
-    named = {name: CERTIFICATES / f"{file}.pem" for name, file in files.items() if file}
-    return Tls(role, TlsConfig(**named))
+    named: Any = {name: CERTIFICATES / f"{file}.pem" for name, file in files.items() if file}
+    asks = role is Role.COORDINATOR and ca is not None
+    client_auth = "required" if asks else "none"
+    return Tls(
+        role, TlsConfig(**named, client_auth=client_auth, of_coordinator=role is Role.COORDINATOR)
+    )
 
 
 class Served:

@@ -6,13 +6,16 @@ import shutil
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from logtx.coordinator.protocol.frames import MAGIC
 from logtx.coordinator.protocol.strangers import Role
-from logtx.coordinator.transport.tls import Tls, TlsConfig
-from logtx.journal.errors import ConfigError, FrameError
+from logtx.coordinator.transport import tls_files
+from logtx.coordinator.transport.tls import Tls
+from logtx.journal.errors import ConfigError, TlsError
+from logtx.journal.tls import TlsConfig
 
 from ...waiting import eventually
 from .served import CERTIFICATES, LOOPS, TIMEOUT_S, Client, Served, echo, raw_client, read_all, tls
@@ -41,21 +44,30 @@ def test_a_client_without_a_certificate_has_no_name() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "sentence"),
     [
-        ("stranger", None, "not accepted"),
-        ("elsewhere", None, "names the host that is connected to"),
-        ("coordinator", None, "see that it accepts the certificate of this end"),
-        ("coordinator", "stranger", "see that it accepts the certificate of this end"),
+        ("stranger", None, "set coordinator.ssl.ca.location to a file with the CA"),
+        ("elsewhere", None, "coordinator.ssl.endpoint.identification.algorithm to none"),
+        ("expired", None, "certificate has expired): renew it there"),
+        ("coordinator", None, "(--ssl-client-auth): set coordinator.ssl.certificate.location"),
+        ("coordinator", "stranger", "its CA in the coordinator's --ssl-ca-location"),
     ],
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_who_is_not_trusted_is_refused_before_it_says_anything(
-    ours: str, theirs: str | None, sentence: str, loop: str, caplog: pytest.LogCaptureFixture
+    ours: str,
+    theirs: str | None,
+    sentence: str,
+    loop: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # It expires while it is used: a coordinator does not start with it.
+    monkeypatch.setattr(tls_files, "_check_valid", lambda *_: None)
+    ca = "expired" if ours == "expired" else "ca"
     with Served(echo, tls=tls(Role.COORDINATOR, ours), loop=loop) as served:
-        with Client(served.address, tls=tls(Role.CLIENT, theirs)) as client:
+        with Client(served.address, tls=tls(Role.CLIENT, theirs, ca)) as client:
             client.send(b"secret")
             error = client.end()
-            assert isinstance(error, FrameError), error
+            assert isinstance(error, TlsError), error
             assert sentence in str(error)
         eventually(lambda: served.listener.connections == 0)
         assert not served.seen
@@ -67,7 +79,7 @@ def test_who_speaks_no_tls_is_told_so(loop: str, caplog: pytest.LogCaptureFixtur
     with Served(echo, tls=tls(Role.COORDINATOR, "coordinator"), loop=loop) as served:
         with Client(served.address) as client:
             error = client.end()
-            assert isinstance(error, FrameError), error
+            assert isinstance(error, TlsError), error
             assert "the coordinator's port speaks TLS and this client does not" in str(error)
         eventually(lambda: served.listener.connections == 0)
     assert "this port speaks TLS and the client does not" in caplog.text
@@ -78,7 +90,7 @@ def test_tls_to_a_port_that_speaks_none(loop: str, caplog: pytest.LogCaptureFixt
     with Served(echo, loop=loop) as served:
         with Client(served.address, tls=tls(Role.CLIENT, None)) as client:
             error = client.end()
-            assert isinstance(error, FrameError), error
+            assert isinstance(error, TlsError), error
             assert "this client speaks TLS and the coordinator's port does not" in str(error)
         eventually(lambda: served.listener.connections == 0)
     assert "the client speaks TLS and this port does not" in caplog.text
@@ -111,7 +123,7 @@ def test_an_open_connection_that_brings_no_tls_any_more_ends() -> None:
             connection._socket.send(MAGIC * 10)
         assert "ended TLS" in str(client.end())
         eventually(lambda: served.listener.connections == 0)
-        assert isinstance(served.seen[0].error, FrameError)
+        assert isinstance(served.seen[0].error, TlsError)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -164,15 +176,82 @@ def test_trap_220_files_that_do_not_fit_each_other_end_nothing(
     assert ours.context() is not before
 
 
-def test_files_that_can_not_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs a certificate"):
-        Tls(Role.COORDINATOR, TlsConfig())
-    with pytest.raises(ConfigError, match=r"nowhere\.pem can't be used for TLS"):
-        Tls(Role.CLIENT, TlsConfig(ca=tmp_path / "nowhere.pem"))
-    with pytest.raises(ConfigError, match="can't be used for TLS"):
-        Tls(
-            Role.COORDINATOR,
-            TlsConfig(certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "renewed.pem"),
-        )
-    with pytest.raises(ConfigError, match="has a password"):
-        Tls(Role.COORDINATOR, TlsConfig(certificate=CERTIFICATES / "locked.pem"))
+@pytest.mark.parametrize(
+    ("role", "files", "sentence"),
+    [
+        ("coordinator", {}, "needs a certificate: name its file by --ssl-certificate-location"),
+        ("client", {"ca": "nowhere"}, r"^coordinator.ssl.ca.location: can't read .*No such file"),
+        ("client", {"ca": "."}, "^coordinator.ssl.ca.location: can't read .*Is a directory"),
+        ("client", {"ca": "none"}, "^coordinator.ssl.ca.location: there is no certificate in"),
+        ("client", {"ca": "broken"}, "^coordinator.ssl.ca.location: .* can't be used"),
+        ("coordinator", {"certificate": "nowhere"}, "^--ssl-certificate-location: can't read"),
+        ("coordinator", {"certificate": "broken"}, "^--ssl-certificate-location: .*can't be used"),
+        ("coordinator", {"certificate": "ca"}, "^--ssl-key-location: there is no private key in"),
+        ("coordinator", {"certificate": "expired"}, "^--ssl-certificate-location: .* has expired"),
+        ("client", {"certificate": "expired"}, "^coordinator.ssl.cert.*: .* has expired"),
+        (
+            "coordinator",
+            {"certificate": "client", "key": "renewed"},
+            "^--ssl-key-location: .* is not that of the certificate",
+        ),
+        ("coordinator", {"certificate": "locked"}, "has a password: set --ssl-key-password"),
+        (
+            "client",
+            {"certificate": "locked", "key_password": "other"},
+            "^coordinator.ssl.key.password: .* can't be read with this password",
+        ),
+    ],
+)
+def test_files_that_can_not_be_used_are_named_at_once(
+    role: str, files: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    begin, end = "-----BEGIN {}-----\n", "-----END {}-----\n"
+    what = ("CERTIFICATE", "PRIVATE KEY")
+    (tmp_path / "broken.pem").write_text("".join((begin + "x\n" + end).format(w, w) for w in what))
+    (tmp_path / "none.pem").write_text("nothing\n")
+    (tmp_path / "..pem").mkdir()
+    given: dict[str, Any] = {}
+    for name, file in files.items():
+        ours = CERTIFICATES / f"{file}.pem"
+        path = ours if ours.exists() else tmp_path / f"{file}.pem"
+        given[name] = file if name == "key_password" else path
+    is_coordinator = role == "coordinator"
+    with pytest.raises(ConfigError, match=sentence):
+        Tls(Role(role), TlsConfig(**given, of_coordinator=is_coordinator))
+
+
+def test_a_key_with_a_password_is_used() -> None:
+    ours = Tls(
+        Role.COORDINATOR,
+        TlsConfig(certificate=CERTIFICATES / "locked.pem", key_password="secret"),
+    )
+    unchecked = Tls(Role.CLIENT, TlsConfig(ca=CERTIFICATES / "ca.pem", checks_host=False))
+    with Served(echo, tls=ours) as served:
+        with Client(served.address, tls=unchecked) as client:
+            assert client.ask(b"x") == b"x"
+        with Client(served.address, tls=tls(Role.CLIENT, None)) as client:
+            assert "for '127.0.0.1'" in str(client.end()), "the name is checked, if nobody says so"
+
+
+def test_a_certificate_that_is_asked_for_may_be_missing() -> None:
+    pem = {"certificate": CERTIFICATES / "coordinator.pem", "ca": CERTIFICATES / "ca.pem"}
+    ours = Tls(Role.COORDINATOR, TlsConfig(**pem, client_auth="requested"))
+    with Served(echo, tls=ours) as served:
+        for certificate in (None, "client"):
+            with Client(served.address, tls=tls(Role.CLIENT, certificate)) as client:
+                assert client.ask(b"x") == b"x"
+        with Client(served.address, tls=tls(Role.CLIENT, "stranger")) as client:
+            assert isinstance(client.end(), TlsError)
+        assert [each.peer for each in served.seen] == ["", "CN=client,O=logtx,C=DE"]
+
+
+def test_a_certificate_that_expires_is_not_taken_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate = tmp_path / "certificate.pem"
+    shutil.copy(CERTIFICATES / "coordinator.pem", certificate)
+    ours = Tls(Role.COORDINATOR, TlsConfig(certificate=certificate))
+    before = ours.context()
+    shutil.copy(CERTIFICATES / "expired.pem", certificate)
+    assert ours.context() is before
+    assert "has expired" in caplog.text

@@ -101,7 +101,6 @@ def test_values_from_elsewhere_mean_what_they_say() -> None:
         ("[kafka]\nclient.id = 'a\0b'", "this is not TOML"),
         ("[kafka]\nerror_cb = 'x'", "no setting 'error_cb'"),
         ("[journal]\na = 1", r"no table \[journal\]: the journal is on the cluster of \[kafka\]"),
-        ("[coordinator.tls]\nkey = 'x'", r"no table \[coordinator.tls\].*without TLS"),
         ("[coordinator.authentication]", r"no table \[coordinator.authentication\]"),
         ("[coordinator.authorization]", r"no table \[coordinator.authorization\]"),
         ("a = " + "[" * 5000, "this is not TOML"),
