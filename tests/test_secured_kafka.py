@@ -1,4 +1,5 @@
-"""A Kafka with SASL and ACLs: everything works from one settings file, with the documented rights.
+"""A Kafka with SASL and ACLs, and a coordinator with TLS: everything works from one settings file,
+with the documented rights.
 
 And each right that is missing is named, with the command that gives it.
 """
@@ -46,12 +47,24 @@ from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, OFFSETS_TOPI
 from logtx.journal.sidecar import sidecar_of
 
 from .consumer.logs import Transactions
+from .coordinator.transport.served import CERTIFICATES
 
 pytestmark = pytest.mark.kafka
 
 SECURITY: Final = Security(
     users={"coordinator": "c-secret", "app": "a-secret", "operator": "o-secret"}
 )
+TLS: Final = {
+    "coordinator.security.protocol": "SSL",
+    "coordinator.ssl.ca.location": str(CERTIFICATES / "ca.pem"),
+    "coordinator.ssl.certificate.location": str(CERTIFICATES / "locked.pem"),
+    "coordinator.ssl.key.password": "secret",
+}
+OWN_TLS: Final = {
+    "ssl_ca_location": str(CERTIFICATES / "ca.pem"),
+    "ssl_certificate_location": str(CERTIFICATES / "coordinator.pem"),
+    "ssl_client_auth": "required",
+}
 TOPIC, GROUP, HIDDEN = "orders", "billing", "hidden"
 DOCS = Path(__file__).parents[1] / "docs" / "security.md"
 SPREAD_S = 5.0
@@ -159,7 +172,8 @@ def config_file(kafka: LocalKafka, directory: Path, user: str) -> Path:
     """Writes logtx's settings file for a user; the password lies in a file beside it."""
     settings = SECURITY.client_settings(user)
     (directory / f"{user}.secret").write_text(settings.pop("sasl.password") + "\n")
-    lines = [f'"{name}" = "{value}"' for name, value in settings.items()]
+    lines = [f'"{name}" = "{value}"' for name, value in {**settings, **TLS}.items()]
+    own = [f'{name} = "{value}"\n' for name, value in OWN_TLS.items()]
     path = directory / f"{user}.toml"
     path.write_text(
         "[kafka]\n"
@@ -167,6 +181,7 @@ def config_file(kafka: LocalKafka, directory: Path, user: str) -> Path:
         f'sasl.password = "file:{user}.secret"\n'
         + "\n".join(lines)
         + "\n[coordinator]\njournal_partitions = 2\n"
+        + "".join(own)
     )
     return path
 
@@ -192,7 +207,7 @@ def test_everything_works_with_the_documented_rights(
     try:
         child.await_ready()
         servers = {"bootstrap.servers": kafka.bootstrap_servers}
-        app = {**servers, **SECURITY.client_settings("app")}
+        app = {**servers, **SECURITY.client_settings("app"), **TLS}
         consumer = logtx.Consumer(
             {
                 **app,
@@ -224,7 +239,7 @@ def test_everything_works_with_the_documented_rights(
             assert listed.exit_code == 0, listed.output
             assert txid in [t["txid"] for t in json.loads(listed.stdout)["transactions"]]
             properties = tmp_path / "command.properties"
-            settings = SECURITY.client_settings("operator")
+            settings = {**SECURITY.client_settings("operator"), **TLS}
             lines = [f"{name}={value}\n" for name, value in {**servers, **settings}.items()]
             properties.write_text("".join(lines))
             properties.chmod(0o600)

@@ -18,6 +18,7 @@ from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.tls import TlsConfig
 
 from .test_main import COMMANDS, fake_module
 
@@ -118,6 +119,21 @@ def test_the_file_gives_options_of_the_coordinator(started: Started, config: Pat
     assert found.limits == ShardConfig(session_grace_ms=6)
 
 
+def test_tls_of_a_coordinator(started: Started, config: Path) -> None:
+    own = ("--bootstrap-servers", "k:1", "--ssl-certificate-location", "c.pem")
+    assert started(*own).tls == TlsConfig(certificate=Path("c.pem"), of_coordinator=True)
+    assert started("--config", str(config)).tls is None
+    config.write_text(
+        "[coordinator]\nssl_certificate_location = 'c.pem'\nssl_key_password = '${PASSWORD}'\n"
+        "[kafka]\nbootstrap.servers = 'k:1'\ncoordinator.security.protocol = 'SSL'\n"
+    )
+    found = started("--config", str(config), PASSWORD="secret")
+    assert found.tls.key_password == "secret"
+    assert refused("coordinator", *own, "--ssl-client-auth", "x").startswith("--ssl-client-auth")
+    told = refused("coordinator", *own[:2], "-Xcoordinator.security.protocol=SSL")
+    assert "give it --ssl-certificate-location" in told
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -166,7 +182,7 @@ def test_settings_without_effect_are_named(
     ):
         listed = run(
             "txn", "list", "--json", "-X", f"bootstrap.servers={servers}",
-            "-X", "linger.ms=5", "-X", "client.id=me",
+            "-X", "linger.ms=5", "-X", "client.id=me", "-X", "coordinator.security.protocol=PLAINTEXT",
         )  # fmt: skip
     assert json.loads(listed.stdout)["transactions"] == []
     warned = [r.getMessage() for r in caplog.records if "without effect" in r.getMessage()]

@@ -174,6 +174,16 @@ def test_whether_a_secret_stands_in_it(values: Mapping[str, str], has_secret: bo
     assert toml("[kafka]\n" + text, A="y").has_secret is has_secret
 
 
+def test_settings_of_tls_to_coordinators_stand_with_those_of_kafka() -> None:
+    found = toml("[kafka]\ncoordinator.security.protocol = 'SSL'")
+    assert found.kafka == {"coordinator.security.protocol": "SSL"}
+    assert parse_setting("coordinator.ssl.ca.location=a", source())[1] == "a"
+    with pytest.raises(ConfigError, match=r"did you mean coordinator\.ssl\.ca\.location"):
+        toml("[kafka]\ncoordinator.ssl.ca.locaton = 'a'")
+    assert toml("[coordinator]\nssl_key_password = 'x'").has_secret
+    assert not toml("[coordinator]\nssl_key_password = '${A}'", A="y").has_secret
+
+
 def test_a_setting_of_the_command_line() -> None:
     assert parse_setting("client.id=a=b", source()) == ("client.id", "a=b")
     assert parse_setting("sasl.password=file:/run/secrets/kafka", source())[1] == "s3cret"

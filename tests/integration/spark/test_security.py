@@ -24,6 +24,7 @@ from logtx.integration.spark.planning import SourceOptions
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
+from logtx.producer.config import ProducerConfig
 
 SERVERS = "kafka-1:9093"
 KAFKA = {"security.protocol": "SASL_SSL", "sasl.username": "me", "sasl.password": "s3cret"}
@@ -72,6 +73,17 @@ def test_s5_functions_pass_on_all_settings(name: str, opened: list[Mapping[str, 
     assert opened == [WHOLE]
     with pytest.raises(ConfigError, match=r"sasl\.username is no option"):
         FUNCTIONS[name](bootstrap_servers=SERVERS, **{"sasl.username": "me"})
+
+
+def test_settings_of_tls_to_coordinators_are_options_without_a_prefix() -> None:
+    tls = {"coordinator.security.protocol": "SSL", "coordinator.ssl.ca.location": "ca.pem"}
+    options = {"kafka.bootstrap.servers": SERVERS, **tls}
+    whole = {"bootstrap.servers": SERVERS, **tls}
+    sink = SinkOptions.parse({**options, "topic": "a"})
+    assert sink.kafka == whole
+    assert sink.branch().items() >= tls.items()
+    assert ProducerConfig.parse(sink.producer("p")).tls is not None
+    assert SourceOptions.parse({**options, "subscribe": "a"}).read.kafka.items() >= whole.items()
 
 
 def test_s5_the_sinks_and_the_sources_clients_get_all_settings() -> None:

@@ -12,6 +12,7 @@ from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.kafka_cluster import shared_settings
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.logs.open import open_log
+from logtx.journal.tls import OWN
 
 
 def test_memory_and_kafka_by_address() -> None:
@@ -47,6 +48,14 @@ def test_only_what_concerns_the_connection_is_shared() -> None:
         "transactional.id": "t",
     }
     assert shared_settings({**connection, **own}) == connection
+
+
+def test_settings_of_coordinators_are_none_of_librdkafkas() -> None:
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    given = dict.fromkeys(OWN, "x")
+    log.producer(given).close()
+    log.consumer({"group.id": "g", **given}).close()
+    log.close()
 
 
 def test_librdkafka_logs_through_logging(
