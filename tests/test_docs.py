@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from logtx.integration.cli.main import app
+from logtx.journal.tls import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTING = re.compile(r'"([a-z_]+(?:\.[a-z_]+)+)"')
@@ -43,6 +44,11 @@ def test_every_setting_is_described(module: str, page: str) -> None:
     named = set(SETTING.findall((ROOT / module).read_text("utf-8"))) - LIBRDKAFKAS_OWN
     assert len(named) > 5
     assert not {name for name in named if f"`{name}`" not in docs}
+
+
+def test_every_setting_of_tls_is_described() -> None:
+    docs = (ROOT / "docs/configuration.md").read_text("utf-8")
+    assert not {name for name in OWN if f"| `{name}` |" not in docs}
 
 
 def test_every_option_of_a_coordinator_is_described() -> None:

@@ -182,7 +182,8 @@ def test_settings_without_effect_are_named(
     ):
         listed = run(
             "txn", "list", "--json", "-X", f"bootstrap.servers={servers}",
-            "-X", "linger.ms=5", "-X", "client.id=me", "-X", "coordinator.security.protocol=PLAINTEXT",
+            "-X", "linger.ms=5", "-X", "client.id=me",
+            "-X", "coordinator.security.protocol=PLAINTEXT",
         )  # fmt: skip
     assert json.loads(listed.stdout)["transactions"] == []
     warned = [r.getMessage() for r in caplog.records if "without effect" in r.getMessage()]
