@@ -9,6 +9,7 @@ import pytest
 from logtx.consumer.config import ConsumerConfig
 from logtx.journal.errors import ConfigError
 from logtx.journal.keys import TransactionKey
+from logtx.journal.tls import OWN as TLS
 from logtx.producer.config import OWN, ProducerConfig
 from logtx.producer.producer import Producer
 
@@ -174,9 +175,17 @@ def test_librdkafkas_settings_that_look_like_ours_pass(name: str) -> None:
 
 def test_all_of_our_settings_are_known() -> None:
     for name in OWN:
-        special = {"transaction.begin.ahead": True, "transaction.sidecar.min.bytes": 0}
-        value: Any = special.get(name, "1")
-        assert name not in ProducerConfig.parse({name: value}).librdkafka
+        special = {
+            "transaction.begin.ahead": True,
+            "transaction.sidecar.min.bytes": 0,
+            "coordinator.ssl.endpoint.identification.algorithm": "none",
+        }
+        given: dict[str, Any] = {name: special.get(name, "1")}
+        if name in TLS:
+            # Each of them needs these two.
+            given.setdefault("coordinator.ssl.certificate.location", "c.pem")
+            given["coordinator.security.protocol"] = "SSL"
+        assert name not in ProducerConfig.parse(given).librdkafka
 
 
 @pytest.mark.parametrize(

@@ -296,8 +296,8 @@ def test_an_answer_that_can_not_be_read_is_as_none_and_leaves_no_connection(
     of_address = metadata.MetadataCalls
 
     class Counted:
-        def __init__(self, address: str) -> None:
-            self._calls, self.is_closed = of_address(address), False
+        def __init__(self, address: str, **options: Any) -> None:
+            self._calls, self.is_closed = of_address(address, **options), False
             made.append(self)
 
         def __getattr__(self, name: str) -> Any:

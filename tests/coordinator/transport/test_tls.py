@@ -220,6 +220,20 @@ def test_files_that_can_not_be_used_are_named_at_once(
         Tls(Role(role), TlsConfig(**given, of_coordinator=is_coordinator))
 
 
+def test_a_certificate_for_servers_alone_is_one_of_coordinators_that_ask_for_none() -> None:
+    pem = {"certificate": CERTIFICATES / "server-only.pem", "ca": CERTIFICATES / "ca.pem"}
+    for client_auth in ("none", "required"):
+        config = TlsConfig(**pem, client_auth=client_auth, of_coordinator=True)
+        Tls(Role.COORDINATOR, config)
+        if client_auth == "none":
+            Tls(Role.CLIENT, config)
+            continue
+        with pytest.raises(ConfigError, match="can't be used for a client"):
+            Tls(Role.CLIENT, config)
+    with pytest.raises(ConfigError, match="can't be used for a client"):
+        Tls(Role.CLIENT, TlsConfig(**pem))
+
+
 def test_a_key_with_a_password_is_used() -> None:
     ours = Tls(
         Role.COORDINATOR,
