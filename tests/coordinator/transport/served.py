@@ -3,8 +3,8 @@
 `certificates` was made once by OpenSSL, to be valid for a hundred years: `ca.pem` has signed all of
 them but `stranger.pem`. Each file has a certificate and its key. `coordinator` and `renewed` are
 for localhost and 127.0.0.1, `elsewhere` is for another host. The key of `locked` has the password
-`secret`. `expired` and `server-only` have signed themselves: the one was valid up to 2021, the other
-has the extended key usage serverAuth alone.
+`secret`. `expired` and `server-only` have signed themselves: the one was valid up to 2021, and the
+other has the extended key usage serverAuth alone.
 """
 
 from __future__ import annotations
