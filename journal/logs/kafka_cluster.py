@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from ..errors import BrokerError, LogtxError
 from ..rights import grant
@@ -23,6 +22,7 @@ from ..tls import OWN as COORDINATORS
 from .asking import METADATA_S, NO_TIME_S, Asking, Promise, Trouble
 from .group_clients import NEVER_POLLED
 from .interface import LogConsumer, LogProducer
+from .offsets_client import OffsetsClient
 
 _T = TypeVar("_T")
 _LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
@@ -87,7 +87,7 @@ class KafkaCluster:
         self.principal = str(config.get("sasl.username") or "")
         self._shared = shared_settings(config)
         self._lock = threading.Lock()
-        self._admin_client: AdminClient | None = None
+        self._admin_client: OffsetsClient | None = None
         self._is_mock: bool | None = None
         self._trouble = Trouble(self.bootstrap_servers)
 
@@ -107,15 +107,15 @@ class KafkaCluster:
             "bootstrap.servers": self.bootstrap_servers,
         }
 
-    def _admin(self) -> AdminClient:
+    def _admin(self) -> OffsetsClient:
         with self._lock:
             if self._admin_client is None:
                 self._admin_client = self._new_admin()
             return self._admin_client
 
-    def _new_admin(self) -> AdminClient:
+    def _new_admin(self) -> OffsetsClient:
         try:
-            return AdminClient(self._settings({**NEVER_POLLED, "error_cb": self._trouble.note}))
+            return OffsetsClient(self._settings({**NEVER_POLLED, "error_cb": self._trouble.note}))
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError._INVALID_ARG:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
-    OffsetSpec,
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
 )
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..control import TopicPartition
 from ..errors import BrokerError, LogtxError, UnknownTopicError
 from .asking import Asking
 from .interface import TopicInfo
-from .kafka_topics import LATEST, KafkaTopics
+from .kafka_topics import KafkaTopics
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _NO_LEADER: Final = KafkaError(KafkaError._TRANSPORT, "the leader did not answer")
 _ASKED_SHARE: Final = 0.6
 """Part of the time in which the leaders may answer. The rest is for finding out who leads those
@@ -37,7 +39,7 @@ class KafkaOffsets(KafkaTopics):
             UnknownTopicError: no such topic or partition.
             BrokerError: no answer, or refused.
         """
-        return self._offset(topic, partition, _EARLIEST, timeout_s)
+        return self._offset(topic, partition, OFFSET_BEGINNING, timeout_s)
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the offset that the next record will get, as the leader has it.
@@ -46,31 +48,31 @@ class KafkaOffsets(KafkaTopics):
             UnknownTopicError: no such topic or partition.
             BrokerError: no answer, or refused.
         """
-        return self._offset(topic, partition, LATEST, timeout_s)
+        return self._offset(topic, partition, OFFSET_END, timeout_s)
 
     def start_offsets(
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition, by one request. Raises as `start_offset`."""
-        return self._offsets(dict.fromkeys(partitions, _EARLIEST), timeout_s)
+        return self._offsets(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout_s)
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int]:
         """Returns the end offset of each partition, by one request. Raises as `end_offset`."""
-        return self._offsets(dict.fromkeys(partitions, LATEST), timeout_s)
+        return self._offsets(dict.fromkeys(partitions, OFFSET_END), timeout_s)
 
     def each_start_offset(
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int | LogtxError]:
         """Asks once for the first offset of each partition; see `Log.each_end_offset`."""
-        return self._each(dict.fromkeys(partitions, _EARLIEST), timeout_s)
+        return self._each(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout_s)
 
     def each_end_offset(
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int | LogtxError]:
         """Asks once for the end offset of each partition; see `Log.each_end_offset`."""
-        return self._each(dict.fromkeys(partitions, LATEST), timeout_s)
+        return self._each(dict.fromkeys(partitions, OFFSET_END), timeout_s)
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
@@ -81,8 +83,7 @@ class KafkaOffsets(KafkaTopics):
         """
         asking = self._asking(f"offset of {topic}-{partition} at {wall_ms} ms", timeout_s)
         self._refuse_mock(asking)
-        spec = OffsetSpec.for_timestamp(wall_ms)
-        found = self._offset(topic, partition, spec, asking.left_s)
+        found = self._offset(topic, partition, wall_ms, asking.left_s)
         return None if found < 0 else found
 
     def offsets_for_times(
@@ -91,61 +92,52 @@ class KafkaOffsets(KafkaTopics):
         """Returns what `offset_for_time` returns of each partition, by one request."""
         asking = self._asking(f"offsets of {len(times_ms)} partitions by time", timeout_s)
         self._refuse_mock(asking)
-        specs = {key: OffsetSpec.for_timestamp(wall_ms) for key, wall_ms in times_ms.items()}
-        found = self._offsets(specs, asking.left_s)
+        found = self._offsets(times_ms, asking.left_s)
         return {key: None if offset < 0 else offset for key, offset in found.items()}
 
-    def _offset(self, topic: str, partition: int, spec: OffsetSpec, timeout_s: float) -> int:
+    def _offset(self, topic: str, partition: int, which: int, timeout_s: float) -> int:
         asking = self._asking(f"offset of {topic}-{partition}", timeout_s, "DESCRIBE", topic=topic)
         key = KafkaPartition(topic, partition)
 
         def ask(left_s: float) -> int:
-            future = self._admin().list_offsets({key: spec}, request_timeout=left_s)[key]
-            offset = int(asking.result(future).offset)
-            if offset == OFFSET_INVALID:
-                # librdkafka reports this, as a success, if the partition's leader broke the
-                # connection or was replaced before it answered.
-                raise KafkaException(_NO_LEADER)
+            (told,) = asking.result(self._admin().offsets_of({key: which}, left_s)).values()
+            offset = _told(told)
+            if isinstance(offset, KafkaError):
+                raise KafkaException(offset)
             return offset
 
         return self._ask_leader(topic, partition, asking, ask)
 
     def _offsets(
-        self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
+        self, wanted: Mapping[TopicPartition, int], timeout_s: float
     ) -> dict[TopicPartition, int]:
-        asking = self._asking(f"offsets of {len(specs)} partitions", timeout_s, "DESCRIBE")
+        asking = self._asking(f"offsets of {len(wanted)} partitions", timeout_s, "DESCRIBE")
         # Those whose leaders changed, or that don't exist, are asked for by themselves: that finds
         # out which it is.
         return {
-            key: told if isinstance(told, int) else self._offset(*key, specs[key], asking.left_s)
-            for key, told in self._told(specs, asking).items()
+            key: told if isinstance(told, int) else self._offset(*key, wanted[key], asking.left_s)
+            for key, told in self._told(wanted, asking).items()
         }
 
     def _told(
-        self, specs: Mapping[TopicPartition, OffsetSpec], asking: Asking
+        self, wanted: Mapping[TopicPartition, int], asking: Asking
     ) -> dict[TopicPartition, int | KafkaError]:
         """Returns what one request tells of each partition."""
-        found: dict[TopicPartition, int | KafkaError] = {}
-        if not specs:
-            return found
-        wanted = {KafkaPartition(*key): spec for key, spec in specs.items()}
-        futures = self._admin().list_offsets(wanted, request_timeout=asking.left_s)
-        for place, future in futures.items():
-            key = place.topic, place.partition
-            try:
-                offset = int(asking.result(future).offset)
-                # A leader that is gone is told as a success, see `_offset`.
-                found[key] = _NO_LEADER if offset == OFFSET_INVALID else offset
-            except KafkaException as exception:
-                found[key] = exception.args[0]
-        return found
+        if not wanted:
+            return {}
+        asked = {KafkaPartition(*key): which for key, which in wanted.items()}
+        try:
+            told = asking.result(self._admin().offsets_of(asked, asking.left_s))
+        except KafkaException as exception:
+            return dict.fromkeys(wanted, exception.args[0])
+        return {(place.topic, place.partition): _told(each) for place, each in told.items()}
 
     def _each(
-        self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
+        self, wanted: Mapping[TopicPartition, int], timeout_s: float
     ) -> dict[TopicPartition, int | LogtxError]:
-        what = f"offsets of {len(specs)} partitions"
+        what = f"offsets of {len(wanted)} partitions"
         asking = self._asking(what, timeout_s)
-        told = self._told(specs, self._asking(what, timeout_s * _ASKED_SHARE))
+        told = self._told(wanted, self._asking(what, timeout_s * _ASKED_SHARE))
         if any(not isinstance(answer, int) for answer in told.values()):
             self._renew_leaders(asking.left_s)
         unled = {
@@ -170,7 +162,7 @@ class KafkaOffsets(KafkaTopics):
         return found
 
     def _renew_leaders(self, timeout_s: float) -> None:
-        """Learns who leads, for the next question: `list_offsets` does not find out by itself."""
+        """Learns who leads, for the next question: librdkafka does not find out by itself."""
         try:
             self._admin().list_topics(timeout=timeout_s)
         except KafkaException as error:
@@ -235,6 +227,15 @@ class KafkaOffsets(KafkaTopics):
             asking.result(self._admin().delete_records([key], request_timeout=left_s)[key])
 
         self._ask_leader(topic, partition, asking, ask)
+
+
+def _told(answer: Any) -> int | KafkaError:
+    """Returns the offset that a leader told, or the error in its place."""
+    if isinstance(answer, KafkaError):
+        return answer
+    # librdkafka reports this, as a success, if the partition's leader broke the connection or was
+    # replaced before it answered.
+    return _NO_LEADER if answer.offset == OFFSET_INVALID else int(answer.offset)
 
 
 def _no_partition(topic: str, partition: int) -> UnknownTopicError:

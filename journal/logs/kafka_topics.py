@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
     ConfigResource,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
 )
 
 from ..errors import BrokerError, LogtxError, UnknownTopicError
@@ -27,7 +26,6 @@ _NOT_TOLD: Final = _UNSUPPORTED | {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 """Errors of a question for a topic's settings after which it can do without them."""
-LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Zeros: the id that a cluster tells whose brokers are too old for topic ids."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
@@ -212,9 +210,10 @@ class KafkaTopics(KafkaCluster):
     def _await_leaders(self, topic: str, asking: Asking) -> None:
         def ask(left_s: float) -> None:
             count = len(self._describe(topic, left_s, asking).partitions)
-            latest = {KafkaPartition(topic, p): LATEST for p in range(count)}
-            for future in self._admin().list_offsets(latest, request_timeout=left_s).values():
-                asking.result(future)
+            latest = {KafkaPartition(topic, p): OFFSET_END for p in range(count)}
+            for told in asking.result(self._admin().offsets_of(latest, left_s)).values():
+                if isinstance(told, KafkaError):
+                    raise KafkaException(told)
 
         # Brokers learn of a new topic one after another; until then they report it as unknown.
         asking.answer(ask, PASSING | UNKNOWN | {KafkaError._NOENT})

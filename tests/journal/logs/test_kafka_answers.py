@@ -14,21 +14,30 @@ from logtx.journal.logs.asking import DESTROY_BROKER
 from logtx.journal.logs.kafka import KafkaLog
 
 
+def done(result: Any) -> Future[Any]:
+    """Returns a future that has its result."""
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
 class Admin:
-    """Answers `list_offsets` with these offsets, one after the other, then with the last."""
+    """Answers `offsets_of` with these offsets, one after the other, then with the last."""
 
     def __init__(self, *offsets: int) -> None:
         self.offsets = list(offsets)
         self.asked = 0
         self.refreshed: list[str | None] = []
 
-    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+    def offsets_of(self, asked: dict[Any, int], _timeout_s: float) -> Future[dict[Any, Any]]:
         """As the admin client's."""
         self.asked += 1
         offset = self.offsets.pop(0) if len(self.offsets) > 1 else self.offsets[0]
-        future: Future[Any] = Future()
-        future.set_result(SimpleNamespace(offset=offset))
-        return dict.fromkeys(asked, future)
+        return done({place: self.told(place, offset) for place in asked})
+
+    def told(self, _place: Any, offset: int) -> Any:
+        """Returns what is answered for one partition."""
+        return SimpleNamespace(offset=offset)
 
     def poll(self, timeout: float) -> int:
         """As the admin client's: nothing to tell."""
@@ -68,16 +77,16 @@ def test_an_offset_that_is_never_told_is_no_answer(monkeypatch: pytest.MonkeyPat
 class Leaderless(Admin):
     """Finds no leader as often as asked to, and no partition from the fourth on."""
 
-    def list_offsets(self, asked: dict[Any, Any], **more: Any) -> dict[Any, Future[Any]]:
+    def offsets_of(self, asked: dict[Any, int], timeout_s: float) -> Future[dict[Any, Any]]:
         """As the admin client's."""
-        found = super().list_offsets(asked, **more)
-        if next(iter(found.values())).result().offset == OFFSET_INVALID:
+        found = super().offsets_of(asked, timeout_s)
+        if next(iter(found.result().values())).offset == OFFSET_INVALID:
             error = KafkaError(
                 KafkaError._NOENT, "Failed to query partition leaders: No leaders found"
             )
             future: Future[Any] = Future()
             future.set_exception(KafkaException(error))
-            return dict.fromkeys(asked, future)
+            return future
         return found
 
 
@@ -103,19 +112,12 @@ def test_a_partition_that_gets_no_leader(monkeypatch: pytest.MonkeyPatch) -> Non
 class SomeLeaders(Admin):
     """Answers for one partition, and for each other one with another error."""
 
-    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
-        """As the admin client's."""
-        self.asked += 1
+    def told(self, place: Any, _offset: int) -> Any:
+        """Returns what is answered for one partition."""
         codes = {1: KafkaError.LEADER_NOT_AVAILABLE, 2: KafkaError.UNKNOWN_TOPIC_OR_PART}
-        futures = {}
-        for place in asked:
-            future = futures[place] = Future[Any]()
-            if place.partition in codes:
-                future.set_exception(KafkaException(KafkaError(codes[place.partition], "no")))
-            else:
-                offset = OFFSET_INVALID if place.partition == 3 else 17
-                future.set_result(SimpleNamespace(offset=offset))
-        return futures
+        if place.partition in codes:
+            return KafkaError(codes[place.partition], "no")
+        return SimpleNamespace(offset=OFFSET_INVALID if place.partition == 3 else 17)
 
 
 def test_a_partition_without_a_leader_spoils_only_its_own_answer(
