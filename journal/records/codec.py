@@ -20,7 +20,7 @@ from ..position import Place, Position
 from ..record_type import RecordType
 from .conversion import FROM_AVRO, TO_AVRO, Avro, columns_from_avro, columns_to_avro
 from .fast_reader import LAZY_READERS, NEWER_LAZY_READERS, NEWER_READERS, READERS, read_head
-from .fast_writer import COLUMNS_MIN, PLACED_WRITERS, WRITERS, write_head
+from .fast_writer import COLUMN_WRITERS, COLUMNS_MIN, PLACED_WRITERS, WRITERS, write_head
 from .types import (
     NO_FENCE,
     Aborted,
@@ -167,10 +167,19 @@ def _newer_schema(version: int, code: int) -> Any:
 
 
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
-_PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
-
-
-_PLACED_PREFIX: Final = {code: bytes((_WITH_PLACES, code)) for code in PLACED_WRITERS}
+_BY_HAND: Final = {
+    code: [
+        (bytes((version, code)), writers[code])
+        for version, writers in (
+            (_VERSIONS[code], WRITERS),
+            (_WITH_PLACES, PLACED_WRITERS),
+            (_WITH_COLUMNS, COLUMN_WRITERS),
+        )
+        if code in writers
+    ]
+    for code in WRITERS
+}
+"""Type byte → prefixes, and what writes a record of that version or returns None; oldest first."""
 
 
 def _positions(record: Snapshot) -> Iterator[Position]:
@@ -289,15 +298,11 @@ def encode_entry(entry: Entry) -> bytes:
     Raises:
         OverflowError, ValueError: a number in it is out of range.
     """
-    code = entry.record.type
-    write = WRITERS.get(code)
-    body = write(entry.record) if write is not None else None
-    prefix = _PREFIX[code]
-    if body is None and (write := PLACED_WRITERS.get(code)) is not None:
-        body, prefix = write(entry.record), _PLACED_PREFIX[code]
-    if body is None:
-        return encode_by_schema(entry)
-    return prefix + write_head(entry.epoch, entry.incarnation, entry.predicted) + body
+    for prefix, write in _BY_HAND.get(entry.record.type, ()):
+        body = write(entry.record)
+        if body is not None:
+            return prefix + write_head(entry.epoch, entry.incarnation, entry.predicted) + body
+    return encode_by_schema(entry)
 
 
 def encode_by_schema(entry: Entry) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, repeat
+from itertools import chain, repeat
 from typing import Any, Final, TypeAlias, TypeVar
 
 from ..acks import SubscribeEffect, SubscriptionKind
@@ -19,6 +19,7 @@ from .ack_conversion import (
     subscriptions_from_avro,
     subscriptions_to_avro,
 )
+from .columns import columns_by_topic
 from .fast_writer import signed
 from .types import (
     UNKNOWN_OFFSET,
@@ -122,27 +123,19 @@ def _writes_from_avro(rows: Sequence[Avro]) -> tuple[PartitionWrites, ...]:
     return tuple(found)
 
 
-def columns_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
+def columns_to_avro(writes: Sequence[PartitionWrites]) -> list[Avro]:
     """Returns writes as columns, in runs of one topic."""
     return [
-        {"topic": topic, "topic_id": topic_id, **_columns([*found])}
-        for (topic, topic_id), found in groupby(writes, _topic_of)
+        {
+            "topic": each.topic,
+            "topic_id": each.topic_id,
+            "partitions": each.partitions,
+            "registered": each.registered,
+            **each.ranges._asdict(),
+            "branches": [*map(signed, each.ranges.branches)],
+        }
+        for each in columns_by_topic(writes)
     ]
-
-
-def _topic_of(writes: PartitionWrites) -> tuple[str, str]:
-    return writes.partition.topic, writes.partition.topic_id
-
-
-def _columns(writes: Sequence[PartitionWrites]) -> Avro:
-    registered = [w.partition.first_offset for w in writes]
-    columns = RangeColumns.of([w.branches for w in writes])
-    return {
-        **columns._asdict(),
-        "partitions": [w.partition.partition for w in writes],
-        "registered": registered if max(registered) != UNKNOWN_OFFSET else [],
-        "branches": [*map(signed, columns.branches)],
-    }
 
 
 def columns_from_avro(rows: Iterable[Avro]) -> tuple[PartitionWrites, ...]:

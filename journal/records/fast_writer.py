@@ -11,13 +11,14 @@ does in fastavro.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from ..control import TopicPartition
 from ..places import Placed
 from ..record_type import RecordType
+from .columns import TopicColumns, columns_by_topic
 from .types import (
     Aborted,
     AddWrites,
@@ -42,7 +43,7 @@ memory for as long as the process lives.
 """
 COLUMNS_MIN: Final = 32
 """Data partitions from which on a decision that is placed or handed over says in columns what was
-written; `codec` writes these. With fewer, rows are written and read faster."""
+written. With fewer, rows are read faster."""
 _NOTHING: Final = b"\0"
 """Encodes an empty array, and ends every other array."""
 _LONG_MIN: Final = -(2**63)
@@ -66,6 +67,20 @@ def _long(value: int) -> bytes:
         longer += _MORE[rest & 16_383]
         rest >>= 14
     return longer + _LOW[rest]
+
+
+def _array(values: Sequence[int]) -> bytes:
+    """Encodes an array of Avro longs."""
+    if not values:
+        return _NOTHING
+    low, high = min(values), max(values)
+    if low >= 0 and high < 2**13:
+        items = b"".join([_LOW[value << 1] for value in values])
+    elif low >= 2**13 and high < 2**27:
+        items = b"".join([_MORE[value << 1 & 16_383] + _LOW[value >> 13] for value in values])
+    else:
+        items = b"".join(map(_long, values))
+    return _long(len(values)) + items + _NOTHING
 
 
 def _string(text: str) -> bytes:
@@ -168,6 +183,48 @@ def _placed_commit(record: PrepareCommit) -> bytes | None:
     )
 
 
+def _commit_in_columns(record: PrepareCommit) -> bytes | None:
+    if record.added or record.handed or not record.placed or len(record.writes) < COLUMNS_MIN:
+        return None
+    if record.sidecar_since:
+        return None
+    topics = columns_by_topic(record.writes)
+    return b"".join(
+        (
+            _long(record.begin),
+            _placed_in_columns(record.placed),
+            # Neither homes nor rows.
+            _NOTHING + _NOTHING + _long(len(topics)),
+            *map(_topic_columns, topics),
+            _NOTHING + _long(record.decided_ms) + _NOTHING,
+        )
+    )
+
+
+def _placed_in_columns(keys: Iterable[TopicPartition]) -> bytes:
+    grouped: dict[str, list[int]] = {}
+    for topic, number in keys:
+        grouped.setdefault(topic, []).append(number)
+    topics = (_string(topic) + _array(numbers) for topic, numbers in grouped.items())
+    return b"".join((_long(len(grouped)), *topics, _NOTHING))
+
+
+def _topic_columns(topic: TopicColumns) -> bytes:
+    ranges = topic.ranges
+    return b"".join(
+        (
+            _string(topic.topic) + _string(topic.topic_id),
+            _array(topic.partitions),
+            _array(topic.registered),
+            _array(ranges.range_counts),
+            _array([*map(signed, ranges.branches)]),
+            _array(ranges.first_offsets),
+            _array(ranges.last_offsets),
+            _array(ranges.counts),
+        )
+    )
+
+
 def _decision(record: PrepareCommit) -> list[bytes]:
     parts = []
     if record.writes:
@@ -190,18 +247,16 @@ def _placed_partitions(keys: tuple[TopicPartition, ...]) -> bytes:
 
 
 def _placed(record: Placed) -> bytes:
-    grouped: dict[tuple[str, str], tuple[list[bytes], list[bytes]]] = {}
+    grouped: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for (topic, number, topic_id), place in record.ends.items():
         numbers, places = grouped.setdefault((topic, topic_id), ([], []))
-        numbers.append(_long(number))
-        places.append(_long(place))
+        numbers.append(number)
+        places.append(place)
     parts = [_long(record.upto)]
     if grouped:
         parts.append(_long(len(grouped)))
     for (topic, topic_id), (numbers, places) in grouped.items():
-        count = _long(len(numbers))
-        parts += _string(topic), _string(topic_id), count, *numbers, _NOTHING
-        parts += count, *places, _NOTHING
+        parts += _string(topic), _string(topic_id), _array(numbers), _array(places)
     parts.append(_NOTHING)
     return b"".join(parts)
 
@@ -226,6 +281,10 @@ PLACED_WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {
     RecordType.PREPARE_COMMIT: _placed_commit
 }
 """The same for what `WRITERS` leaves, in the version of records that speak of places."""
+COLUMN_WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {
+    RecordType.PREPARE_COMMIT: _commit_in_columns
+}
+"""The same for what `PLACED_WRITERS` leaves, in the version of decisions in columns."""
 
 
 def write_head(epoch: int, incarnation: int, predicted: int) -> bytes:

@@ -1127,10 +1127,10 @@ def test_columns_that_do_not_fit_together_are_corrupt(column: str, values: list[
     # A range that has no partition, or a partition that lacks one, would be lost without a word.
     writes = (*MANY, replace(MANY[0], partition=DataPartition("delays", 99, D0.topic_id)))
     record = PrepareCommit(begin=17042, writes=writes, decided_ms=2, placed=(D0.key,))
-    decode_entry(encode_entry(entry_of(record)))
+    decode_entry(encode_by_schema(entry_of(record)))
     wrong = [{**columns_to_avro(writes)[0], column: values}]
     with patch("logtx.journal.records.codec.columns_to_avro", lambda _: wrong):
-        raw = encode_entry(entry_of(record))
+        raw = encode_by_schema(entry_of(record))
     with pytest.raises(CorruptRecordError):
         decode_entry(raw)
 
