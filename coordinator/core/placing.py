@@ -238,6 +238,11 @@ class Placer:
         self.whole = [begin for _, begin in sorted(whole)]
         return self.whole
 
+    def whole_by(self, placed: Placed) -> list[int]:
+        """Returns BEGINs of transactions to which a record that is not durable yet gives all their
+        places, by commit sequence; not of those that an earlier record left in parts."""
+        return self._unplaced.whole_by(placed)
+
     def drop(self) -> None:
         """Drops the current round: the tenure pauses, or its PLACED record will not be appended.
 

@@ -30,7 +30,7 @@ from typing import Final, Protocol, TypeAlias
 
 from ...journal.control import TopicPartition
 from ...journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
-from ...journal.places import PartitionId
+from ...journal.places import GONE, PartitionId, Placed
 from ...journal.position import Journal
 from ...journal.records.codec import encode_entry
 from ...journal.records.types import Entry, JournalRecord
@@ -565,7 +565,25 @@ class Tenure:
             half = len(items) // 2
             placed = [self._place(upto, dict(share)) for share in (items[:half], items[half:])]
             return any(placed)
+        for record in decision.records:
+            if isinstance(record, Placed):
+                self._finish_with(record)
         return True
+
+    def _finish_with(self, placed: Placed) -> None:
+        """Finishes the transactions for which nothing is left but the places of a record in flight.
+
+        Their COMMITTED stands behind it in the journal: it counts only if that does. So they need
+        not wait for its acknowledgement, and both go in one batch.
+        """
+        if GONE in placed.ends.values():
+            return  # Late markers may follow from it.
+        for begin in self.placer.whole_by(placed):
+            transaction = self.shard.transactions.get(begin)
+            # What is adopted has none. Sidecars are ended once the places are durable.
+            if transaction is None or transaction.since or self._unwritten[begin] != 1:
+                continue
+            self._finish(begin)
 
     # ---- homes of other journals ----------------------------------------------------------------
 
@@ -758,7 +776,8 @@ class Tenure:
                     self.placer.place(effect)
                 case PlacesGiven(placed):
                     for begin in self.placer.placed(placed):
-                        self.written(begin)
+                        if begin in self._unwritten:  # Else it was finished with the record.
+                            self.written(begin)
                     self._shell.places_given()
                 case HandOver(handed):
                     self.handed.replay_decided(handed, ())

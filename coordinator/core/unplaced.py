@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from ...journal.places import PartitionId, Placed, Unplaced, Waiting
@@ -88,6 +89,13 @@ class UnplacedTransactions:
         for begin, (sequence, covered) in found.items():
             self._count -= len(covered)
             yield Covered(sequence, begin, covered)
+
+    def whole_by(self, placed: Placed) -> list[int]:
+        """Returns BEGINs of what a PLACED record would cover whole, by commit sequence; without
+        what an earlier record left."""
+        keys = placed.ends.keys()
+        rows = takewhile(lambda row: row.sequence <= placed.upto, self._whole)
+        return [row.begin for row in rows if row.partitions.keys() <= keys]
 
     def of(self, partition: PartitionId) -> list[Waiting[int]]:
         """Returns what waits in a partition, in commit-sequence order."""

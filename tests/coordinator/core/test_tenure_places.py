@@ -33,6 +33,7 @@ from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from ..harness import PARTITION, Coordinator, Journal
+from ..harness import txid as txid_of
 
 B0, B1 = PartitionId("b", 0, "id-b"), PartitionId("b", 1, "id-b")
 
@@ -76,6 +77,12 @@ class Stage:
     def commit(self, *keys: TopicPartition, parts: int = 0, txid: TxId | None = None) -> int:
         """Commits a transaction that wrote to these, with all its markers; returns its BEGIN."""
         txid = txid or self.begin()
+        self.end(txid, *keys, parts=parts)
+        self.coordinator.finish(txid.offset)
+        return txid.offset
+
+    def end(self, txid: TxId, *keys: TopicPartition, parts: int = 0) -> None:
+        """Commits a transaction that wrote to these; its markers are left to be written."""
         writes = {key: (BranchRange(0, 0, 4, 5),) for key in keys}
         self.ask(
             commands.End(
@@ -86,8 +93,6 @@ class Stage:
                 parts=parts,
             )
         )
-        self.coordinator.finish(txid.offset)
-        return txid.offset
 
     def records(self, kind: type) -> list[object]:
         """Returns the records of a type that are in the journal or on their way."""
@@ -101,19 +106,55 @@ class Stage:
         return outcome.state
 
 
-def test_a_transaction_is_finished_when_its_places_are_durable() -> None:
+def test_a_transaction_is_finished_right_behind_its_places() -> None:
     stage = Stage()
     coordinator = stage.coordinator
     begin = stage.commit(("b", 0))
+    asked = stage.submit(commands.GetOutcome(txid=txid_of(begin), until_finished=True))
     assert coordinator.ask_ends()
     coordinator.tell_ends({B0: 9})
-    # Late: nothing follows from it before it is acknowledged, and no second one is asked for.
+    placed, finished = coordinator.in_flight
+    assert placed.entry.record == Placed(5, {B0: 9})
+    assert finished.entry.record == Committed(begin=begin)
+    # Late: nothing else follows before they are acknowledged, and no second one is asked for.
     assert not coordinator.ask_ends()
-    assert stage.records(Committed) == []
+    assert coordinator.shard.hw == begin
+    assert asked not in coordinator.replies
+    coordinator.ack(1)
+    assert (coordinator.shard.hw, asked in coordinator.replies) == (begin, False)
     coordinator.ack()
-    assert stage.records(Placed) == [Placed(5, {B0: 9})]
+    assert coordinator.shard.hw > begin
+    assert isinstance(coordinator.replies[asked], commands.Outcome)
+    assert stage.records(Committed) == [Committed(begin=begin)]
+
+
+def test_a_transaction_with_markers_left_is_not_finished_with_its_places() -> None:
+    stage = Stage()
+    coordinator = stage.coordinator
+    txid = stage.begin()
+    stage.end(txid, ("b", 0), ("a", 1))
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: 9})
+    coordinator.ack()
+    assert stage.records(Committed) == []
+    coordinator.finish(txid.offset)
+    assert stage.records(Committed) == [Committed(begin=txid.offset)]
+
+
+def test_what_finishes_a_transaction_is_void_if_its_places_are_lost() -> None:
+    stage = Stage()
+    coordinator = stage.coordinator
+    begin = stage.commit(("b", 0))
+    coordinator.ask_ends()
+    coordinator.tell_ends({B0: 9})
+    coordinator.lose(landed=[1])
+    assert stage.state(begin) is State.COMMITTING
+    coordinator.finish(begin)
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: 11})
     coordinator.ack()
     assert stage.state(begin) is State.COMMITTED
+    assert coordinator.shard.places.last == {B0: 11}
 
 
 @pytest.mark.parametrize("dies", ["no", "before", "behind"])
@@ -249,15 +290,17 @@ def test_a_pause_drops_the_question_and_asks_anew_after_it() -> None:
 def test_what_becomes_durable_during_a_pause_is_finished_after_it() -> None:
     stage = Stage()
     coordinator, tenure = stage.coordinator, stage.coordinator.tenure
-    begin = stage.commit(("b", 0))
+    txid = stage.begin()
+    stage.end(txid, ("b", 0), ("a", 1))
     coordinator.ask_ends()
     coordinator.tell_ends({B0: 9})
     tenure.pause()
     flying = coordinator.in_flight.popleft()
     tenure.acknowledged(flying.predicted, coordinator.journal.append(flying.entry))
+    coordinator.finish(txid.offset)
     assert stage.records(Committed) == []
     tenure.end_told(coordinator.journal.end)
-    assert stage.records(Committed) == [Committed(begin=begin)]
+    assert stage.records(Committed) == [Committed(begin=txid.offset)]
 
 
 def test_a_mode_record_that_is_written_during_a_pause_ends_the_switch_after_it() -> None:
