@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import repeat
 from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
@@ -58,21 +59,24 @@ def resolve(
         UnknownTopicError: there is no such partition.
         CoordinatorBusyError: it is not certain which topic has the name, and one of them places.
     """
-    resolved = []
+    keys = [*partitions]
     known: dict[str, tuple[int, str]] = {}
-    for key in partitions:
-        topic, partition = key
-        if topic not in known:
-            facts = topics.get(topic)
-            known[topic] = (
-                (0, "") if facts is None else _count_and_id(topic, facts, modes, begin, began_ms)
-            )
-        count, topic_id = known[topic]
+    for topic in dict.fromkeys([topic for topic, _ in keys]):
+        facts = topics.get(topic)
+        known[topic] = (
+            (0, "") if facts is None else _count_and_id(topic, facts, modes, begin, began_ms)
+        )
+    told = [known[topic] for topic, _ in keys]
+    for (topic, partition), (count, _) in zip(keys, told, strict=True):
         if not 0 <= partition < count:
             raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
-        first_offset = first_offsets.get(key, UNKNOWN_OFFSET)
-        resolved.append(DataPartition(topic, partition, topic_id, first_offset))
-    return tuple(resolved)
+    if not first_offsets:
+        each = zip(keys, told, strict=True)
+        return tuple([DataPartition(t, p, topic_id) for (t, p), (_, topic_id) in each])
+    return tuple(
+        DataPartition(*key, topic_id, first_offsets.get(key, UNKNOWN_OFFSET))
+        for key, (_, topic_id) in zip(keys, told, strict=True)
+    )
 
 
 def _count_and_id(
@@ -167,10 +171,9 @@ def writes_of(
         )
     check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
-        whole = tuple(
-            [PartitionWrites(p, named.get((p.topic, p.partition), ())) for p in partitions]
-        )
-        return whole, (), placed, handed
+        keys = [(p.topic, p.partition) for p in partitions]
+        written = map(named.get, keys, repeat(()))
+        return tuple(map(PartitionWrites, partitions, written)), (), placed, handed
     writes = tuple(
         PartitionWrites(p, named.get(p.key, ()))
         for p in partitions
@@ -212,16 +215,11 @@ def placed_of(partitions: Iterable[DataPartition], modes: TopicModes) -> tuple[T
     """Returns those partitions in which what is decided now is placed, rather than marked."""
     if not modes.places_any:
         return ()
-    placed: dict[TopicPartition, None] = {}
-    known: dict[tuple[str, str], bool] = {}
-    for p in partitions:
-        which = p.topic, p.topic_id
-        is_placed = known.get(which)
-        if is_placed is None:
-            is_placed = known[which] = modes.is_placed(p.identity)
-        if is_placed:
-            placed[p.topic, p.partition] = None
-    return tuple(placed)
+    named = [*partitions]
+    one_of_each = {(p.topic, p.topic_id): p for p in named}
+    placing = {which for which, p in one_of_each.items() if modes.is_placed(p.identity)}
+    keys = [(p.topic, p.partition) for p in named if (p.topic, p.topic_id) in placing]
+    return tuple(dict.fromkeys(keys))
 
 
 def check_markers_fit(
@@ -241,15 +239,14 @@ def check_markers_fit(
     without = frozenset(placed)
     counts: dict[TopicPartition, int] = {}
     for key in (added.keys() | writes.keys()) if added else writes:
-        count = len(writes.get(key, ())) + len(added.get(key, ()))
-        counts[key] = counts.get(key, 0) + count
-        if is_sidecar(key[0]):
-            # The pointer names them, too, with what the main partition itself holds.
-            main = main_partition(key)
-            counts[main] = counts.get(main, 0) + count
-    for key, count in counts.items():
         if key in without:
             continue
+        count = len(writes.get(key, ())) + len(added.get(key, ()))
+        counts[key] = counts.get(key, 0) + count
+        if is_sidecar(key[0]) and (main := main_partition(key)) not in without:
+            # The pointer names them, too, with what the main partition itself holds.
+            counts[main] = counts.get(main, 0) + count
+    for key, count in counts.items():
         topic, partition = key
         facts = topics.get(topic)
         size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * count

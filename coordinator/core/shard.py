@@ -479,25 +479,28 @@ class Shard(ShardState):
         homes = self.homes
         if not homes or not self.handed.watches or transaction.parts:
             return ()
-        found = ((p.key, homes.home_of(p.topic, p.topic_id)) for p in partitions)
+        named = [*partitions]
+        foreign = homes.foreign({(p.topic, p.topic_id) for p in named}, self.partition)
+        if not foreign:
+            return ()  # Looked at by topic first: there are few, and many partitions.
+        found = ((p.key, foreign.get((p.topic, p.topic_id))) for p in named)
         return tuple(
-            (key, home)
-            for key, home in found
-            if home is not None and home != self.partition and self.handed.may_hand(key)
+            (key, home) for key, home in found if home is not None and self.handed.may_hand(key)
         )
 
-    def is_beside_markers(self, partitions: Iterable[TopicPartition], topics: Topics) -> bool:
+    def is_beside_markers(self, partitions: Collection[TopicPartition], topics: Topics) -> bool:
         """Returns whether a commit that is decided now would be marked in one of these partitions
         for no other reason than that an earlier decision still is (A4)."""
         homes = self.homes
         if not homes or not self.handed.watches:
             return False
-        for key in partitions:
-            facts = topics.get(key[0])
-            home = None if facts is None else homes.home_of(key[0], facts.topic_id)
-            if home is not None and home != self.partition and not self.handed.may_hand(key):
-                return True
-        return False
+        named = {topic for topic, _ in partitions}
+        ids = {(topic, facts.topic_id) for topic in named if (facts := topics.get(topic))}
+        foreign = {topic for topic, _ in homes.foreign(ids, self.partition)}
+        return bool(foreign) and any(
+            topic in foreign and not self.handed.may_hand((topic, number))
+            for topic, number in partitions
+        )
 
     def watch_homes(self, homes: TopicHomes) -> None:
         """Hands transactions over from now on.

@@ -28,12 +28,12 @@ def sidecars_among(
     *writes: Mapping[TopicPartition, Sequence[BranchRange]],
 ) -> dict[TopicPartition, None]:
     """Returns the sidecar partitions for which these name records, in order."""
-    return {
-        key: None
-        for written in writes
-        for key, branches in written.items()
-        if is_sidecar(key[0]) and branches
-    }
+    found: dict[TopicPartition, None] = {}
+    for written in writes:
+        sidecars = {topic for topic in {topic for topic, _ in written} if is_sidecar(topic)}
+        if sidecars:
+            found |= {key: None for key, named in written.items() if key[0] in sidecars and named}
+    return found
 
 
 def with_mains(keys: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -53,6 +53,14 @@ class TopicHomes:
         """Returns the journal partition that places in a topic; None if it has markers."""
         return self._homes.get((topic, topic_id))
 
+    def foreign(
+        self, topics: Iterable[tuple[str, str]], journal: int
+    ) -> dict[tuple[str, str], int]:
+        """Returns those of some topics, given with their ids, in which another journal partition
+        than `journal` places, and which."""
+        found = ((topic, self._homes.get(topic)) for topic in topics)
+        return {topic: home for topic, home in found if home is not None and home != journal}
+
 
 def unwritten(
     partitions: Iterable[TopicPartition],

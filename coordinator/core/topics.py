@@ -521,8 +521,12 @@ class TopicKnowledge:
 
 def _highest(partitions: Iterable[TopicPartition]) -> dict[str, int]:
     # A topic's partitions are numbered without gaps: if the highest exists, all others do.
+    named = [*partitions]
+    if len({name for name, _ in named}) == 1:  # nearly always
+        name, highest_of_it = max(named)
+        return {name: highest_of_it}
     highest: dict[str, int] = {}
-    for name, partition in partitions:
+    for name, partition in named:
         if partition >= highest.get(name, 0):
             highest[name] = partition
     return highest

@@ -177,9 +177,10 @@ class TransactionMetadataStore:
         """
         known = self._unfinished[begin].partitions
         for partition in partitions:
-            before = known.setdefault(partition.key, partition)
+            key = partition.topic, partition.partition
+            before = known.setdefault(key, partition)
             if before is not partition and _is_earlier(partition.first_offset, before.first_offset):
-                known[partition.key] = replace(before, first_offset=partition.first_offset)
+                known[key] = replace(before, first_offset=partition.first_offset)
 
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """Adds input offsets. A step that continues an earlier one extends it."""

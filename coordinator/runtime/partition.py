@@ -210,7 +210,9 @@ class PartitionRuntime:
         until_s = time.monotonic() + DRAIN_S
         while (serving := self._live) is not None:
             now_s = time.monotonic()
-            asked = [key for key in partitions if self._undrained.get(key, 0.0) <= now_s]
+            asked: Collection[TopicPartition] = partitions
+            if self._undrained:
+                asked = [key for key in partitions if self._undrained.get(key, 0.0) <= now_s]
             if not serving.tenure.shard.is_beside_markers(asked, self._services.topics):
                 return
             if now_s >= until_s:
