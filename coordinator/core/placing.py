@@ -8,6 +8,9 @@ waits, hands them to `Places.place`, and ends when the PLACED record is acknowle
 What is decided meanwhile is the next round's. So a record serves all transactions that were decided
 in the time of one question and one append.
 
+A transaction for which nothing but these places was left is finished with the record: its COMMITTED
+follows in the same batch (`whole_by`). One append after another would take twice as long.
+
 Two rules of order are kept here:
 
 - The end that becomes a place was asked for after the decision was acknowledged (R2). `place` gets

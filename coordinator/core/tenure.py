@@ -580,7 +580,8 @@ class Tenure:
             return  # Late markers may follow from it.
         for begin in self.placer.whole_by(placed):
             transaction = self.shard.transactions.get(begin)
-            # What is adopted has none. Sidecars are ended once the places are durable.
+            # What is adopted has none; nor what a record finished that is on its way since before a
+            # pause. Sidecars are ended once the places are durable.
             if transaction is None or transaction.since or self._unwritten[begin] != 1:
                 continue
             self._finish(begin)

@@ -303,6 +303,23 @@ def test_what_becomes_durable_during_a_pause_is_finished_after_it() -> None:
     assert stage.records(Committed) == [Committed(begin=txid.offset)]
 
 
+def test_what_was_finished_with_its_places_is_not_finished_again_after_a_pause() -> None:
+    stage = Stage()
+    coordinator, tenure = stage.coordinator, stage.coordinator.tenure
+    first = stage.commit(("b", 0))
+    coordinator.ask_ends()
+    second = stage.commit(("b", 0))
+    end = coordinator.journal.end
+    coordinator.tell_ends({B0: 9})
+    tenure.pause()
+    tenure.end_told(end)
+    # The record of the first is still on its way when the second one's is made.
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: 10})
+    coordinator.ack()
+    assert stage.records(Committed) == [Committed(begin=first), Committed(begin=second)]
+
+
 def test_a_mode_record_that_is_written_during_a_pause_ends_the_switch_after_it() -> None:
     stage = Stage()
     coordinator, tenure = stage.coordinator, stage.coordinator.tenure

@@ -895,6 +895,18 @@ def test_what_is_written_by_hand_is_what_the_schema_says(entry: Entry) -> None:
     assert encode_entry(entry) == encode_by_schema(entry)
 
 
+# The last numbers of two and of four bytes, and the first ones that are longer.
+@pytest.mark.parametrize("last", [0, 2**13 - 1, 2**13, 2**27 - 1, 2**27, 2**62])
+@pytest.mark.parametrize("first", [0, 2**13])
+def test_columns_of_offsets_of_any_size_are_what_the_schema_says(first: int, last: int) -> None:
+    ranges = (BranchRange(0, first, max(first, last), 1),)
+    writes = tuple(replace(w, branches=(BranchRange(0, last, last, 1),)) for w in MANY)
+    writes = (*writes, replace(MANY[0], branches=ranges))
+    entry = entry_of(PrepareCommit(begin=1, writes=writes, decided_ms=2, placed=(D0.key,)))
+    assert encode_entry(entry) == encode_by_schema(entry)
+    assert decode_entry(encode_entry(entry)) == entry
+
+
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
 def test_a_number_beyond_64_bits_is_refused_by_either_way(number: int) -> None:
     entry = Entry(0, 1, Committed(begin=number), 2)
