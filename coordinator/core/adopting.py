@@ -164,6 +164,11 @@ class HandedOver:
         sequence = self._sequences.pop(begin, None)
         return None if sequence is None else self._handed.pop(sequence)
 
+    @property
+    def marks_any(self) -> bool:
+        """Whether any partition may still get a marker, as far as markers are counted."""
+        return bool(self._marks)
+
     def may_hand(self, partition: TopicPartition) -> bool:
         """Returns whether a decision that is made now may hand a partition over (A4).
 

@@ -60,6 +60,8 @@ def resolve(
         CoordinatorBusyError: it is not certain which topic has the name, and one of them places.
     """
     keys = [*partitions]
+    if not keys:
+        return ()
     known: dict[str, tuple[int, str]] = {}
     for topic in dict.fromkeys([topic for topic, _ in keys]):
         facts = topics.get(topic)

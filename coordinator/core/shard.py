@@ -492,7 +492,7 @@ class Shard(ShardState):
         """Returns whether a commit that is decided now would be marked in one of these partitions
         for no other reason than that an earlier decision still is (A4)."""
         homes = self.homes
-        if not homes or not self.handed.watches:
+        if not homes or not self.handed.marks_any:
             return False
         named = {topic for topic, _ in partitions}
         ids = {(topic, facts.topic_id) for topic in named if (facts := topics.get(topic))}

@@ -30,9 +30,9 @@ def sidecars_among(
     """Returns the sidecar partitions for which these name records, in order."""
     found: dict[TopicPartition, None] = {}
     for written in writes:
-        sidecars = {topic for topic in {topic for topic, _ in written} if is_sidecar(topic)}
-        if sidecars:
-            found |= {key: None for key, named in written.items() if key[0] in sidecars and named}
+        # Looked at by topic first: there are few, and many partitions.
+        if written and any(map(is_sidecar, {topic for topic, _ in written})):
+            found |= {key: None for key, named in written.items() if named and is_sidecar(key[0])}
     return found
 
 
