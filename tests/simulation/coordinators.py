@@ -438,6 +438,8 @@ class Seat:
         if setting.queues is not None:
             self._queue_ends = QueueEnds(setting, coordinator, tenure, coordinator.now)
         self._hour_began_ms = setting.now_ms
+        self._behind_chunks = 0
+        """Offset behind the last snapshot that had more chunks than records lie between two."""
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
         if coordinator.homes:
             shard.watch_homes(coordinator.homes)
@@ -449,10 +451,11 @@ class Seat:
         """Takes a snapshot, then commits the checkpoint, then trims, as `housekeeping.py` does."""
         if tenure is not self.tenure or tenure.over or tenure.quiescing:
             return
+        since = max(since, self._behind_chunks)
         if tenure.shard.next_offset - since >= self._setting.snapshot_every:
             since = tenure.shard.next_offset
             self._setting.history.counts["snapshots begun"] += 1
-            self._take_snapshot(tenure)
+            self._take_snapshot(tenure, since)
         if self._setting.now_ms - self._hour_began_ms >= self._setting.hour_ms:
             self._hour_began_ms = self._setting.now_ms
             known = len(tenure.shard.producers)
@@ -467,9 +470,14 @@ class Seat:
             checkpoint = snapshot
         self.coordinator.later(TICK_MS, lambda: self._keep_house(tenure, since, checkpoint))
 
-    def _take_snapshot(self, tenure: Tenure) -> None:
-        if tenure is self.tenure and tenure.snapshot():
-            self.coordinator.later(2, lambda: self._take_snapshot(tenure))
+    def _take_snapshot(self, tenure: Tenure, first: int) -> None:
+        if tenure is not self.tenure:
+            return
+        if tenure.snapshot():
+            self.coordinator.later(2, lambda: self._take_snapshot(tenure, first))
+        elif tenure.shard.next_offset - first >= self._setting.snapshot_every:
+            # One would follow the other for ever, and outpace who reads the journal.
+            self._behind_chunks = tenure.shard.next_offset
 
     def _publish(self, tenure: Tenure, snapshot: int) -> None:
         setting, shard = self._setting, tenure.shard
