@@ -245,6 +245,35 @@ def test_a_watch_has_no_gap(make_store: MakeStore) -> None:
     on_loop(check)
 
 
+def test_an_entry_that_moves_is_told_as_gone_first(make_store: MakeStore) -> None:
+    """So a watcher that knows operations by their sequence keeps it, whatever order keys have."""
+
+    async def check() -> None:
+        store = make_store()
+        waiting = Operation(
+            txid=TxId(PARTITION, 7, 1),
+            seq=(2, 0),
+            kind=OperationKind.WRITE,
+            topic="orders",
+            partition=0,
+            placed=True,
+        )
+        assert await store.apply(PARTITION, None, Cursor(3), [Change(None, waiting)])
+        events = store.watch(writes("orders", 0))
+        told = await anext(events)
+        while READY not in told:
+            told += await anext(events)
+        moved = Change(waiting, replace(waiting, place=9))
+        assert await store.apply(PARTITION, Cursor(3), Cursor(4), [moved])
+        told = await anext(events)
+        while len(told) < 2:
+            told += await anext(events)
+        assert [event.value is None for event in told] == [True, False]
+        await store.close()
+
+    on_loop(check)
+
+
 def test_a_watch_tells_what_was_there_then_what_changes(make_store: MakeStore) -> None:
     async def check() -> None:
         store = make_store()
