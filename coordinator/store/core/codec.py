@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import fastavro
 
@@ -33,6 +33,7 @@ from ....journal.position import Journal, Place, Position
 from ....journal.records.conversion import passed_from_avro, passed_to_avro
 from ....journal.records.types import AbortReason
 from ....journal.txid import TxId
+from ....journal.value import value
 from ...protocol.metadata import Header, HeaderState, Operation, OperationKind, Record
 from .changes import Cursor
 from .keys import Parsed, parse, segment, state_code
@@ -53,6 +54,9 @@ NONE: Final = -1
 _HEADER_BODY: Final = struct.Struct(">BBBqqqqqqL")
 _WRITE_HEAD: Final = struct.Struct(">BBLL")
 _RUN: Final = struct.Struct(">qqqQ?q")
+_TOLD: Final = struct.Struct(">qqqQ?")
+"""A run but for its place."""
+_PLACE: Final = struct.Struct(">q")
 _PREFIX_BYTES: Final = 2
 
 Avro = dict[str, Any]
@@ -99,7 +103,8 @@ def _undecodable(error: Exception) -> MetadataStoreError:
 # ---- what a projection writes -------------------------------------------------------------------
 
 
-class Where(NamedTuple):
+@value(frozen=True, slots=True)
+class Where:
     """A data partition, with what is made of it again and again."""
 
     key: TopicPartition
@@ -119,28 +124,53 @@ def where_of(topic: str, partition: int, topic_id: str) -> Where:
     return Where(key, PartitionId(topic, partition, topic_id), head, segment(topic, partition))
 
 
-Run: TypeAlias = tuple[Where, int, int, int, int, bool, int]
-"""A write: (partition, first offset, last offset, count, branch, placed, place or `NONE`)."""
+Run: TypeAlias = tuple[Where, bytes, bytes]
+"""A write: (partition, its value but for the place, its place as `pack_place` has it). Packed when
+it is decided, for it is written once, and read in parts seldom."""
 WHERE: Final = 0
-FIRST: Final = 1
-AFTER_FIRST: Final = 2
-COUNT: Final = 3
-PLACED: Final = 5
-PLACE: Final = 6
+TOLD: Final = 1
+PLACE: Final = 2
 """What stands where in a `Run`."""
+pack_told: Final = _TOLD.pack
+"""Returns what stands behind `Where.head` in a `Run`, of: first offset, last offset, count, branch,
+placed."""
+pack_place: Final = _PLACE.pack
+"""Returns a place, or `NONE`, as a `Run` has it."""
+UNPLACED: Final = pack_place(NONE)
 
 
 def run_of(write: Operation) -> Run:
     """Returns a write in the form in which a projection keeps it."""
-    return (
-        where_of(write.topic, write.partition, write.topic_id),
-        write.first_offset,
-        write.last_offset,
-        write.count,
-        write.branch,
-        write.placed,
-        NONE if write.place is None else write.place,
-    )
+    where = where_of(write.topic, write.partition, write.topic_id)
+    first, last = write.first_offset, write.last_offset
+    told = where.head + pack_told(first, last, write.count, write.branch, write.placed)
+    return where, told, UNPLACED if write.place is None else pack_place(write.place)
+
+
+def first_of(run: Run) -> int:
+    """Returns the first offset of a write."""
+    return int(_TOLD.unpack(run[TOLD][-_TOLD.size :])[0])
+
+
+def beginning_at(run: Run, first: int) -> Run:
+    """Returns a write with another first offset."""
+    where, told, place = run
+    _, *rest = _TOLD.unpack(told[-_TOLD.size :])
+    return where, where.head + pack_told(first, *rest), place
+
+
+def ending_by_place(run: Run) -> Run:
+    """Returns a write as one that ends by a place."""
+    where, told, place = run
+    return where, told[:-1] + _YES, place
+
+
+def waits(run: Run) -> bool:
+    """Returns whether a write ends by a place that is not known yet."""
+    return run[PLACE] == UNPLACED and run[TOLD][-1] != 0
+
+
+_YES: Final = struct.pack("?", True)
 
 
 Begun: TypeAlias = tuple[str, int, int]
@@ -148,11 +178,6 @@ Begun: TypeAlias = tuple[str, int, int]
 Status: TypeAlias = tuple[int, int, int, int, int, AbortReason | None]
 """What does: (state code (see `keys.state_code`), version, deadline, time of the decision, commit
 sequence or `NONE`, reason of an abort)."""
-
-
-def encode_run(run: Run) -> bytes:
-    """Returns the value of a write."""
-    return run[WHERE].head + _pack_run(*run[FIRST:])
 
 
 def encode_header(begun: Begun, status: Status) -> bytes:
@@ -171,7 +196,6 @@ def encode_header(begun: Begun, status: Status) -> bytes:
 
 
 _pack_header: Final = _HEADER_BODY.pack
-_pack_run: Final = _RUN.pack
 
 
 # ---- headers and operations ---------------------------------------------------------------------
@@ -191,7 +215,8 @@ def encode(record: Record) -> bytes:
         )
         return encode_header((record.producer_id, record.generation, record.created_ms), status)
     if record.kind is OperationKind.WRITE:
-        return encode_run(run_of(record))
+        _, told, place = run_of(record)
+        return told + place
     assert record.to is not None, "an acknowledgement without its position"
     body: Avro = {
         "topic": record.topic,

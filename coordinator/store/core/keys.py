@@ -123,21 +123,11 @@ def entry_of_header(code: int, timeout_ms: int, finalized_ms: int, txid: bytes) 
     """Returns the key of a header's entry in its index, from its parts; see `state_code`."""
     if code <= _OPEN_MAX:
         return DEADLINE + _TIME.pack(timeout_ms) + txid
-    return FINAL + _FINAL.pack(code, finalized_ms) + txid
+    return FINAL + _pack_final(code, finalized_ms) + txid
 
 
+_pack_final: Final = _FINAL.pack
 _OPEN_MAX: Final = 2 * HeaderState.OPEN + 1
-
-
-def entry_of_write(begin: bytes, place: int, last: bytes) -> bytes:
-    """Returns the key of a write's entry in its index, from its parts.
-
-    Args:
-        begin: see `segment`.
-        place: where it is delivered, or a negative number: nowhere yet.
-        last: TxId and sequence.
-    """
-    return begin + _TIME.pack(place if place >= 0 else NO_PLACE) + last
 
 
 def header_entry(header: Header) -> bytes:

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from ....journal.control import OWN_BRANCH, TopicPartition
 from ....journal.errors import CorruptRecordError
-from ....journal.places import GONE, Placed, Unplaced
+from ....journal.places import Placed, Unplaced
 from ....journal.records.fate import NO_EPOCH
 from ....journal.records.snapshots import begins_at
 from ....journal.records.types import (
@@ -53,9 +54,20 @@ from ....journal.state import State
 from ....journal.txid import TxId
 from ...protocol.metadata import Header, HeaderState, Operation, OperationKind
 from .changes import MUTATIONS_MAX, REBUILDING, Cursor, Mutation, Write
-from .codec import AFTER_FIRST, FIRST, NONE, PLACE, PLACED, WHERE, Run, where_of
+from .codec import (
+    NONE,
+    UNPLACED,
+    WHERE,
+    beginning_at,
+    ending_by_place,
+    first_of,
+    pack_place,
+    pack_told,
+    waits,
+    where_of,
+)
 from .keys import SEQ
-from .unfinished import ABORTED, COMMITTED, OPEN, Unfinished
+from .unfinished import ABORTED, COMMITTED, OPEN, Kept, Unfinished
 
 _STATES: Final = {
     State.OPEN: HeaderState.OPEN,
@@ -98,7 +110,12 @@ class Projection:
         self._room = max(1, mutations_max // MUTATIONS_MAX)
         """Most records, headers and operations, of a write."""
         self._transactions: dict[int, Unfinished] = {}
-        self._unplaced: Unplaced[tuple[Unfinished, bytes]] = Unplaced()
+        self._decided: deque[Unfinished] = deque()
+        """Those that may wait for places, and that no PLACED record has covered, in the order of
+        their commit sequences."""
+        self._left: Unplaced[Unfinished] = Unplaced()
+        """Those of lower sequences that a PLACED record covered and left unplaced in a partition,
+        for its end could not be asked for."""
         self._dirty: list[Unfinished] = []
         """Those of which the store differs."""
         self._size = 0
@@ -121,14 +138,7 @@ class Projection:
     def restored(self) -> None:
         """Goes on behind what `restore` was given."""
         decided = [t for t in self._transactions.values() if t.status[0] == COMMITTED]
-        for transaction in sorted(decided, key=_sequence_of):
-            self._await_places(transaction)
-
-    def _await_places(self, transaction: Unfinished) -> None:
-        sequence, add = _sequence_of(transaction), self._unplaced.add
-        for seq, kept in transaction.operations.items():
-            if isinstance(kept, tuple) and kept[PLACED] and kept[PLACE] < 0:
-                add(kept[WHERE].id, sequence, (transaction, seq))
+        self._decided.extend(sorted(decided, key=_sequence_of))
 
     @property
     def unfinished(self) -> int:
@@ -158,14 +168,13 @@ class Projection:
         if self.next_offset is None:
             first = entries[0] if entries else None
             self.next_offset = self._due_from = self._began.offset if first is None else first[0]
-        changes, epochs, offset = _CHANGES, self._epochs, self.next_offset - 1
-        for offset, entry in entries:
-            if self._is_basing:
-                self._feed_base(offset, entry)
-                epochs = self._epochs
-                continue
+        rest = iter(entries)
+        while self._is_basing and (first := next(rest, None)) is not None:
+            self._feed_base(*first)
+        changes, accept, offset = _CHANGES, self._epochs.accept, self.next_offset - 1
+        for offset, entry in rest:
             self.next_offset, record = offset, entry.record
-            if not epochs.accept(offset, entry):
+            if not accept(offset, entry):
                 self._check(offset, entry)
             elif (change := changes.get(type(record))) is not None:
                 try:
@@ -317,13 +326,9 @@ class Projection:
                 number = _register(transaction, first, number, part.partitions)
             for moved in part.steps:
                 number = _move(transaction, first, number, moved.group, moved.steps)
-        for seq, kept in list(transaction.operations.items()):
-            if isinstance(kept, tuple) and kept[PLACED] and kept[PLACE] < 0:
-                place = places[kept[WHERE].key]
-                if place == GONE:
-                    transaction.drop((seq,))
-                elif place is not None:
-                    transaction.place(seq, place)
+        runs = [kept for kept in transaction.operations.values() if isinstance(kept, tuple)]
+        told = {run[WHERE].id: places[run[WHERE].key] for run in runs if waits(run)}
+        transaction.place({p: pack_place(place) for p, place in told.items() if place is not None})
         return transaction
 
     # ---- what records change --------------------------------------------------------------------
@@ -331,9 +336,13 @@ class Projection:
     def _of(self, begin: int) -> Unfinished:
         """Returns a transaction that is about to change."""
         transaction = self._transactions[begin]
-        if transaction.touch():
-            self._dirty.append(transaction)
+        if not transaction.is_dirty:
+            self._touch(transaction)
         return transaction
+
+    def _touch(self, transaction: Unfinished) -> None:
+        transaction.touch()
+        self._dirty.append(transaction)
 
     def _begin(self, offset: int, record: Begin) -> None:
         partitions = record.partitions
@@ -376,23 +385,25 @@ class Projection:
         placed: Container[TopicPartition] = record.placed
         if len(record.placed) > _FEW:
             placed = frozenset(record.placed)
-        made = _runs(offset, 0, record.writes, placed, [key for key, _ in record.handed])
-        size = 1 + len(made) + len(self._transactions[record.begin].operations)
+        made = _runs(offset, 0, record.writes, placed, dict(record.handed) if record.handed else ())
+        transaction = self._transactions[record.begin]
+        size = 1 + len(made) + len(transaction.operations)
         self._size += size
         if self._size > self._room:
             self._make_room(size)
-        transaction = self._of(record.begin)
+        if not transaction.is_dirty:
+            self._touch(transaction)
         if record.added:
             # What the parts named is known by now to be placed.
             for seq, kept in list(transaction.operations.items()):
                 if isinstance(kept, tuple) and kept[WHERE].key in placed:
-                    transaction.put(seq, (*kept[:PLACED], True, kept[PLACE]))
+                    transaction.put(seq, ending_by_place(kept))
         transaction.update(made)
         if transaction.registered:
             transaction.drop_registered()
         transaction.status = COMMITTED, offset, 0, record.decided_ms, offset, None
         if placed:
-            self._await_places(transaction)
+            self._decided.append(transaction)
 
     def _abort(self, offset: int, record: PrepareAbort) -> None:
         self._reserve(1 + len(self._transactions[record.begin].operations))
@@ -402,28 +413,32 @@ class Projection:
         transaction.status = ABORTED, offset, 0, record.decided_ms, offset, record.reason
 
     def _place(self, _offset: int, record: Placed) -> None:
-        waiting, upto = map(self._unplaced.of, record.ends), record.upto
-        self._reserve(2 * sum([sum([w[0] <= upto for w in each]) for each in waiting]))
-        touched = self._dirty.append
-        for _, place, (_, (transaction, seq)) in self._unplaced.cover(record):
-            if transaction.touch():
-                touched(transaction)
-            if place == GONE:
-                transaction.drop((seq,))
-            else:
-                transaction.place(seq, place)
+        places = {partition: pack_place(place) for partition, place in record.ends.items()}
+        again = dict.fromkeys(transaction for _, _, (_, transaction) in self._left.cover(record))
+        covered, decided = [], self._decided
+        while decided and _sequence_of(decided[0]) <= record.upto:
+            covered.append(decided.popleft())
+        self._reserve(sum([1 + len(each.operations) for each in (*again, *covered)]))
+        for transaction in (*again, *covered):
+            if not transaction.is_dirty:
+                self._touch(transaction)
+        for transaction in again:
+            transaction.place(places)  # where it waits on, it is among those left already
+        for transaction in covered:
+            for partition in transaction.place(places):
+                self._left.add(partition, _sequence_of(transaction), transaction)
 
     def _finish(self, offset: int, record: Committed | Aborted) -> None:
-        transaction = self._of(record.begin)
+        transaction = self._transactions.pop(record.begin)
         wanted = COMMITTED if type(record) is Committed else ABORTED
         assert transaction.status[0] == wanted, f"it was not decided so: {transaction.status}"
         size = 1 + len(transaction.operations)
         self._size += size
         if self._size > self._room:
             self._make_room(size)
-            self._of(record.begin)
+        if not transaction.is_dirty:
+            self._touch(transaction)
         transaction.finish(offset)
-        del self._transactions[record.begin]
 
     def _reserve(self, size: int) -> None:
         self._size += size
@@ -498,12 +513,13 @@ def _register(
         if seq is None:
             seq = registered[named.key] = _seq(offset, number)
             where = where_of(named.topic, named.partition, named.topic_id)
-            transaction.put(seq, (where, first, UNKNOWN_OFFSET, 0, OWN_BRANCH, False, NONE))
+            told = where.head + pack_told(first, UNKNOWN_OFFSET, 0, OWN_BRANCH, False)
+            transaction.put(seq, (where, told, UNPLACED))
         else:
             known = transaction.operations[seq]
             assert isinstance(known, tuple), "acknowledgements are not registered"
-            if _is_earlier(first, known[FIRST]):
-                transaction.put(seq, (known[WHERE], first, *known[AFTER_FIRST:]))
+            if _is_earlier(first, first_of(known)):
+                transaction.put(seq, beginning_at(known, first))
         number += 1
     return number
 
@@ -514,9 +530,9 @@ def _runs(
     writes: Iterable[PartitionWrites],
     placed: Container[TopicPartition] = (),
     handed: Container[TopicPartition] = (),
-) -> dict[bytes, Run]:
+) -> dict[bytes, Kept]:
     """Returns the writes that a record names, by their sequences from `number` on."""
-    made: dict[bytes, Run] = {}
+    made: dict[bytes, Kept] = {}
     for each in writes:
         partition = each.partition
         where = where_of(partition.topic, partition.partition, partition.topic_id)
@@ -524,9 +540,9 @@ def _runs(
         is_placed = is_handed or where.key in placed
         for run in each.branches:
             first, last = run.first_offset, run.last_offset
-            place = last + 1 if is_handed else NONE
-            kept = where, first, last, run.count, run.branch, is_placed, place
-            made[_seq(offset, number)] = kept
+            told = where.head + pack_told(first, last, run.count, run.branch, is_placed)
+            place = pack_place(last + 1) if is_handed else UNPLACED
+            made[_seq(offset, number)] = where, told, place
             number += 1
     return made
 

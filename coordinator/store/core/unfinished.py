@@ -3,30 +3,31 @@
 A transaction that the store has remembers what that is from the moment on at which it changes; one
 that is new needs to remember nothing. So what a thousand journal records change is encoded and
 written once, and what came and went is not written at all. Writes and states are plain tuples: an
-object for each took longer than RocksDB. Pure.
+object for each took longer than RocksDB. Whoever changes a transaction that is not dirty calls
+`touch` before. Pure.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from ....journal.control import TopicPartition
+from ....journal.places import GONE, PartitionId
 from ...protocol.metadata import Header, HeaderState, Operation, OperationKind
 from .changes import Mutation
 from .codec import (
-    COUNT,
     NONE,
     PLACE,
-    WHERE,
+    UNPLACED,
     Begun,
     Run,
     Status,
     encode,
     encode_header,
-    encode_run,
+    pack_place,
     run_of,
+    waits,
 )
 from .keys import (
     HEADER,
@@ -34,7 +35,6 @@ from .keys import (
     OPERATION,
     SEQ,
     entry_of_header,
-    entry_of_write,
     keys_of,
     state_code,
 )
@@ -44,8 +44,8 @@ Kept: TypeAlias = Run | Operation
 OPEN: Final = state_code(HeaderState.OPEN, finished=False)
 COMMITTED: Final = state_code(HeaderState.COMMITTED, finished=False)
 ABORTED: Final = state_code(HeaderState.ABORTED, finished=False)
-_TIME: Final = struct.Struct(">Q")
-_pack_time: Final = _TIME.pack
+_NO_PLACE: Final = pack_place(NO_PLACE)
+_GONE: Final = pack_place(GONE)
 
 Differing: TypeAlias = tuple[list[Mutation], int, int]
 """(keys to write, by how much the number of operations changes, how many of them are put)."""
@@ -54,7 +54,17 @@ Differing: TypeAlias = tuple[list[Mutation], int, int]
 class Unfinished:
     """One transaction, as the journal has it; `differing` says how the store differs."""
 
-    __slots__ = ("_before", "_entry", "acks", "begun", "operations", "registered", "status", "txid")
+    __slots__ = (
+        "_before",
+        "_entry",
+        "acks",
+        "begun",
+        "is_dirty",
+        "operations",
+        "registered",
+        "status",
+        "txid",
+    )
 
     def __init__(self, txid: bytes, begun: Begun, status: Status) -> None:
         """Begins a transaction of which the store has nothing."""
@@ -71,6 +81,8 @@ class Unfinished:
         """Key of the entry in an index that the store has of the header; empty: it has none."""
         self._before: _Before | None = None
         """What the store has, if it has anything and that differs."""
+        self.is_dirty = True
+        """Whether the store may differ; one that is new differs."""
 
     @classmethod
     def of_header(cls, header: Header) -> Unfinished:
@@ -92,6 +104,7 @@ class Unfinished:
         """Returns a transaction that the store has."""
         made = cls.of_header(header)
         made._entry = made._header_entry()
+        made.is_dirty = False
         for operation in operations:
             seq, (topic, partition) = (
                 SEQ.pack(*operation.seq),
@@ -102,64 +115,83 @@ class Unfinished:
                 made.acks = made.acks or {}
                 made.acks[operation.subscription, topic, partition] = seq
                 continue
-            made.operations[seq] = run = run_of(operation)
-            if not run[COUNT]:
+            made.operations[seq] = run_of(operation)
+            if not operation.count:
                 made.registered = made.registered or {}
                 made.registered.setdefault((topic, partition), seq)
         return made
 
     # ---- changing -------------------------------------------------------------------------------
 
-    def touch(self) -> bool:
-        """Says that it is about to change. Returns whether the store had all of it until now."""
-        if self._before is not None or not self._entry:
-            return False
+    def touch(self) -> None:
+        """Says that it is about to change, of one that is not dirty."""
+        self.is_dirty = True
         self._before = _Before(self.status, {})
-        return True
 
-    def update(self, made: dict[bytes, Run]) -> None:
-        """Adds writes, or changes those that are there. Call `touch` before."""
+    def update(self, made: dict[bytes, Kept]) -> None:
+        """Adds writes, or changes those that are there. `made` must not change any more."""
         if self._before is not None:
             for seq in made:
                 self._before.operations.setdefault(seq, self.operations.get(seq))
-        self.operations.update(made)
+        if self.operations:
+            self.operations.update(made)
+        else:
+            self.operations = made
 
     def put(self, seq: bytes, operation: Kept) -> None:
-        """Adds an operation, or changes one. Call `touch` before."""
+        """Adds an operation, or changes one."""
         if self._before is not None:
             self._before.operations.setdefault(seq, self.operations.get(seq))
         self.operations[seq] = operation
 
-    def place(self, seq: bytes, place: int) -> None:
-        """Gives a write its place. Call `touch` before.
+    def place(self, places: Mapping[PartitionId, bytes]) -> Collection[PartitionId]:
+        """Gives the writes that wait the places of their partitions.
 
-        Raises:
-            KeyError: there is no such write, or it went when the transaction was finished.
+        Args:
+            places: partition → what `pack_place` returns, of `GONE` too: then its writes go.
+
+        Returns:
+            The partitions of those that wait on, as no place is told there.
         """
-        run = self.operations[seq]
-        assert isinstance(run, tuple), "acknowledgements have no places"
-        if self._before is not None:
-            self._before.operations.setdefault(seq, run)
-        self.operations[seq] = (*run[:PLACE], place)
+        left, gone, operations = [], [], self.operations
+        for seq, kept in operations.items():
+            if not isinstance(kept, tuple) or not waits(kept):
+                continue
+            where, told, _ = kept
+            place = places.get(where.id)
+            if place is None:
+                left.append(where.id)
+            elif place == _GONE:
+                gone.append(seq)
+            else:
+                if self._before is not None:
+                    self._before.operations.setdefault(seq, kept)
+                operations[seq] = where, told, place
+        if gone:
+            self.drop(gone)
+        return set(left) if left else ()
 
     def drop(self, seqs: Iterable[bytes]) -> None:
-        """Removes operations, those that are there. Call `touch` before."""
+        """Removes operations, those that are there."""
         for seq in seqs:
             known = self.operations.pop(seq, None)
             if known is not None and self._before is not None:
                 self._before.operations.setdefault(seq, known)
 
     def drop_registered(self) -> None:
-        """Removes what stood for partitions before the decision. Call `touch` before."""
+        """Removes what stood for partitions before the decision."""
         if self.registered:
             self.drop(self.registered.values())
             self.registered = None
 
     def finish(self, version: int) -> None:
-        """Ends it: what ended by markers, and the acknowledgements, go. Call `touch` before."""
+        """Ends it: what ended by markers, and the acknowledgements, go."""
         code, _, timeout_ms, finalized_ms, sequence, reason = self.status
         self.status = code + 1, version, timeout_ms, finalized_ms, sequence, reason
-        doomed = [s for s, k in self.operations.items() if not isinstance(k, tuple) or k[PLACE] < 0]
+        doomed: list[bytes] = []
+        for seq, kept in self.operations.items():
+            if not isinstance(kept, tuple) or kept[PLACE] == UNPLACED:
+                doomed.append(seq)
         if doomed:
             self.drop(doomed)
 
@@ -179,6 +211,7 @@ class Unfinished:
             By how much the number of operations changes, and how many are put.
         """
         before, txid = self._before, self.txid
+        self.is_dirty = False
         if before is None:
             self._add_header(out)
             for seq, kept in self.operations.items():
@@ -205,6 +238,7 @@ class Unfinished:
         that changes comes behind them, so that a record that is half written finds it as it was.
         """
         before, self._before = self._before, None
+        self.is_dirty = False
         if before is None:
             yield self._header_alone()
             known = dict.fromkeys(self.operations)
@@ -248,8 +282,9 @@ class _Before(NamedTuple):
 
 def _add(last: bytes, kept: Kept, out: list[Mutation]) -> None:
     if isinstance(kept, tuple):
-        value, place = encode_run(kept), kept[PLACE]
-        entry = kept[WHERE].segment + _pack_time(place if place >= 0 else NO_PLACE) + last
+        where, told, place = kept
+        value = told + place
+        entry = where.segment + (_NO_PLACE if place == UNPLACED else place) + last
     else:
         value, entry = encode(kept), keys_of(kept)[1]
     out += ((OPERATION + last, value), (entry, value))
@@ -278,4 +313,5 @@ def _add_changed(last: bytes, known: Kept | None, now: Kept | None, out: list[Mu
 def _entry(kept: Kept, last: bytes) -> bytes:
     if isinstance(kept, Operation):
         return keys_of(kept)[1]
-    return entry_of_write(kept[WHERE].segment, kept[PLACE], last)
+    where, _, place = kept
+    return where.segment + (_NO_PLACE if place == UNPLACED else place) + last

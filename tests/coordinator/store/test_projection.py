@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtx.coordinator.store.memory import MemoryStore
 
-from .journals import ACTIONS, Action, write
+from .journals import ACTIONS, Action, Journal, data, write
 from .stores import CrashedError, Replaying, content, transactions
 
 ACTION = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 5), st.integers(0, 5))
@@ -48,5 +49,32 @@ def test_a_projector_that_is_killed_after_each_write_ends_with_the_same(
                 continue
             break
         assert await content(store) == await content(whole)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_a_record_places_what_it_covers_where_it_names_an_end(batch: int) -> None:
+    """Not what is decided later, nor where it names none: a later record places that."""
+
+    async def check() -> None:
+        journal, restarted = Journal(), MemoryStore()
+        partitions = [data(1, number) for number in range(3)]
+        for _ in range(3):
+            journal.commit(journal.begin(), partitions)
+        first, second, _ = sorted(journal.sequences.values())
+        for numbers, upto in (
+            ([0], first),
+            ([0, 1], second),
+            ([2], first),
+            ([2], None),
+            ([0, 1], None),
+            ([0, 1, 2], None),
+        ):
+            journal.commit(journal.begin(), [data(1, 1)])
+            journal.place(numbers, upto=upto)
+            for store in (MemoryStore(), restarted):
+                await Replaying(store, journal.entries).run(batch=batch)
+                assert await transactions(store) == journal.replay().expected()
 
     asyncio.run(check())
