@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -138,12 +139,17 @@ class Calls:
         self._waiting: dict[int, Future[pb.Reply]] = {}
         self._next_id = 1
         self._failure: LogtxError | None = None
-        self._outbox = deque([Open(calls=OpenCalls()).SerializeToString()])
+        self._begin = deque([Open(calls=OpenCalls()).SerializeToString()])
+        self._outbox: deque[tuple[pb.CallRequest, float]] = deque()
+        """Requests, and until when somebody waits for each, by the monotonic clock in seconds."""
         self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
         threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
 
     def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
-        """Sends a request, and returns its answer. Sets its request id.
+        """Sends a request, and returns its answer. Sets its request id and its time.
+
+        The coordinator stops a call whose time is over: what it has decided then takes effect, and
+        the rest does not.
 
         Raises:
             RequestTimedOutError: the answer did not come in time.
@@ -156,7 +162,7 @@ class Calls:
             request_id, self._next_id = self._next_id, self._next_id + 1
             self._waiting[request_id] = future
             request.request.request_id = request_id
-            self._outbox.append(request.SerializeToString())
+            self._outbox.append((request, time.monotonic() + timeout_s))
         try:
             self._connection.flush()
             return future.result(timeout_s)
@@ -178,7 +184,16 @@ class Calls:
         return self._connection.is_over
 
     def _next(self) -> bytes | None:
-        return self._outbox.popleft() if self._outbox else None
+        if self._begin:
+            return self._begin.popleft()
+        while self._outbox:
+            request, until_s = self._outbox.popleft()
+            left_ms = int((until_s - time.monotonic()) * 1_000)
+            # Nobody waits for the others any more, and they would take the time of the next ones.
+            if left_ms > 0 and request.request.request_id in self._waiting:
+                request.timeout_ms = left_ms
+                return request.SerializeToString()
+        return None
 
     def _run(self) -> None:
         """Hands answers to those who wait for them, to the connection's end."""

@@ -32,14 +32,16 @@ class Decided(_message.Message):
     def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("partition", "request", "partition_count")
+    __slots__ = ("partition", "request", "partition_count", "timeout_ms")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     request: Request
     partition_count: int
-    def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
+    timeout_ms: int
+    def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics", "set_topic_rule", "open_sidecars", "describe_sidecars", "attach", "acquire", "acknowledge", "add_acks", "describe_subscriptions", "reset_subscription", "delete_subscription")

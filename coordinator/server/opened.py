@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -23,14 +24,21 @@ from ..protocol.frames import MESSAGE_MAX_BYTES
 from ..protocol.open_pb2 import Open
 from ..protocol.replies import encode_reply
 from ..store.service import MetadataService
+from ..transport.address import now_ms
 from ..transport.on_loop import LoopConnection
-from .streams import CONNECT_TIMEOUT_S, Streams
+from .streams import CONNECT_TIMEOUT_S, SMALL_ANSWER_BYTES, Streams, room_of
+from .window import Window
 
 _LOG = logging.getLogger(__name__)
 
 CALLS_MAX: Final = 256
-"""Calls of one connection at one time; it is not read while there are as many. More hold more
-answers for a client that takes none."""
+"""Calls of one connection at one time, with those whose answers were not taken; it is not read
+while there are as many. With fewer, a client with many threads waits."""
+CALLS_MAX_BYTES: Final = 64 * 1024 * 1024
+"""What they and their answers may take in memory; it is not read while that is used up. As a stream
+may have (`StreamLimits.requests_max_bytes`)."""
+CALL_MS: Final = 30_000
+"""How long a call may take that does not say how long its client waits."""
 _ANSWER_BYTES: Final = 64
 """More than a MetadataAnswer adds to its page."""
 _FAILED: Final = "the coordinator failed; its log says how"
@@ -88,30 +96,32 @@ class Opened:
                 await connection.send(frame.SerializeToString())
 
     async def _calls(self, connection: LoopConnection) -> None:
-        calls = _Calls()
+        calls = _Calls(connection)
         try:
             while True:
-                await calls.room()
                 request = decode(pb.CallRequest, await connection.receive())
-                calls.start(self._call(connection, request))
+                until_ms = connection.came_ms + (request.timeout_ms or CALL_MS)
+                # What its answer takes is not known before it is there.
+                size = room_of(request.request, MESSAGE_MAX_BYTES)
+                await calls.start(partial(self._call, connection, request), size, until_ms)
         finally:
             calls.cancel()
 
-    async def _call(self, connection: LoopConnection, request: pb.CallRequest) -> None:
+    async def _call(self, connection: LoopConnection, request: pb.CallRequest) -> bytes:
         try:
             reply = await self._streams.call(request)
-        except Exception:  # noqa: BLE001 - one client's call, and the log has it
+        except Exception as error:  # one client's call, and the log has it
             _LOG.exception("call_failed address=%s", connection.remote)
-            connection.close(SessionClosedError(_FAILED))
-            return
+            failure = SessionClosedError(_FAILED)
+            connection.close(failure)
+            raise failure from error
         if reply.ByteSize() > MESSAGE_MAX_BYTES:
             refusal = NotSupportedError(
                 f"the answer takes {reply.ByteSize()} bytes, and {MESSAGE_MAX_BYTES} are allowed:"
                 " ask for less at a time"
             )
             reply = encode_reply(request.request.request_id, refusal)
-        with suppress(LogtxError):  # The connection is over, and nobody waits any more.
-            await connection.send(reply.SerializeToString())
+        return reply.SerializeToString()
 
     # ---- the metadata store ---------------------------------------------------------------------
 
@@ -153,7 +163,7 @@ class Opened:
     # ---- other coordinators ---------------------------------------------------------------------
 
     async def _news(self, connection: LoopConnection) -> None:
-        calls = _Calls()
+        calls = _Calls(connection)
         try:
             incoming = self._incoming(connection, calls)
             async with aclosing(self._peers.watch(incoming)) as news:  # type: ignore[type-var]
@@ -167,7 +177,6 @@ class Opened:
     ) -> AsyncIterator[peers_pb2.News]:
         """Yields the news of another coordinator, and has what else it asks for done."""
         while True:
-            await calls.room()
             try:
                 payload = await connection.receive()
             except LogtxError:
@@ -177,50 +186,69 @@ class Opened:
                 case "news":
                     yield frame.news
                 case "take_over":
-                    calls.start(self._take_over(connection, frame))
+                    size = len(payload) + SMALL_ANSWER_BYTES
+                    await calls.start(partial(self._take_over, connection, frame), size)
                 case _:
                     raise NotSupportedError(
                         "another coordinator asks for what this one does not know: upgrade this one"
                     )
 
-    async def _take_over(self, connection: LoopConnection, frame: peers_pb2.PeerFrame) -> None:
+    async def _take_over(self, connection: LoopConnection, frame: peers_pb2.PeerFrame) -> bytes:
         try:
             reply = await self._peers.take_over(frame.take_over)
         except Exception:  # noqa: BLE001 - one call, and the log has it
             _LOG.exception("take_over_failed address=%s", connection.remote)
             reply = peers_pb2.TakeOverReply(served=False, reason=_FAILED)
-        with suppress(LogtxError):  # The connection is over, and nobody waits any more.
-            answer = peers_pb2.PeerFrame(taken_over=reply, id=frame.id)
-            await connection.send(answer.SerializeToString())
+        return peers_pb2.PeerFrame(taken_over=reply, id=frame.id).SerializeToString()
 
 
 class _Calls:
-    """The calls of one connection that are under way, at most `CALLS_MAX`."""
+    """The calls of one connection that are under way, or whose answers were not taken.
 
-    def __init__(self) -> None:
+    They are bounded by `CALLS_MAX` and `CALLS_MAX_BYTES`.
+    """
+
+    def __init__(self, connection: LoopConnection) -> None:
+        self._connection = connection
         self._tasks: set[asyncio.Task[None]] = set()
-        self._one_less = asyncio.Event()
+        self._window = Window(CALLS_MAX, CALLS_MAX_BYTES)
 
-    async def room(self) -> None:
-        """Waits for room for one more."""
-        while len(self._tasks) >= CALLS_MAX:
-            self._one_less.clear()
-            await self._one_less.wait()
+    async def start(
+        self, answer: Callable[[], Awaitable[bytes]], size: int, until_ms: int | None = None
+    ) -> None:
+        """Begins one once there is room.
 
-    def start(self, call: Coroutine[Any, Any, None]) -> None:
-        """Begins one, for which there is room."""
-        task = asyncio.create_task(call)
+        Args:
+            answer: does what was asked for, and returns what to send.
+            size: what it and its answer may take in memory, in bytes.
+            until_ms: when to stop it, by `now_ms`; None: when the connection ends.
+        """
+        await self._window.enter(size)
+        task = asyncio.create_task(self._run(answer, size, until_ms))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(
+        self, answer: Callable[[], Awaitable[bytes]], size: int, until_ms: int | None
+    ) -> None:
+        left_s = None if until_ms is None else (until_ms - now_ms()) / 1_000
+        try:
+            # One whose client gave it up while it waited for room must not take the time of others.
+            if left_s is None or left_s > 0:
+                # If the time is over, or the connection, nobody waits for the answer any more.
+                with suppress(TimeoutError, LogtxError):
+                    async with asyncio.timeout(left_s):
+                        payload = await answer()
+                        del answer  # The request goes with it.
+                        size = self._window.answered(size, len(payload))
+                        await self._connection.send(payload)
+        finally:
+            self._window.leave(size)
 
     def cancel(self) -> None:
         """Ends all."""
         for task in self._tasks:
             task.cancel()
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._one_less.set()
 
 
 def _fitting(page: metadata_pb2.MetadataPage) -> list[metadata_pb2.MetadataPage]:

@@ -119,14 +119,12 @@ class Streams:
         self._streams: dict[tuple[int, str, int], Stream] = {}
 
     async def call(self, request: pb.CallRequest) -> pb.Reply:
-        """Answers one request that needs no session."""
+        """Answers one request that needs no session.
+
+        It may be cancelled. Then what the shard has decided takes effect, and what was only kept or
+        waits there does not.
+        """
         request_id = request.request.request_id
-        future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
-
-        def answer(reply: commands.Reply) -> None:
-            if not future.done():
-                future.set_result(reply)
-
         reply: commands.Reply
         ends = request.request.WhichOneof("command") == "abort_transaction"
         try:
@@ -154,11 +152,9 @@ class Streams:
                     | commands.DescribeSubscriptions,
                 ):
                     async with self._listings:
-                        runtime.submit(command, answer)
-                        reply = await future
+                        reply = await _decided(runtime, command, doubt)
                 else:
-                    runtime.submit(command, answer, doubt)
-                    reply = await future
+                    reply = await _decided(runtime, command, doubt)
         except (LogtxError, ValueError) as error:
             reply = _as_logtx(error)
         self._counters.answered(reply)
@@ -309,7 +305,7 @@ class Streams:
         return stream
 
     async def _serve(self, stream: Stream, request: pb.Request) -> None:
-        size, came_s = _size(request), time.monotonic()
+        size, came_s = room_of(request), time.monotonic()
         await stream.out.window.enter(size)
         answer = Answering(stream, request.request_id, size, came_s, self._counters)
         runtime = self._runtimes[stream.partition]
@@ -562,6 +558,24 @@ def _is_of_attached(command: commands.Command) -> bool:
     return isinstance(command, commands.Attach | commands.Acquire)
 
 
+async def _decided(
+    runtime: PartitionRuntime, command: commands.Command, doubt: LogtxError | None
+) -> commands.Reply:
+    """Returns the reply to a command of a call, once the client may be told."""
+    future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
+
+    def answer(reply: commands.Reply) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    runtime.submit(command, answer, doubt)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        runtime.forget([answer])
+        raise
+
+
 async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.Request] | None:
     """Returns the requests of the next message; None at the stream's end."""
     frame = await anext(frames, None)
@@ -583,12 +597,20 @@ _LARGE_ANSWERS: Final = (
     "list_transactions",
     "list_keys",
     "describe_topics",
+    "describe_sidecars",
+    "describe_subscriptions",
 )
 
 
-def _size(request: pb.Request) -> int:
+def room_of(request: pb.Request, large_bytes: int = LARGE_ANSWER_BYTES) -> int:
+    """Returns the room in a window for a request and its answer, in bytes.
+
+    Args:
+        request: the request.
+        large_bytes: room for the answer to a question about many things.
+    """
     large = request.WhichOneof("command") in _LARGE_ANSWERS
-    return request.ByteSize() + (LARGE_ANSWER_BYTES if large else SMALL_ANSWER_BYTES)
+    return request.ByteSize() + (large_bytes if large else SMALL_ANSWER_BYTES)
 
 
 def _as_logtx(error: Exception) -> LogtxError:

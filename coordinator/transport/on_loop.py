@@ -104,9 +104,12 @@ class LoopConnection(asyncio.Protocol):
         self._is_full = False
         """Whether asyncio has bytes that the network did not take (F2)."""
         self._is_shut = False
-        self._inbox: deque[Message] = deque()
+        self._inbox: deque[tuple[Message, int]] = deque()
+        """Messages, and when each came."""
         self._given = 0
         """What the message costs that `receive` returned last."""
+        self.came_ms = 0
+        """When that message came, by `now_ms`."""
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -138,7 +141,7 @@ class LoopConnection(asyncio.Protocol):
                 raise copy(self.error)  # The traceback of one that is kept would make a circle.
             self._came.clear()
             await self._came.wait()
-        message = self._inbox.popleft()
+        message, self.came_ms = self._inbox.popleft()
         self._given = message.cost
         return message.payload
 
@@ -245,7 +248,7 @@ class LoopConnection(asyncio.Protocol):
                 if self.task is not None:
                     self.task.cancel()
             else:
-                self._inbox.append(event)
+                self._inbox.append((event, now_ms()))
         if events:
             self._came.set()
         self._go_on()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from logtx.coordinator.protocol.replies import decode_reply
 from logtx.coordinator.protocol.requests import encode_request
 from logtx.coordinator.server import opened
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
+from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     LogtxError,
     NotSupportedError,
@@ -32,11 +35,12 @@ from logtx.journal.errors import (
     SessionClosedError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from ...waiting import eventually
-from ..transport.served import PATIENT, Client
+from ..transport.served import HELLO, PATIENT, Client, message, raw_coordinator, read_bytes
 
 TIMEOUT_S: Final = 30.0
 
@@ -187,41 +191,237 @@ def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
 # ---- calls ---------------------------------------------------------------------------------------
 
 
+async def _set(gate: asyncio.Event) -> None:
+    gate.set()
+
+
+class Gated:
+    """What answers calls in a coordinator's place: those below a number at once, the others when
+    the gate opens."""
+
+    def __init__(self, coordinator: Inside, first_slow: int, answer_bytes: int = 0) -> None:
+        self.begun: list[int] = []
+        self.under_way: set[int] = set()
+        self._coordinator = coordinator
+        self._first_slow, self._answer_bytes = first_slow, answer_bytes
+        self._gate = asyncio.Event()
+
+    async def call(self, request: pb.CallRequest) -> pb.Reply:
+        number = request.request.request_id
+        self.begun.append(number)
+        self.under_way.add(number)
+        try:
+            if number >= self._first_slow:
+                await self._gate.wait()
+        finally:
+            self.under_way.discard(number)
+        reply = pb.Reply(request_id=number)
+        reply.error.message = "x" * self._answer_bytes
+        return reply
+
+    def open(self) -> None:
+        self._coordinator.do(_set(self._gate))
+
+
+Answering = Callable[..., Gated]
+
+
+@pytest.fixture
+def answering(coordinator: Inside, monkeypatch: pytest.MonkeyPatch) -> Answering:
+    """Returns what answers the coordinator's calls from now on."""
+
+    def make(first_slow: int, answer_bytes: int = 0) -> Gated:
+        gated = Gated(coordinator, first_slow, answer_bytes)
+        monkeypatch.setattr(coordinator.streams, "call", gated.call)
+        return gated
+
+    return make
+
+
+def call_of(number: int, timeout_ms: int = 0, **command: Any) -> bytes:
+    """Returns the message of a call."""
+    request = pb.Request(request_id=number, **command)
+    return pb.CallRequest(request=request, timeout_ms=timeout_ms).SerializeToString()
+
+
 def test_calls_wait_for_each_other_only_for_want_of_room(
-    coordinator: Inside, monkeypatch: pytest.MonkeyPatch
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opened, "CALLS_MAX", 3)
-    gate = asyncio.Event()
-    under_way: list[int] = []
+    gated = answering(first_slow=3)
+    with Client(coordinator.address) as client:
+        client.send(CALLS, *(call_of(number) for number in range(1, 9)))
+        assert [pb.Reply.FromString(client.receive()).request_id for _ in range(2)] == [1, 2]
+        eventually(lambda: gated.under_way == {3, 4, 5})
+        gated.open()
+        rest = [pb.Reply.FromString(client.receive()).request_id for _ in range(6)]
+        assert sorted(rest) == [3, 4, 5, 6, 7, 8]
 
-    async def call(request: pb.CallRequest) -> pb.Reply:
-        number = request.request.request_id
-        under_way.append(number)
-        if number > 2:
-            await gate.wait()
-        under_way.remove(number)
-        return pb.Reply(request_id=number)
 
-    monkeypatch.setattr(coordinator.streams, "call", call)
+def test_calls_after_the_end_fail(coordinator: Inside) -> None:
+    calls = Calls(coordinator.address, deadlines=PATIENT)
+    calls.close()
+    eventually(lambda: calls._failure is not None)
+    with pytest.raises(SessionClosedError, match="the client has closed"):
+        calls.call(pb.CallRequest(), TIMEOUT_S)
+
+
+def test_trap_256_calls_that_were_given_up_hold_no_others_up(
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "CALLS_MAX", 3)
+    gated = answering(first_slow=1)
     calls = Calls(coordinator.address, deadlines=PATIENT)
     try:
-        assert [calls.call(pb.CallRequest(), TIMEOUT_S).request_id for _ in range(2)] == [1, 2]
         for _ in range(5):
             with pytest.raises(RequestTimedOutError):
-                calls.call(pb.CallRequest(), 0.05)
-        eventually(lambda: len(under_way) == 3)
-        coordinator.do(_set(gate))
-        assert calls.call(pb.CallRequest(), TIMEOUT_S).request_id == 8
-        calls.close()
-        eventually(lambda: calls._failure is not None)
-        with pytest.raises(SessionClosedError, match="the client has closed"):
-            calls.call(pb.CallRequest(), TIMEOUT_S)
+                calls.call(pb.CallRequest(), 0.2)
+        eventually(lambda: not gated.under_way)
+        gated._first_slow = 100
+        assert calls.call(pb.CallRequest(), TIMEOUT_S).request_id == 6
     finally:
         calls.close()
 
 
-async def _set(gate: asyncio.Event) -> None:
-    gate.set()
+def test_a_call_is_stopped_though_its_client_says_nothing_of_it(
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not say how long it waits."""
+    monkeypatch.setattr(opened, "CALL_MS", 200)
+    gated = answering(first_slow=1)
+    with Client(coordinator.address) as client:
+        client.send(CALLS, call_of(1))
+        eventually(lambda: gated.begun == [1] and not gated.under_way)
+
+
+def test_trap_256_a_call_that_waits_for_room_beyond_its_time_is_not_begun(
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those which wait behind a slow one would each take its time anew."""
+    monkeypatch.setattr(opened, "CALLS_MAX", 1)
+    gated = answering(first_slow=1)
+    with Client(coordinator.address) as client:
+        late = (call_of(number, timeout_ms=100) for number in (2, 3))  # taken, and not taken yet
+        client.send(CALLS, call_of(1), *late, call_of(4))
+        eventually(lambda: gated.under_way == {1})
+        time.sleep(0.3)
+        gated.open()
+        answered = [pb.Reply.FromString(client.receive()).request_id for _ in range(2)]
+        assert answered == gated.begun == [1, 4]
+
+
+def test_trap_256_a_call_that_is_given_up_before_it_leaves_is_not_sent() -> None:
+    with raw_coordinator() as (address, accept):
+        calls = Calls(address, deadlines=PATIENT)
+        try:
+            raw = accept()
+            with pytest.raises(RequestTimedOutError):
+                calls.call(pb.CallRequest(partition=1), 0.1)
+            threading.Timer(0.2, raw.sendall, (HELLO,)).start()
+            with pytest.raises(RequestTimedOutError):
+                calls.call(pb.CallRequest(partition=2), 1.0)
+            assert read_bytes(raw, len(message(CALLS))) == message(CALLS)
+            header = read_bytes(raw, 4)
+            sent = pb.CallRequest.FromString(read_bytes(raw, int.from_bytes(header[1:], "big")))
+        finally:
+            calls.close()
+    assert sent.partition == 2
+    assert 0 < sent.timeout_ms < 900, "what is left when it leaves"
+
+
+def test_trap_256_what_a_call_has_decided_takes_effect_though_it_is_given_up(
+    connect: Connect, coordinator: Inside, memory_log: MemoryLog
+) -> None:
+    """Its record is on its way: it can't be stopped any more."""
+    connection = connect()
+    (connected,) = replies(connection, 1)
+    assert isinstance(connected, commands.Connected)
+    session = SessionId("p", connected.generation, 1)
+    begin = commands.Begin(session=session, request_id=1, answered_below=1, timeout_ms=60_000)
+    connection.send(encode_request(1, begin))
+    connection.flush()
+    (begun,) = replies(connection, 1)
+    assert isinstance(begun, commands.Began)
+    calls = Calls(coordinator.address, deadlines=PATIENT)
+    abort = commands.AbortTransaction(txid=begun.txid)
+    try:
+        memory_log.hold_appends(JOURNAL_TOPIC, 0)
+        with pytest.raises(RequestTimedOutError):
+            calls.call(pb.CallRequest(partition=0, request=encode_request(1, abort)), 0.3)
+        eventually(lambda: coordinator.streams._calls == 0)
+        memory_log.release_appends(JOURNAL_TOPIC, 0)
+        for _ in range(2):  # the same for who asks again
+            assert ask(calls, abort).state in (State.ABORTING, State.ABORTED)
+        assert ask(calls, commands.GetOutcome(txid=begun.txid)).state is not State.OPEN
+    finally:
+        calls.close()
+
+
+def test_trap_256_who_gave_up_does_not_wait_in_the_shard(
+    connect: Connect, coordinator: Inside, memory_log: MemoryLog
+) -> None:
+    """It asked to be told when the transaction is finished, and its marker is held."""
+    memory_log.create_topic("t", partitions=1)
+    memory_log.hold_appends("t", 0)
+    connection = connect()
+    (connected,) = replies(connection, 1)
+    assert isinstance(connected, commands.Connected)
+    session = SessionId("p", connected.generation, 1)
+    begin = commands.Begin(session=session, request_id=1, answered_below=1, timeout_ms=60_000)
+    connection.send(encode_request(1, begin))
+    connection.flush()
+    (begun,) = replies(connection, 1)
+    assert isinstance(begun, commands.Began)
+    writes = {("t", 0): (BranchRange(0, 0, 0, 1),)}
+    end = commands.End(session=session, txid=begun.txid, action=Action.COMMIT, writes=writes)
+    connection.send(encode_request(2, end))
+    connection.flush()
+    (outcome,) = replies(connection, 1)
+    assert isinstance(outcome, commands.Outcome), outcome
+    calls = Calls(coordinator.address, deadlines=PATIENT)
+    question = commands.GetOutcome(txid=begun.txid, until_finished=True)
+    try:
+        with pytest.raises(RequestTimedOutError):
+            calls.call(pb.CallRequest(partition=0, request=encode_request(1, question)), 0.5)
+        eventually(lambda: coordinator.streams._calls == 0)
+        serving = coordinator.streams._runtimes[0]._live
+        assert serving is not None
+        assert not serving.tenure.shard._finishing._asked
+    finally:
+        calls.close()
+        memory_log.release_appends("t", 0)
+
+
+def test_trap_257_answers_that_nobody_reads_are_bounded_by_their_bytes(
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "CALLS_MAX_BYTES", 10_000_000)
+    count = 40
+    gated = answering(first_slow=count + 1, answer_bytes=1_500_000)
+    listings = [call_of(n + 1, list_transactions=pb.ListTransactions()) for n in range(count)]
+    with Client(coordinator.address, window_bytes=1) as client:  # The first answer fills it.
+        client.send(CALLS, *listings)
+        # Four wait, and there is no room for a largest answer beside them.
+        eventually(lambda: len(gated.begun) == 1 + 4)
+        time.sleep(0.3)
+        assert len(gated.begun) == 1 + 4
+        answered = [pb.Reply.FromString(client.receive()).request_id for _ in range(count)]
+    assert sorted(answered) == list(range(1, count + 1))
+
+
+def test_trap_257_an_answer_that_is_larger_than_its_kind_counts_as_what_it_is(
+    coordinator: Inside, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "CALLS_MAX_BYTES", 5_000_000)
+    gated = answering(first_slow=100, answer_bytes=2_000_000)
+    with Client(coordinator.address, window_bytes=1) as client:
+        client.send(CALLS, *(call_of(number) for number in range(1, 5)))
+        eventually(lambda: gated.begun == [1, 2, 3, 4] and not gated.under_way)
+        client.send(call_of(5))
+        time.sleep(0.3)
+        assert gated.begun == [1, 2, 3, 4]
+        answered = [pb.Reply.FromString(client.receive()).request_id for _ in range(5)]
+    assert sorted(answered) == [1, 2, 3, 4, 5]
 
 
 def test_an_answer_that_is_too_large_is_an_error(
