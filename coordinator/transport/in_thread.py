@@ -20,9 +20,7 @@ threads.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import queue
 import select
 import socket
@@ -45,6 +43,7 @@ from ..protocol.frames import (
 )
 from ..protocol.strangers import Role
 from .address import now_ms, split
+from .reach import Race, send_at_once
 from .tls import Tls, TlsFilter
 
 _LOG = logging.getLogger(__name__)
@@ -54,9 +53,6 @@ WINDOW_BYTES: Final = 1024 * 1024
 with less, a coordinator far away waits for room more often than for the network."""
 READ_BYTES: Final = 64 * 1024
 """Most bytes read at once. More are taken from the system anew each time, and given back to it."""
-
-_UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
-"""What connecting a socket that does not block answers while it goes on."""
 
 Source = Callable[[], bytes | None]
 """Returns the next message; None if there is none."""
@@ -277,7 +273,7 @@ class ThreadConnection:
             LogtxError: nobody takes the connection, or the files of TLS can't be used.
         """
         made = self._reach(now_ms() + self._deadlines.hello_ms)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_at_once(made)
         self._polling.register(made, select.POLLIN)
         with self._lock:
             self._socket = made
@@ -285,54 +281,42 @@ class ThreadConnection:
                 self._filter = self._tls.filter(self._host)
 
     def _reach(self, by_ms: int) -> socket.socket:
-        """Returns a socket that is connected to the first address of the host that takes it.
+        """Returns a socket that is connected to the host.
 
         Raises:
-            SessionClosedError: none does, or `close` was called.
+            SessionClosedError: none of its addresses takes the connection, or `close` was called.
         """
-        failure: OSError | None = None
+        race: Race | None = None
         try:
             found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            race = Race(found, now_ms=now_ms(), by_ms=by_ms)
+            while (made := race.step(now_ms())) is None:
+                self._await_connected(race, by_ms)
+            return made
         except OSError as error:
-            found, failure = [], error
-        for family, kind, protocol, _, address in found:
-            try:
-                made = socket.socket(family, kind, protocol)
-            except OSError as error:  # Of a family that this machine lacks.
-                failure = error
-                continue
-            try:
-                made.setblocking(False)
-                code = made.connect_ex(address)
-                if code in _UNDER_WAY:
-                    self._await_connected(made, by_ms)
-                    code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code == 0:
-                    return made
-                failure = OSError(code, os.strerror(code))
-            except BaseException:
-                made.close()
-                raise
-            made.close()
-        raise SessionClosedError(f"can't connect to {self.address}: {failure}") from failure
+            raise SessionClosedError(f"can't connect to {self.address}: {error}") from error
+        finally:
+            if race is not None:
+                race.close()
 
-    def _await_connected(self, made: socket.socket, by_ms: int) -> None:
+    def _await_connected(self, race: Race, by_ms: int) -> None:
+        """Waits until the race goes on."""
         # A host that is cut off answers nothing. Who gives such an attempt up tries elsewhere, and
         # must not wait for this one's end.
         polling = select.poll()
-        polling.register(made, select.POLLOUT)
         polling.register(self._awake, select.POLLIN)
-        while True:
-            ready = dict(polling.poll(max(by_ms - now_ms(), 0)))
-            if self._closing is not None or self._is_broken:
-                raise SessionClosedError(f"the connection to {self.address} was given up")
-            if made.fileno() in ready:
-                return
-            if not ready:
-                raise SessionClosedError(
-                    f"{self.address} took no connection in {self._deadlines.hello_ms} ms"
-                )
+        for each in race.connecting:
+            polling.register(each, select.POLLOUT)
+        due_ms = by_ms if race.next_due_ms is None else min(race.next_due_ms, by_ms)
+        ready = dict(polling.poll(max(due_ms - now_ms(), 0)))
+        if self._closing is not None or self._is_broken:
+            raise SessionClosedError(f"the connection to {self.address} was given up")
+        if self._awake.fileno() in ready:
             self._slept()
+        elif not ready and now_ms() >= by_ms:
+            raise SessionClosedError(
+                f"{self.address} took no connection in {self._deadlines.hello_ms} ms"
+            )
 
     def _slept(self) -> None:
         """Takes the bytes that woke this thread."""

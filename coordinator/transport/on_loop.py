@@ -44,6 +44,7 @@ from ..protocol.frames import (
 from ..protocol.strangers import Role
 from .address import now_ms, split
 from .alive import Alive, send_now
+from .reach import Race, send_at_once
 from .tls import Tls, TlsFilter
 
 _LOG = logging.getLogger(__name__)
@@ -191,10 +192,9 @@ class LoopConnection(asyncio.Protocol):
         # So `_is_full` says whether asyncio has anything: `pause_writing` comes within `write`.
         self._transport.set_write_buffer_limits(0)
         connected = transport.get_extra_info("socket")
-        # asyncio does so only for sockets that name TCP, which accepted ones don't: an answer would
-        # wait 40 ms for the client's system to acknowledge the one before.
+        # asyncio does so only for sockets that name TCP, which accepted ones don't.
         if connected.family != socket.AF_UNIX:  # Whoever has a pair of sockets has no TCP.
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            send_at_once(connected)
         self._descriptor = connected.fileno()
         self.remote = _shown(transport.get_extra_info("peername"))
         if self.error is not None:  # closed before it was connected
@@ -352,8 +352,9 @@ async def dial(
 
     try:
         async with asyncio.timeout(deadlines.hello_ms / 1_000):
+            connected = await _reach(host, port, now_ms() + deadlines.hello_ms)
             loop = asyncio.get_running_loop()
-            _, made = await loop.create_connection(connection, host, port)
+            _, made = await loop.create_connection(connection, sock=connected)
     except TimeoutError:
         raise SessionClosedError(
             f"{address} took no connection in {deadlines.hello_ms} ms"
@@ -363,6 +364,39 @@ async def dial(
     if alive is not None and made._transport is not None:  # else it was lost already
         alive.add(made)
     return made
+
+
+async def _reach(host: str, port: int, by_ms: int) -> socket.socket:
+    """Returns a socket that is connected to the host. The caller bounds the wait by `by_ms`.
+
+    Raises:
+        OSError: none of its addresses takes the connection.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    race = Race(found, now_ms=now_ms(), by_ms=by_ms)
+    try:
+        while (made := race.step(now_ms())) is None:
+            await _goes_on(race)
+        return made
+    finally:
+        race.close()
+
+
+async def _goes_on(race: Race) -> None:
+    """Waits until the race goes on."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    waiting, due_ms = list(race.connecting), race.next_due_ms
+    for each in waiting:
+        loop.add_writer(each, ready.set)
+    try:
+        with suppress(TimeoutError):
+            wait_s = None if due_ms is None else max(due_ms - now_ms(), 0) / 1_000
+            async with asyncio.timeout(wait_s):
+                await ready.wait()
+    finally:
+        for each in waiting:
+            loop.remove_writer(each)
 
 
 Serve = Callable[[LoopConnection], Awaitable[None]]

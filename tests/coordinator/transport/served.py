@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -217,6 +217,21 @@ def raw_coordinator() -> Iterator[tuple[str, Callable[[], socket.socket]]]:
         finally:
             for each in accepted:
                 each.close()
+
+
+@contextmanager
+def dropping(host: str = "127.0.0.1") -> Iterator[tuple[str, int]]:
+    """Yields host and port at which nothing answers, as behind a firewall that drops packets."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(family))
+        listening.bind((host, 0))
+        listening.listen(0)
+        for _ in range(4):  # The system takes no more of them, and says nothing to the next.
+            waiting = stack.enter_context(socket.socket(family))
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()[:2]
 
 
 def dead_port() -> int:

@@ -12,12 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
+import uvloop
 
-from logtx.coordinator.protocol.frames import MESSAGE_COST_BYTES, MESSAGE_MAX_BYTES, Deadlines
+from logtx.coordinator.client.connection import CALL_DEADLINES
+from logtx.coordinator.protocol.frames import (
+    CLIENT_DEADLINES,
+    MESSAGE_COST_BYTES,
+    MESSAGE_MAX_BYTES,
+    Deadlines,
+)
 from logtx.coordinator.protocol.strangers import Role
 from logtx.coordinator.transport import address as addresses
 from logtx.coordinator.transport import on_loop
@@ -41,6 +48,7 @@ from .served import (
     TIMEOUT_S,
     Client,
     Served,
+    dropping,
     echo,
     idle,
     message,
@@ -378,6 +386,31 @@ def test_who_is_told_of_an_end_may_be_gone_already() -> None:
     assert str(asyncio.run(close())) == "done"
 
 
+def test_who_connected_may_have_reset_the_connection_already() -> None:
+    """macOS refuses options of such a socket."""
+
+    class Reset:
+        family = socket.AF_INET
+
+        def setsockopt(self, *_: Any) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        def fileno(self) -> int:
+            return -1
+
+    class Made:
+        def __getattr__(self, _name: str) -> Callable[..., Any]:
+            return lambda *_: Reset()
+
+    async def begin() -> LogtxError | None:
+        connection = LoopConnection(Role.COORDINATOR, deadlines=PATIENT)
+        connection.connection_made(Made())  # type: ignore[arg-type]
+        connection.connection_lost(None)
+        return connection.error
+
+    assert "before it said hello" in str(asyncio.run(begin()))
+
+
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -394,15 +427,8 @@ def test_nobody_there() -> None:
 
 def test_an_attempt_that_is_given_up_ends_at_once() -> None:
     """The host is cut off: nothing answers. Whoever gave it up tries elsewhere meanwhile."""
-    with ExitStack() as stack:
-        listening = stack.enter_context(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for _ in range(4):  # The system takes no more of them, and says nothing to the next.
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listening.getsockname())
-        address = "{}:{}".format(*listening.getsockname())
+    with dropping() as (host, port):
+        address = f"{host}:{port}"
         with Client(address) as client:
             with pytest.raises(RequestTimedOutError):
                 client.connection.receive(0.5)
@@ -413,6 +439,67 @@ def test_an_attempt_that_is_given_up_ends_at_once() -> None:
         hurried = Deadlines(hello_ms=300, ping_after_ms=10_000, pong_ms=10_000)
         with Client(address, deadlines=hurried) as client:
             assert "took no connection in 300 ms" in str(client.end())
+
+
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The host `two.example` has two addresses: one that drops packets, and this machine's."""
+    with dropping() as dead:
+        look_up = socket.getaddrinfo
+
+        def found(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
+            if host != "two.example":
+                return look_up(host, port, *arguments, **options)
+            tcp = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
+            return [(*tcp, dead), (*tcp, ("127.0.0.1", port))]
+
+        async def found_by_loop(_: Any, host: Any, port: Any, **options: Any) -> Any:
+            return found(host, port, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        monkeypatch.setattr(uvloop.Loop, "getaddrinfo", found_by_loop)  # It asks the system itself.
+        yield
+
+
+@pytest.mark.usefixtures("two_addresses")
+@pytest.mark.parametrize("deadlines", [CLIENT_DEADLINES, CALL_DEADLINES])
+def test_trap_258_the_next_address_is_tried_while_the_first_drops_packets(
+    deadlines: Deadlines,
+) -> None:
+    with Served(echo) as served:
+        _, port = served.address.split(":")
+        began_s = time.monotonic()
+        with Client(f"two.example:{port}", deadlines=deadlines) as client:
+            assert client.ask(b"x") == b"x"
+            assert time.monotonic() - began_s < 1.0
+
+
+@pytest.mark.usefixtures("two_addresses")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_trap_258_so_do_coordinators(loop: str) -> None:
+    async def ask(address: str) -> bytes:
+        connection = await dial(address, deadlines=CLIENT_DEADLINES)
+        await connection.send(b"x")
+        got = await connection.receive()
+        connection.close(SessionClosedError("done"))
+        return got
+
+    with Served(echo) as served, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        _, port = served.address.split(":")
+        began_s = time.monotonic()
+        assert runner.run(ask(f"two.example:{port}")) == b"x"
+        assert time.monotonic() - began_s < 2.0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_dials_gives_up_in_time(loop: str) -> None:
+    hurried = Deadlines(hello_ms=300, ping_after_ms=10_000, pong_ms=10_000)
+    with (
+        dropping() as (host, port),
+        asyncio.Runner(loop_factory=LOOPS[loop]) as runner,
+        pytest.raises(SessionClosedError, match="took no connection in 300 ms"),
+    ):
+        runner.run(dial(f"{host}:{port}", deadlines=hurried))
 
 
 def test_a_stopped_process_takes_connections_and_never_says_hello() -> None:
