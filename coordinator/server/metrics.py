@@ -52,6 +52,7 @@ from ..runtime.partition import PartitionRuntime, Role
 from ..store.counters import QUERY_BOUNDS_S
 from ..store.runtime import MetadataRuntime
 from ..transport.address import split
+from ..transport.listening import Listening
 from .families import PARTITION, counter, gauge
 from .queue_metrics import SUBSCRIPTIONS_MAX, QueueSeries
 from .streams import Streams
@@ -548,6 +549,7 @@ class MetricsServer:
             )
         except OSError as error:
             raise ConfigError(f"can't serve metrics at {listen}: {error}") from error
+        self._listening = Listening(self._server.socket)
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )
@@ -556,6 +558,7 @@ class MetricsServer:
     def close(self) -> None:
         """Stops the server. Blocks until a scrape that is under way has ended."""
         self._server.shutdown()
+        self._listening.give_back()
         self._server.server_close()
         self._thread.join(STOP_TIMEOUT_S)
 

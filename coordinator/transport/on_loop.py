@@ -44,6 +44,7 @@ from ..protocol.frames import (
 from ..protocol.strangers import Role
 from .address import now_ms, split
 from .alive import Alive, send_now
+from .listening import BACKLOG, Listening, listen
 from .reach import Race, send_at_once
 from .tls import Tls, TlsFilter
 
@@ -58,9 +59,6 @@ STRANGER_S: Final = 60.0
 """How often one host is told of that says the same wrong thing. More often fills the log."""
 STRANGERS_MAX: Final = 1_000
 """Of how many it is known when they were told of; bounds memory."""
-BACKLOG: Final = 1_024
-"""Connections that the system keeps until they are accepted: all clients of a dead coordinator come
-at the same moment."""
 
 
 class LoopConnection(asyncio.Protocol):
@@ -425,8 +423,10 @@ class Listener:
         """
         self._tls, self._deadlines, self._window_bytes = tls, deadlines, window_bytes
         self._connections_max = connections_max
-        self._socket: socket.socket | None = None
+        self._listening: Listening | None = None
         self._server: asyncio.Server | None = None
+        self._stopped: LogtxError | None = None
+        """What connections are ended with since `stop`."""
         self._serve: Serve | None = None
         self._connections: set[LoopConnection] = set()
         """Those whose sockets are open."""
@@ -453,43 +453,48 @@ class Listener:
             ConfigError: it can't listen there.
         """
         try:
-            self._socket = _bound(*split(address))
+            self._listening = listen(*split(address))
         except OSError as error:
             asked = ""
             if error.errno == errno.EADDRINUSE:
                 asked = "is another coordinator, or another program, running there? "
             raise ConfigError(f"can't listen at {address}: {asked}({error})") from error
-        return int(self._socket.getsockname()[1])
+        return self._listening.port
 
     async def start(self, serve: Serve) -> None:
         """Has each connection served from its peer's hello on."""
-        assert self._socket is not None, "bind() first"
+        assert self._listening is not None, "bind() first"
         self._serve = serve
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, sock=self._socket, backlog=BACKLOG
+            self._accept, sock=self._listening.socket, backlog=BACKLOG
         )
         self.alive.start()
 
     async def stop(self, error: LogtxError | None = None) -> None:
         """Takes no more connections, and ends those that there are, each with the error.
 
-        Waits until they are closed and their tasks have ended, for as long as peers may take to end
-        their side, and no longer.
+        Waits until they are closed and their tasks have ended, for twice as long as peers may take
+        to end their side, and no longer: for 2 s.
         """
-        if self._server is not None:
-            self._server.close()
-        elif self._socket is not None:
-            self._socket.close()
-        error = error or SessionClosedError("the coordinator stops")
-        for connection in list(self._connections):
-            connection.close(error)
-        # Each closes by its own deadline; the rest is for a loop that is late.
+        self._stopped = error = error or SessionClosedError("the coordinator stops")
         with suppress(TimeoutError):
+            # Each closes by its own deadline; the rest is for a loop that is late.
             async with asyncio.timeout(2 * self._deadlines.linger_ms / 1_000):
+                self._give_port_back()
+                for connection in list(self._connections):
+                    connection.close(error)
                 while self._connections or self._tasks:
                     self._one_less.clear()
                     await self._one_less.wait()
         self.alive.stop()
+
+    def _give_port_back(self) -> None:
+        if self._listening is not None:
+            self._listening.give_back()
+            if self._server is not None:
+                self._server.close()
+            else:
+                self._listening.socket.close()
 
     def _accept(self) -> LoopConnection:
         connection = LoopConnection(
@@ -500,7 +505,9 @@ class Listener:
             on_open=self._opened,
             on_closed=self._closed,
         )
-        if len(self._connections) >= self._connections_max:
+        if self._stopped is not None:
+            connection.close(self._stopped)  # It was accepted before, in this turn of the loop.
+        elif len(self._connections) >= self._connections_max:
             self.refused += 1
             connection.close(SessionClosedError("there are too many connections"))
         else:
@@ -545,19 +552,6 @@ class Listener:
             connection.close(SessionClosedError("the coordinator failed; its log says how"))
         else:
             connection.close(SessionClosedError("the coordinator ended the connection"))
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to the first address of a host.
-
-    One, for with port 0 several would get several ports. `::` takes IPv4, too, as it does elsewhere
-    but in asyncio.
-    """
-    family, *_, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def _shown(peername: object) -> str:

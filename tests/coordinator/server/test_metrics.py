@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
@@ -337,6 +340,22 @@ def test_a_silent_scraper_holds_up_the_others_for_a_bounded_time(
     with socket.create_connection(("127.0.0.1", port)):
         assert value(scrape(port), "partition_role", role="serving") == 2
     assert coordinator.address
+
+
+def test_trap_259_the_port_is_free_though_a_child_has_a_copy_of_its_socket(port: int) -> None:
+    class Nothing(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return iter(())
+
+    server = metrics.MetricsServer(f"127.0.0.1:{port}", Nothing())
+    copy = os.dup(server._server.fileno())
+    try:
+        server.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        metrics.MetricsServer(f"127.0.0.1:{port}", Nothing()).close()
+    finally:
+        os.close(copy)
 
 
 def test_histogram() -> None:

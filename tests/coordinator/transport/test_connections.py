@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 import struct
@@ -549,6 +550,73 @@ def test_a_listener_that_stops_does_not_wait_for_clients_that_do_not_hear() -> N
         served.do(served.listener.stop())
         assert served.listener.connections == 0
         assert time.monotonic() - began_s < 5
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_listener_stops_in_time_whatever_its_tasks_and_peers_do(loop: str) -> None:
+    async def stubborn(connection: LoopConnection) -> None:
+        sending = connection.send
+        while True:
+            with suppress(asyncio.CancelledError, LogtxError):
+                await sending(b"x" * 1_000_000)  # which nobody reads
+            await asyncio.sleep(0.01)
+
+    with (
+        Served(stubborn, loop=loop, deadlines=QUICK) as served,
+        raw_client(served.address),
+        raw_client(served.address, hello=b""),
+    ):
+        eventually(lambda: served.listener.connections == 2 and len(served.seen) == 1)
+        began_s = time.monotonic()
+        served.do(served.listener.stop())
+        assert time.monotonic() - began_s < 2 * QUICK.linger_ms / 1_000 + 1
+        assert served.listener.connections == 0
+        for each in served.listener._tasks:
+            served.look(each.cancel)
+
+
+def test_a_connection_that_was_accepted_when_its_listener_stopped_is_closed() -> None:
+    """In the same turn of the loop: what asks for it comes behind."""
+    with Served(echo) as served:
+        served.do(served.listener.stop())
+        late = served.look(served.listener._accept)
+        assert str(late.error) == "the coordinator stops"
+        assert served.listener.connections == 0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("has_started", [True, False])
+def test_trap_259_a_port_is_free_whoever_has_a_copy_of_its_socket(
+    loop: str, has_started: bool
+) -> None:
+    """As a child has one that Python did not fork."""
+
+    async def stop() -> None:
+        listener = on_loop.Listener(deadlines=QUICK)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = "{}:{}".format(*free.getsockname())
+        listener.bind(address)
+        assert listener._listening is not None
+        copy = os.dup(listener._listening.socket.fileno())
+        try:
+            if has_started:
+                await listener.start(idle)
+            await listener.stop()
+            with pytest.raises(SessionClosedError, match="can't connect"):
+                await dial(address, deadlines=QUICK)
+            other = on_loop.Listener(deadlines=QUICK)
+            other.bind(address)
+            await other.start(echo)
+            connection = await dial(address, deadlines=PATIENT)
+            await connection.send(b"x")
+            assert await connection.receive() == b"x"
+            connection.close(SessionClosedError("done"))
+            await other.stop()
+        finally:
+            os.close(copy)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(stop())
 
 
 def test_a_listener_takes_so_many_connections_and_more_once_there_is_room() -> None:

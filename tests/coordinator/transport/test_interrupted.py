@@ -137,6 +137,27 @@ def test_the_parents_end_shows_though_a_copy_of_its_socket_is_open() -> None:
             os.close(copy)
 
 
+def test_trap_259_a_child_of_a_fork_holds_no_port() -> None:
+    """Also while its parent goes on, and might be killed."""
+    with Served(echo) as served, Client(served.address) as client:
+        listening = served.listener._listening
+        assert listening is not None
+        descriptor = listening.socket.fileno()
+
+        def is_open() -> bool:
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                return False
+            return True
+
+        assert is_open()
+        assert in_child(is_open) == "False"
+        assert client.ask(b"1") == b"1"
+        with Client(served.address) as another:
+            assert another.ask(b"2") == b"2", "the child's end disturbed it"
+
+
 def test_a_child_makes_connections_of_its_own() -> None:
     with Served(echo) as served, Client(served.address) as client:
         assert client.ask(b"1") == b"1"
