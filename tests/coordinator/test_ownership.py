@@ -300,6 +300,12 @@ def test_who_listens_everywhere_must_say_where_it_is(cluster: Cluster, listen: s
     cluster.join(listen="0.0.0.0:0", advertised="127.0.0.1:9")
 
 
+@pytest.mark.parametrize("port", ["0", "00"])
+def test_nobody_is_told_to_connect_to_port_0(cluster: Cluster, port: str) -> None:
+    with pytest.raises(ConfigError, match=r"nobody can connect .*--advertise the port"):
+        cluster.join(advertised=f"127.0.0.1:{port}")
+
+
 def test_a_coordinator_that_another_took_the_address_of_ends(cluster: Cluster) -> None:
     """They run on two hosts and can't meet; each takes the other for its own former process."""
     config = CoordinatorConfig(
