@@ -6,7 +6,7 @@ Every function here removes the setting from `settings` and returns its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -146,6 +146,22 @@ def refuse_unknown(
     for name in rest:
         if name.startswith(prefixes) and name != _LIKE_OURS:
             raise ConfigError(f"{name} is no setting of a {client}{probably(name, known)}")
+
+
+def check_names(names: Iterable[str], own: Collection[str] = ()) -> None:
+    """Checks that these are settings of librdkafka, or some of logtx's own.
+
+    Raises:
+        ConfigError: one is not; names the nearest one, or what to write for a setting of Java's.
+    """
+    known = LIBRDKAFKA.union(own)
+    for name in names:
+        if name in JAVA:
+            raise ConfigError(
+                f"{name} is a setting of Kafka's Java client alone: write instead {JAVA[name]}"
+            )
+        if name not in known:
+            raise ConfigError(f"there is no setting {name!r}{probably(name, known)}")
 
 
 def refused(reason: str, own: Collection[str] = ()) -> ConfigError:

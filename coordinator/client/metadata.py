@@ -22,6 +22,8 @@ from ...journal.errors import (
 )
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
+from ...journal.settings import check_names, plain
+from ...journal.tls import OWN as TLS
 from ...journal.txid import MAX_OFFSET, TxId
 from ..protocol import metadata_pb2 as pb
 from ..protocol.metadata import (
@@ -53,6 +55,8 @@ from .tls import tls_of
 
 TIMEOUT_S: Final = 10.0
 """How long a question may take by default."""
+OBJECTS: Final = ("error_cb", "log_cb", "logger", "oauth_cb", "stats_cb", "throttle_cb")
+"""Settings of confluent-kafka's that are objects; those that begin with ``ssl_`` are, too."""
 LATE_S: Final = 2.0
 """How much later than asked for an answer may come: the coordinator's own is better than none."""
 PAUSE_MIN_S: Final = 0.02
@@ -87,9 +91,12 @@ class MetadataClient:
             tls: what connections are protected with, beside a log; None: nothing.
 
         Raises:
-            ConfigError: a setting is wrong.
+            ConfigError: a setting is unknown or wrong, or ``bootstrap.servers`` is missing.
         """
         self._own = isinstance(config, Mapping)
+        if isinstance(config, Mapping):
+            texts = (n for n in plain(config) if n not in OBJECTS and not n.startswith("ssl_"))
+            check_names(texts, TLS)
         self._tls = tls_of(config) if isinstance(config, Mapping) else tls
         self._log: Log = open_log(config) if isinstance(config, Mapping) else config
         self._timeout_s = timeout_s

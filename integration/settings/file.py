@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from ...journal.errors import ConfigError
-from ...journal.setting_names import JAVA, LIBRDKAFKA
-from ...journal.settings import probably
+from ...journal.settings import check_names
 from ...journal.tls import OWN as TLS
 
 KAFKA: Final = "kafka"
@@ -27,7 +26,6 @@ _NOT_YET: Final[Mapping[str, str]] = {
     "journal": "the journal is on the cluster of [kafka]",
 }
 """Tables that this version refuses → how things are without them."""
-_KNOWN: Final = LIBRDKAFKA.union(TLS)
 _FROM_FILE: Final = "file:"
 _FROM_ENVIRONMENT: Final = re.compile(r"\$\{([^}]*)\}")
 _SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|jaas|sasl\.oauthbearer\.config")
@@ -84,7 +82,7 @@ def parse_toml(text: str, source: Source) -> Settings:
     for name in coordinator:
         if f"{COORDINATOR}.{name}" in _NOT_YET:
             raise _not_yet(f"{COORDINATOR}.{name}")
-    check_names(kafka)
+    check_names(kafka, TLS)
     return Settings(
         kafka={name: _resolved(name, value, source) for name, value in kafka.items()},
         coordinator={name: _resolved(name, value, source) for name, value in coordinator.items()},
@@ -109,7 +107,7 @@ def parse_properties(text: str) -> Settings:
         rest = "" if end is None else line[end.end() - 1 :].lstrip()
         value = rest[1:].lstrip() if rest[:1] in ("=", ":") else rest
         kafka[_unescaped(name)] = _unescaped(value)
-    check_names(kafka)
+    check_names(kafka, TLS)
     for name, value in kafka.items():
         _check_value(name, value)
     has_secret = any(map(_is_secret, kafka, kafka.values()))
@@ -131,23 +129,8 @@ def parse_setting(text: str, source: Source) -> tuple[str, str]:
     name = name.strip()
     if not equals or not name:
         raise ConfigError(f"{text!r} is not NAME=VALUE, as in security.protocol=SASL_SSL")
-    check_names([name])
+    check_names([name], TLS)
     return name, _resolved(name, value.strip(), source)
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Checks that these are settings of librdkafka, or of TLS to coordinators.
-
-    Raises:
-        ConfigError: one is not; names the nearest one, or what to write for a setting of Java's.
-    """
-    for name in names:
-        if name in JAVA:
-            raise ConfigError(
-                f"{name} is a setting of Kafka's Java client alone: write instead {JAVA[name]}"
-            )
-        if name not in _KNOWN:
-            raise ConfigError(f"there is no setting {name!r}{probably(name, _KNOWN)}")
 
 
 def unknown(what: str, name: str, known: Iterable[str], form: str = "{}") -> ConfigError:

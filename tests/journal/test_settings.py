@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 import logtx
-from logtx.integration.settings.file import check_names
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.settings import check_names
 
 SERVERS = {"bootstrap.servers": "localhost:1"}
 
@@ -30,12 +31,17 @@ def admin(settings: Mapping[str, Any]) -> None:
     KafkaLog({**SERVERS, **settings}).topic_info("t")
 
 
+def metadata(settings: Mapping[str, Any]) -> None:
+    """Makes a client of the metadata store."""
+    logtx.MetadataClient({**SERVERS, **settings}).close()
+
+
 def command_line(settings: Mapping[str, Any]) -> None:
     """Gives settings to a command, with -X."""
     check_names(settings)
 
 
-@pytest.mark.parametrize("use", [consumer, producer, admin, command_line])
+@pytest.mark.parametrize("use", [consumer, producer, admin, metadata, command_line])
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -59,6 +65,7 @@ def test_the_setting_that_was_probably_meant(
         (producer, "linger.msec", r"did you mean linger\.ms\?"),
         (producer, "something.else", "No such configuration property.*check its spelling"),
         (consumer, "something.else", "No such configuration property.*check its spelling"),
+        (metadata, "grpc.max_receive_message_length", "there is no setting.*check its spelling"),
     ],
 )
 def test_a_setting_of_one_client(
@@ -66,3 +73,7 @@ def test_a_setting_of_one_client(
 ) -> None:
     with pytest.raises(ConfigError, match=hint):
         use({name: "x"})
+
+
+def test_settings_that_are_objects_are_settings_of_every_client() -> None:
+    metadata({"logger": logging.getLogger("x"), "oauth_cb": print, "ssl_key": object()})
