@@ -65,6 +65,7 @@ class Gates(Generic[T]):
         self._clock = clock
         self._questions: queue.SimpleQueue[list[Frontier[T]] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[Passed[T]]] = queue.SimpleQueue()
+        self._is_answered = threading.Event()
         self._thread: threading.Thread | None = None
         self._asked_s: float | None = None
         """When the question on its way was asked; None without one."""
@@ -83,13 +84,23 @@ class Gates(Generic[T]):
             self._thread = threading.Thread(target=self._run, name="logtx-gates", daemon=True)
             self._thread.start()
         self._asked_s = now_s
+        self._is_answered.clear()
         self._questions.put(due)
         return True
 
     @property
     def is_free(self) -> bool:
-        """Whether no question is on its way."""
+        """Whether no question is on its way, nor an answer to be taken."""
         return self._asked_s is None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is on its way."""
+        return not (self.is_free or self._is_answered.is_set())
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for the answer to it, up to `timeout_s`."""
+        self._is_answered.wait(timeout_s)
 
     def answers(self) -> list[Passed[T]]:
         """Returns what was answered since the last call. What was not may be asked for again."""
@@ -109,6 +120,7 @@ class Gates(Generic[T]):
                 if home not in ends:
                     self._not_before_s[home] = self._clock() + GATE_RETRY_S
             self._answers.put([Passed(f, ends[f.home]) for f in frontiers if f.home in ends])
+            self._is_answered.set()
 
     def _ends(self, homes: set[int]) -> Mapping[int, int]:
         keys = [(JOURNAL_TOPIC, home) for home in sorted(homes)]

@@ -42,7 +42,7 @@ from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
-from .core.placed_input import PlacedInput, has_ended
+from .core.placed_input import PlacedInput, from_offset, has_ended
 from .gates import Frontier, Gates
 from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStart, HomeStarts
 
@@ -51,8 +51,8 @@ WAIT_S: Final = 0.005
 """Longest wait for data before the homes are read again. A longer one delays the delivery of what
 is placed, and of plain records; a shorter one costs CPU on an idle consumer."""
 EAGER_WAIT_S: Final = 0.001
-"""The same while an answer or a journal record is about to come. Nobody ends the wait for data when
-it comes, so what is held back for it is delivered that much later."""
+"""The same while an answer or a journal record is about to come. No journal record ends the wait
+for data, and no data that for an answer: either is delivered that much later."""
 EAGER_S: Final = 0.02
 """How long after the last of them the next one is about to come: a place follows its decision. A
 longer time costs CPU behind each of them; with a shorter one, what is placed slowly comes later."""
@@ -117,13 +117,14 @@ class Followed:
         """Takes in records in offset order."""
         if self.is_parked:
             return  # They will be read again.
-        for record in batch if self.back is None else ():
-            if not len(record) and record.key() is None:
-                self._look_at(record)
+        if self.back is None and not all(map(len, batch)):
+            for record in batch:
+                if not len(record) and record.key() is None:
+                    self._look_at(record)
         if self.input is not None:
             self.input.feed(batch)
             return
-        fresh = [record for record in batch if record.offset() >= self._next_offset]
+        fresh = from_offset(batch, self._next_offset)
         self._early += fresh
         if fresh:
             self._next_offset = fresh[-1].offset() + 1
@@ -217,6 +218,11 @@ class Followed:
     def placing(self) -> Due | None:
         """Returns the first transaction that is decided here and not placed, if any."""
         return None if self.input is None else self.input.placing()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something here waits for what its home will say."""
+        return bool(self.held_records or self.buffer.holds_pending or self.placing())
 
     def is_placing(self, raw: bytes) -> bool:
         """Returns whether a TxId is decided here and not placed."""
@@ -485,8 +491,24 @@ class Homes:
     @property
     def wait_s(self) -> float:
         """How long to wait for data, at most, before `poll` is called again."""
-        eager = not self._gates.is_free or self._clock() - self._moved_s < EAGER_S
-        return EAGER_WAIT_S if eager else WAIT_S
+        if not self._gates.is_free:
+            return EAGER_WAIT_S
+        is_soon = self._clock() - self._moved_s < EAGER_S
+        return EAGER_WAIT_S if is_soon and any(f.waits for f in self.followed()) else WAIT_S
+
+    def await_answer(self, timeout_s: float) -> bool:
+        """Waits for the answer of a gate, if one is on its way. `poll` takes it in.
+
+        Args:
+            timeout_s: longest wait.
+
+        Returns:
+            Whether it waited.
+        """
+        if not self._gates.is_asking:
+            return False
+        self._gates.wait(timeout_s)
+        return True
 
     def _lane_of(self, followed: Followed) -> _Lane | None:
         for lane in self._lanes.get(followed.home, ()):

@@ -44,6 +44,11 @@ BATCH_MAX: Final = 1_000
 """Transactions looked up in one pass over the journal. More make a pass longer, fewer need more
 passes; what is over waits for the next round."""
 
+RETRY_S: Final = 1.0
+"""Pause before what a broker's error kept from being settled is looked up again, doubled each time,
+up to ``pending.lookup.age.ms``. A longer one holds the transaction for longer, with a shorter one
+consumers press a broker that is in trouble."""
+
 Question = tuple[TopicPartition, RawTxId]
 
 
@@ -84,7 +89,7 @@ class LookedUp:
         pending = buffer.find(self.txid)
         if pending is None:
             return
-        pending.state = self.fate.state
+        pending.state, pending.pause_s = self.fate.state, 0.0
         if self.ended:
             if pending.ended_s is None or (pending.ahead and not self.fate.ahead):
                 # A journal that ended before its BEGIN was one of the past. It may have been open
@@ -103,7 +108,20 @@ class LookedUp:
         """Leaves the transaction pending: it is looked up again later, if it is then."""
         pending = buffer.find(self.txid)
         if pending is not None:
-            pending.since = None
+            pending.since, pending.pause_s = None, 0.0
+
+    def ask_again(self, buffer: PartitionBuffer, now_s: float, age_s: float) -> None:
+        """Lets the transaction be looked up again after a pause: a broker's error came between.
+
+        Args:
+            buffer: holds it.
+            now_s: the present time, on the clock of `asked_s`.
+            age_s: the longest pause.
+        """
+        pending = buffer.find(self.txid)
+        if pending is not None:
+            pending.pause_s = min(max(RETRY_S, 2 * pending.pause_s), age_s)
+            pending.not_before_s = now_s + pending.pause_s
 
     def _apart_s(self, buffer: PartitionBuffer) -> float:
         # Negative: it may be believed at once.

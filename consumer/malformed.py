@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -16,24 +17,38 @@ class UnreadableHeadersError(Exception):
     """Signals that confluent-kafka can't read a record's headers, and all must be read again."""
 
 
-class UnreadableRecord:
-    """A record whose headers can't be read: it is taken for one with a malformed TxId."""
+class UnreadableRecord(Message):
+    """A record whose headers can't be read: it is taken for one with a malformed TxId.
+
+    It is a Message, because records that wait for a horizon are fed together later, and a buffer
+    expects one type.
+    """
 
     def __init__(self, message: Message) -> None:
-        self._message = message
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return [(TXID_HEADER, None)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._message, name)
-
-    def __len__(self) -> int:
-        return len(self._message)
+        """Copies all but the headers."""
+        super().__init__(
+            topic=cast(str, message.topic()),
+            partition=cast(int, message.partition()),
+            offset=cast(int, message.offset()),
+            key=cast(bytes, message.key()),
+            value=cast(bytes, message.value()),
+            headers=cast(Any, [(TXID_HEADER, None)]),
+            timestamp=message.timestamp(),
+        )
 
 
 def readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
     """Yields records in order, those whose headers can't be read by themselves."""
+    try:
+        # In C. A message keeps what it returns, so the next call for its headers costs little.
+        deque(map(type(batch[0]).headers, batch), maxlen=0)
+    except SystemError:
+        yield from _without_unreadable(batch)
+    else:
+        yield cast(Sequence[Record], batch)
+
+
+def _without_unreadable(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
     start = 0
     for at, message in enumerate(batch):
         try:

@@ -346,10 +346,7 @@ class Reading:
         # Until all that was taken is in the buffers. An exception may come from anywhere within: a
         # callback that librdkafka serves, a signal handler, a header that does not decode.
         self.interrupted = True
-        # consume() with a time-out waits for a full batch; poll() returns at the first record.
-        if self._watches:
-            timeout_s = min(timeout_s, self.following.homes.wait_s)
-        first = self._inner.poll(timeout_s)
+        first = self._first(timeout_s)
         self.fetched_s = time.monotonic()
         if first is None:
             self.interrupted = False
@@ -369,6 +366,18 @@ class Reading:
             self._note_ends()
         self.interrupted = False
         return True
+
+    def _first(self, timeout_s: float) -> Message | None:
+        # consume() with a time-out waits for a full batch; poll() returns at the first record.
+        if not self._watches or timeout_s <= 0:
+            return self._inner.poll(timeout_s)
+        homes = self.following.homes
+        timeout_s = min(timeout_s, homes.wait_s)
+        first = self._inner.poll(0)
+        # An answer would not end a wait for data, and data that was read waits for it.
+        if first is None and not homes.await_answer(timeout_s):
+            first = self._inner.poll(timeout_s)
+        return first
 
     def _owner(self, message: Message) -> Assigned | None:
         return self.assigned.get(cast(TopicPartition, (message.topic(), message.partition())))
@@ -688,6 +697,7 @@ class Reading:
         return True
 
     def _look_up(self, now: float) -> None:
+        age_s = self._config.pending_lookup_age_ms / 1000
         for answer in self._look_ups.answers():
             assigned = self.assigned.get(answer.partition)
             if assigned is None:
@@ -696,11 +706,10 @@ class Reading:
                 again = self.following.looked_up(assigned, answer, now)
             except LogtxError as error:
                 _LOG.warning("home_not_found partition=%s error=%s", assigned.key, error)
-                answer.put_off(assigned.buffer)
+                answer.ask_again(assigned.buffer, now, age_s)
                 continue
             if again is not None:
                 self._begin_anew([again])
-        age_s = self._config.pending_lookup_age_ms / 1000
         due = []
         for assigned in self.assigned.values():
             settled, home = assigned.buffer.looked_up, assigned.home
@@ -710,7 +719,7 @@ class Reading:
                     continue
                 if pending.since is None:
                     pending.since = now
-                elif now - pending.since >= age_s and pending.txid not in settled:
+                elif pending.txid not in settled and pending.is_due(now, age_s):
                     due.append((assigned.key, pending.txid))
         self.counters.look_ups += self._look_ups.ask(due)
 

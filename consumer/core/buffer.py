@@ -454,6 +454,11 @@ class PartitionBuffer(SettlingQueue):
         """Returns the pending transactions, by first offset."""
         return iter(list(self._pending.values()))
 
+    @property
+    def holds_pending(self) -> bool:
+        """Whether any transaction is pending."""
+        return bool(self._pending)
+
     def find(self, raw: RawTxId) -> PendingTransaction | None:
         """Returns the transaction of this TxId, if it is pending here."""
         return self._pending.get(raw)

@@ -97,7 +97,9 @@ class PendingTransaction:
         "ended_s",
         "first_offset",
         "further_headers",
+        "not_before_s",
         "owner",
+        "pause_s",
         "records",
         "run",
         "run_bytes",
@@ -146,6 +148,11 @@ class PendingTransaction:
         """Whether the transaction itself is charged."""
         self.since: float | None = None
         """When the shell first saw it pending, on the shell's clock in seconds; None = not yet."""
+        self.not_before_s = 0.0
+        """When it may be looked up, on the shell's clock in seconds."""
+        self.pause_s = 0.0
+        """Pause in seconds behind its last look-up, if a broker's error kept it unsettled; else 0.
+        """
         self.state: State | None = None
         """Its state as the last look-up found it; None before one."""
         self.end_offset = 0
@@ -161,6 +168,16 @@ class PendingTransaction:
     def count(self) -> int:
         """Number of its records, in memory and spilled."""
         return self.run_records + len(self.records)
+
+    def is_due(self, now_s: float, age_s: float) -> bool:
+        """Returns whether it is to be looked up.
+
+        Args:
+            now_s: the present time on the shell's clock.
+            age_s: for how long it must have been pending.
+        """
+        seen_s = self.since
+        return seen_s is not None and now_s >= max(seen_s + age_s, self.not_before_s)
 
     @property
     def last_offset(self) -> int:

@@ -27,12 +27,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import methodcaller
+from typing import Final, NamedTuple
 
 from ...journal.places import PartitionId
 from .home_view import Due, Fate, HomeView
 from .pending import Record
 from .placed_buffer import PlacedBuffer
+
+_offset_of: Final = methodcaller("offset")
 
 
 class Gate(NamedTuple):
@@ -82,7 +85,7 @@ class PlacedInput:
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Takes in records in offset order. Ignores those below `next_offset`."""
-        fresh = [record for record in batch if record.offset() >= self.next_offset]
+        fresh = from_offset(batch, self.next_offset)
         if fresh:
             self._held.extend(fresh)
             self.next_offset = fresh[-1].offset() + 1
@@ -154,7 +157,7 @@ class PlacedInput:
         if self._ends_at is not None:
             stop = min(stop, self._ends_at)
         held = self._held
-        count = bisect_left(held, stop, key=lambda record: record.offset())
+        count = bisect_left(held, stop, key=_offset_of)
         if count:
             self._buffer.feed(held[:count])
             del held[:count]
@@ -207,6 +210,13 @@ class PlacedInput:
     def fate(self, begin: int) -> Fate:
         """Returns what is known here of a TxId of the home, by the offset of its BEGIN."""
         return self._view.fate(self._partition, begin)
+
+
+def from_offset(batch: Sequence[Record], offset: int) -> Sequence[Record]:
+    """Returns those of some records in offset order that lie at or above an offset."""
+    if not batch or batch[0].offset() >= offset:
+        return batch
+    return batch[bisect_left(batch, offset, key=_offset_of) :]
 
 
 def has_ended(view: HomeView, partition: PartitionId, begin: int) -> bool:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -17,10 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap, Record
 from logtx.consumer.malformed import UnreadableRecord, malformed_event, readable_runs
 from logtx.consumer.reading import Reading
 from logtx.journal.errors import MalformedHeaderError, SpillError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.position import Position
 
 from ..parameters import slow
 from ..signals import KINDS, Tracer
@@ -166,25 +168,18 @@ def test_finding_12_a_move_that_fails_is_done_again(
     assert read(consumer, COUNT) == values()
 
 
-class FakeMessage:
-    """A record whose headers can't be read."""
+class FakeMessage(Message):
+    """A record whose headers may be unreadable."""
 
     def __init__(self, number: int, *, readable: bool) -> None:
-        self.number, self.readable = number, readable
+        super().__init__(topic="t", partition=0, offset=number, value=b"v")
+        self.readable = readable
 
-    def headers(self) -> list[tuple[str, bytes]] | None:
+    def headers(self) -> Any:
         """Raises as confluent-kafka does for a name that is not UTF-8."""
         if not self.readable:
             raise SystemError("<method 'headers'> returned a result with an exception set")
         return None
-
-    def offset(self) -> int:
-        """Returns its offset."""
-        return self.number
-
-    def __len__(self) -> int:
-        """Returns the bytes of its value."""
-        return 1
 
 
 @pytest.mark.parametrize(
@@ -202,7 +197,29 @@ def test_finding_4_records_whose_headers_cant_be_read_come_by_themselves(
     for run in found:
         for record in run:
             assert len(record.headers() or ()) == (readable[record.offset()] == "n")
-            assert len(record) == 1  # type: ignore[arg-type]
+            assert len(record) == 1
+
+
+@pytest.mark.parametrize("readable", ["yny", "nyy"])
+def test_records_whose_headers_cant_be_read_may_be_fed_with_others(readable: str) -> None:
+    """Those that wait for a horizon are."""
+    batch: list[Any] = [
+        Message(topic="t", partition=0, offset=number, value=b"v")
+        for number in range(len(readable))
+    ]
+    at = readable.index("n")
+    batch[at] = UnreadableRecord(batch[at])
+    malformed: list[int] = []
+
+    def report(record: Any, _: MalformedHeaderError) -> Any:
+        malformed.append(record.offset())
+        return record
+
+    buffer = PartitionBuffer(
+        ("t", 0), Position.at(0), PendingTransactionMap(1_000_000), malformed=report
+    )
+    buffer.feed(batch)
+    assert malformed == [at]
 
 
 def test_a_record_whose_headers_cant_be_read_is_an_event(
@@ -224,7 +241,7 @@ def test_a_record_whose_headers_cant_be_read_is_an_event(
     assert consumer._reading.assigned[topic, 0].checks_headers
     message = Message(topic=topic, partition=0, offset=9, value=b"v")
     event = malformed_event(
-        UnreadableRecord(message),  # type: ignore[arg-type]
+        cast(Record, UnreadableRecord(message)),
         MalformedHeaderError("no TxId"),
     )
     assert event.error().code() == KafkaError._BAD_MSG  # type: ignore[attr-defined]

@@ -102,6 +102,44 @@ def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
     assert pending(consumer) == 1
 
 
+def test_after_an_error_of_the_broker_it_is_looked_up_again_soon_and_then_more_seldom(
+    written: Transactions, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age_s = 600.0
+    home = Places(written, "t")
+    home.switch(Phase.METADATA, records=False, publish=False)
+    txid = written.begin()
+    written.write(txid, "t", [b"stray"])
+    home.decide(txid)
+    home.place()
+    consumer = make_consumer(pending_lookup_age_ms=int(age_s * 1000))
+    consumer.assign([PLACE])
+    wait_for(lambda: pending(consumer), consumer)
+    reading, failed_s = consumer._reading, [0.0]
+
+    def fails(*_: object) -> None:
+        failed_s.append(now_s)
+        raise BrokerError("no answer in time")
+
+    monkeypatch.setattr(reading.following, "found_placed", fails)
+    stray = reading.assigned["t", 0].buffer.find(txid.to_bytes())
+    assert stray is not None
+    stray.since = now_s = 1_000_000.0
+    for expected_s in (age_s, *(2.0**n for n in range(10)), age_s):
+        looked_up = consumer.counters.look_ups
+        now_s += expected_s - 0.5
+        reading._look_up(now_s)
+        assert consumer.counters.look_ups == looked_up
+        now_s += 0.5
+        reading._look_up(now_s)
+        assert consumer.counters.look_ups == looked_up + 1
+        count, until_s = len(failed_s), time.monotonic() + 10
+        while len(failed_s) == count and time.monotonic() < until_s:
+            reading._look_up(now_s)
+        assert failed_s[-1] == now_s
+    assert pending(consumer) == 1
+
+
 def test_trap_16_trimmed_or_made_up_goes_open_stays(
     written: Transactions, consumer: Consumer, log: MemoryLog
 ) -> None:

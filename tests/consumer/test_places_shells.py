@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from logtx.consumer import reading
+from logtx.consumer import delivery, homes, reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
 from logtx.consumer.core.known_modes import KnownModes
@@ -277,6 +277,64 @@ def test_a_home_that_does_not_answer_is_asked_again_after_a_pause() -> None:
     assert gates.ask([Frontier("a", 1, 5)])
     assert answered(gates) == [("a", 5, 3)]
     gates.close()
+
+
+def test_the_answer_ends_the_wait_for_it() -> None:
+    log: Any = Ends(7)
+    gates: Gates[str] = Gates(log)
+    assert not gates.is_asking
+    assert gates.ask([Frontier("a", 1, 5)])
+    gates.wait(10)
+    # Else who waits again before it takes the answer would not wait at all.
+    assert not gates.is_asking
+    assert answered(gates) == [("a", 5, 7)]
+    gates.close()
+
+
+def test_a_plain_record_comes_with_the_answer_of_its_gate(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    home.transaction([b"a"])
+    assert read(consumer, 1) == [b"a"]
+    monkeypatch.setattr(homes, "EAGER_WAIT_S", 5.0)
+    monkeypatch.setattr(delivery, "POLL_SLICE_S", 5.0)
+    tell = log.each_end_offset
+
+    def slowly(keys: Any, **more: Any) -> Any:
+        time.sleep(0.2)
+        return tell(keys, **more)
+
+    monkeypatch.setattr(log, "each_end_offset", slowly)
+    home.written.append("t", [b"p"])
+    began_s = time.monotonic()
+    message = consumer.poll(20)
+    assert message is not None
+    assert message.value() == b"p"
+    assert time.monotonic() - began_s < 4.0
+
+
+def test_a_consumer_is_eager_only_while_something_waits_for_the_journal(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homes, "EAGER_S", 600.0)
+    home.switch(Phase.METADATA)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    followed_homes = consumer._reading.following.homes
+    home.written.append("t", [b"p"])
+    assert read(consumer, 1) == [b"p"]
+    wait_for(lambda: followed_homes.wait_s == homes.WAIT_S, consumer)
+    txid = home.written.begin()
+    home.written.write(txid, "t", [b"a"])
+    wait_for(lambda: consumer.stats()["pending_transactions"] == 1, consumer)
+    assert followed_homes.wait_s == homes.EAGER_WAIT_S
+    home.decide(txid)
+    home.place()
+    assert read(consumer, 1) == [b"a"]
+    wait_for(lambda: followed_homes.wait_s == homes.WAIT_S, consumer)
 
 
 def test_an_end_below_what_was_told_before_counts_for_the_higher_one(
