@@ -55,8 +55,10 @@ UNCOMMITTED: Final = cast(
 """The same of readers of uncommitted records."""
 GATE_FAULTS: Final = 0.05
 """Share of the questions for a home's end that are answered late, and of those that fail."""
-SIDECAR_LATE_SHARE: Final = 0.3
-"""Share of the questions for a sidecar that are answered late: it is opened once in a history."""
+SIDECAR_LATE_SHARE: Final = 0.5
+SIDECAR_LATE_MS: Final = 900
+"""Share of the questions for a sidecar that are answered late, and by how much at most: it is
+opened once in a history."""
 
 
 class MemoryStore:
@@ -219,11 +221,24 @@ class Gates(Generic[T, K, V]):
     last_ms = 0.0
 
     def __init__(
-        self, setting: Setting, party: Party, tell: Callable[[K], V], *, late_share: float
+        self,
+        setting: Setting,
+        party: Party,
+        tell: Callable[[K], V],
+        *,
+        late_share: float = GATE_FAULTS,
+        late_ms: int = 300,
     ) -> None:
-        """Asks nothing yet. `tell` is what a broker answers, and `party` learns of it, that much of
-        it late."""
-        self._late_share = late_share
+        """Asks nothing yet.
+
+        Args:
+            setting: of the world.
+            party: learns of the answers.
+            tell: what a broker answers.
+            late_share: how much of it comes late.
+            late_ms: by how much, at most.
+        """
+        self._late_share, self._late_ms = late_share, late_ms
         self._setting = setting
         self._party = party
         self._tell = tell
@@ -241,7 +256,7 @@ class Gates(Generic[T, K, V]):
         asked_ms, told_ms = draw.randint(0, 10), draw.randint(0, 10)
         told: dict[K, V] = {}
         if self._happens("gate told late", self._late_share):
-            told_ms += draw.randint(20, 300)
+            told_ms += draw.randint(20, self._late_ms)
 
         def answer() -> None:
             if self._happens("gate not told", GATE_FAULTS):
@@ -331,9 +346,11 @@ class PlayedFollowing(Following):
         def tell(home: int) -> int:
             return told_to_all(setting, JOURNAL_TOPIC, home, self._names())
 
-        gates: Gates[Followed, int, int] = Gates(setting, party, tell, late_share=GATE_FAULTS)
+        gates: Gates[Followed, int, int] = Gates(setting, party, tell)
         watch: Gates[BeforeSidecar, str, bool] = Gates(
-            setting, party, self._has_sidecar, late_share=SIDECAR_LATE_SHARE
+            *(setting, party, self._has_sidecar),
+            late_share=SIDECAR_LATE_SHARE,
+            late_ms=SIDECAR_LATE_MS,
         )
         self.homes._gates = gates  # type: ignore[assignment]
         self.sidecars._gates = watch  # type: ignore[assignment]
