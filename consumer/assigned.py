@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.position import Place, Position
+from .core.before_sidecar import BeforeSidecar
 from .core.buffer import PartitionBuffer
 from .homes import Followed
 
@@ -28,7 +29,8 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "counted_from"),
+        *("active", "ahead_bytes", "asked", "before", "buffer", "checks_headers", "claim"),
+        *("counted_from",),
         *("cut_s", "eof", "failure_raised", "home", "key", "marked", "origin", "paused", "sides"),
         *("start", "started_at", "stored", "throttled", "topic_id", "unsent", "urgent"),
     )
@@ -44,6 +46,9 @@ class Assigned:
         self.buffer: PartitionBuffer
         self.home: Followed | None = None
         """Follows its home, in front of the buffer; None where transactions end by markers."""
+        self.before: BeforeSidecar | None = None
+        """Stands in front of the buffer until its topic has a sidecar, where uncommitted records
+        are read and a home places."""
         self.counted_from: int | None = None
         """What is placed below this offset counts as delivered, if not its start is meant."""
         self.stored = stored
@@ -91,15 +96,20 @@ class Assigned:
         return KafkaPartition(self.key[0], self.key[1], self.input.next_offset)
 
     @property
-    def input(self) -> PartitionBuffer | Followed:
+    def front(self) -> Followed | BeforeSidecar | None:
+        """What stands in front of the buffer, and may hold records back; None: nothing."""
+        return self.before if self.home is None else self.home
+
+    @property
+    def input(self) -> PartitionBuffer | Followed | BeforeSidecar:
         """What its records are fed to."""
-        return self.buffer if self.home is None else self.home
+        return self.front or self.buffer
 
     @property
     def waiting_records(self) -> int:
         """Number of records that are read and can't be pending: they wait for delivery, or until it
         is known what is placed before them."""
-        held = 0 if self.home is None else self.home.held_records
+        held = 0 if self.front is None else self.front.held_records
         return held + self.buffer.queued_records
 
     def torn_skip_below(self, torn_reset: str | None) -> int:

@@ -20,18 +20,21 @@ from ..journal.reader import RecordsTrimmedError
 from ..journal.state import State
 from .assigned import Assigned
 from .config import ConsumerConfig, IsolationLevel
+from .core.before_sidecar import BeforeSidecar
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
 from .core.home_view import Start
 from .core.known_modes import Follows
 from .core.pending import PendingTransactionMap
 from .core.placed_buffer import PlacedBuffer
+from .core.places_uncommitted import UncommittedPlacedBuffer
 from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
 from .homes import Followed, Homes
 from .lookup import LookedUp
 from .malformed import malformed_event
 from .registry import Registry
+from .sidecar_watch import SidecarWatch
 from .topic_ids import TopicIds
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +61,41 @@ class Following:
         self._shared = shared
         self._registry = Registry(log, topic_ids)
         self.homes = Homes(log, config.librdkafka_quiet, high_of, clock)
+        self.sidecars = SidecarWatch(log, high_of, clock)
+
+    # ---- partitions -----------------------------------------------------------------------------
+
+    def begin(self, assigned: Assigned) -> None:
+        """Follows the home of a partition, or watches for its sidecar, if it needs either."""
+        if assigned.home is not None:
+            self.homes.begin(assigned.home)
+        if assigned.before is not None:
+            self.sidecars.begin(assigned.key, assigned.before)
+
+    def forget(self, assigned: Assigned) -> None:
+        """Ends that."""
+        if assigned.home is not None:
+            self.homes.forget(assigned.home)
+        if assigned.before is not None:
+            self.sidecars.forget(assigned.key, assigned.before)
+
+    def drop_all(self) -> None:
+        """Ends it for all, and keeps nothing: an interruption left anything half taken in."""
+        self.homes.drop_all()
+        self.sidecars.drop_all()
+
+    @property
+    def watches(self) -> bool:
+        """Whether `poll` is to be called."""
+        return self.homes.follows or self.sidecars.watches
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for data, at most, before `poll` is called again."""
+        homes_s = self.homes.wait_s
+        if not self.sidecars.watches:
+            return homes_s
+        return min(homes_s, self.sidecars.wait_s) if self.homes.follows else self.sidecars.wait_s
 
     def learn(self, keys: Collection[TopicPartition]) -> None:
         """Learns which homes the topics of these partitions have, before they are begun.
@@ -68,8 +106,7 @@ class Following:
         Raises:
             BrokerError: no answer in time.
         """
-        if self._config.isolation_level is not IsolationLevel.READ_UNCOMMITTED:
-            self._registry.read(keys)
+        self._registry.read(keys)
 
     # ---- buffers --------------------------------------------------------------------------------
 
@@ -80,16 +117,13 @@ class Following:
             HandedOverError: a reader in serial order stopped within a transaction there.
             BrokerError: no answer in time.
         """
-        options: dict[str, Any] = {
-            "malformed": malformed_event,
-            "counters": self._counters,
-            "torn_skip_below": assigned.torn_skip_below(self._config.torn_reset),
-            "shared": self._shared,
-        }
+        options = self._options(assigned)
         key, start = assigned.key, assigned.start
-        if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
-            return UncommittedBuffer(key, start, self._pending_map, **options)
         follows = self.home_of(assigned)
+        if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            topic = key[0]
+            if follows is None or not self.sidecars.has_sidecar(topic):
+                return self._uncommitted(assigned, follows, options)
         if follows is None:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
             buffer.known_mode = self.known_mode(assigned)
@@ -105,7 +139,8 @@ class Following:
                 " serial order: read with isolation.level=serializable until that is delivered"
             )
         home = assigned.home = self.follow(assigned, follows)
-        home.buffer = PlacedBuffer(
+        is_uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        home.buffer = (UncommittedPlacedBuffer if is_uncommitted else PlacedBuffer)(
             key,
             replace(start, passed=follows.passed),
             self._pending_map,
@@ -116,6 +151,26 @@ class Following:
             **options,
         )
         return home.buffer
+
+    def _options(self, assigned: Assigned) -> dict[str, Any]:
+        return {
+            "malformed": malformed_event,
+            "counters": self._counters,
+            "torn_skip_below": assigned.torn_skip_below(self._config.torn_reset),
+            "shared": self._shared,
+        }
+
+    def _uncommitted(
+        self, assigned: Assigned, follows: Follows | None, options: dict[str, Any]
+    ) -> PartitionBuffer:
+        """Returns the buffer of uncommitted records that need no home, as far as is known."""
+        key, start = assigned.key, assigned.start
+        passed = None if follows is None else follows.passed
+        buffer = UncommittedBuffer(key, replace(start, passed=passed), self._pending_map, **options)
+        buffer.known_mode = self.known_mode(assigned)
+        if follows is not None:
+            assigned.before = BeforeSidecar(key[0], buffer)
+        return buffer
 
     def home_of(self, assigned: Assigned) -> Follows | None:
         """Returns the home that a partition is to follow from its start on, if any.
@@ -160,7 +215,8 @@ class Following:
             if assigned.paused and assigned.home is not None and assigned.home.is_full:
                 self.homes.park(assigned.home)
         try:
-            moved = self.homes.poll()
+            moved = self.sidecars.poll()
+            moved = self.homes.poll() or moved
         except RecordsTrimmedError as error:
             _LOG.warning("homes_read_again reason=%s", error)
             return True, [_anew(a, a.buffer.position()) for a in partitions if a.home is not None]
@@ -174,11 +230,27 @@ class Following:
         return moved, turned
 
     def _turn(self, assigned: Assigned) -> Assigned | None:
+        if assigned.before is not None and assigned.before.has_sidecar:
+            return self._to_sidecar(assigned)
         try:
             return self._to_home(assigned) if assigned.home is None else self._to_markers(assigned)
         except BrokerError as error:
             _LOG.warning("mode_not_changed partition=%s error=%s", assigned.key, error)
             return None
+
+    @staticmethod
+    def _to_sidecar(assigned: Assigned) -> Assigned:
+        """Begins to follow the home of a partition of uncommitted records, as there is a sidecar
+        now: all that is placed and lies there is to come yet."""
+        _LOG.info("sidecar_met topic=%s partition=%d", *assigned.key)
+        position = assigned.buffer.position()
+        again = _anew(assigned, position)
+        if position.passed is None:
+            # Nothing of it is placed below what was delivered. But a broker that is behind may
+            # have told too late that there is a sidecar, and then that costs no record.
+            known = assigned.counted_from
+            again.counted_from = assigned.start.o2 if known is None else known
+        return again
 
     def _to_home(self, assigned: Assigned) -> Assigned | None:
         met = assigned.buffer.mode_met
@@ -198,7 +270,8 @@ class Following:
         )
         if places:
             return _anew(assigned, replace(position, passed=Passed(met.home, met.mode_offset)))
-        if is_another:
+        if is_another or assigned.before is not None:
+            # Or there was no sidecar up to here, so nothing that is placed was missed.
             return _anew(assigned, _behind(position, met.offset))
         # What was placed before this mode record was passed over: a broker told of the switch too
         # late. It is still to come, from where reading began.
@@ -319,8 +392,9 @@ class Following:
         }
 
     def close(self) -> None:
-        """Closes the journal's consumer."""
+        """Closes the journal's consumer, and ends what asks for sidecars."""
         self.homes.close()
+        self.sidecars.close()
 
 
 def _behind(position: Position, offset: int) -> Position:

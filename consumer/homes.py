@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from .core.known_modes import Follows
 from .core.pending import Record
 from .core.placed_buffer import PlacedBuffer
 from .core.placed_input import PlacedInput, from_offset, has_ended
-from .gates import Frontier, Gates
+from .gates import Frontier, Gates, tell_ends
 from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStart, HomeStarts
 
 _LOG = logging.getLogger(__name__)
@@ -328,7 +329,7 @@ class Homes:
         """Partitions that are followed no more, until the application resumes them."""
         self._begin_at_s = 0.0
         """Not before then what failed is tried again."""
-        self._gates: Gates[Followed] = Gates(log)
+        self._gates: Gates[Followed, int, int] = Gates(partial(tell_ends, log))
         self._moved_s = 0.0
         """When something came last."""
         self._told: dict[Journal, int] = {}
@@ -516,7 +517,7 @@ class Homes:
                 return lane
         return None
 
-    def _frontiers(self) -> list[Frontier[Followed]]:
+    def _frontiers(self) -> list[Frontier[Followed, int]]:
         found = []
         for followed in self.followed():
             offset = None if followed.input is None else followed.input.frontier()

@@ -178,8 +178,7 @@ class Reading:
             assigned.checks_headers = former.checks_headers
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
-        if assigned.home is not None:
-            self.following.homes.begin(assigned.home)
+        self.following.begin(assigned)
         self._changed()
         self._drop_former()
 
@@ -240,7 +239,7 @@ class Reading:
         # All begin empty. One whose removal was interrupted would be delivered from for ever.
         self._active.clear()
         self._drop_former()
-        self.following.homes.drop_all()
+        self.following.drop_all()
         for former in list(self.assigned.values()):
             again = Assigned(former.key, former.origin, former.stored, former.started_at)
             again.start = former.buffer.position()
@@ -307,8 +306,7 @@ class Reading:
     def _drop_buffer(self, assigned: Assigned) -> None:
         self._side_reader.forget(assigned.buffer)
         self._sidecar_reader.forget(assigned.buffer)
-        if assigned.home is not None:
-            self.following.homes.forget(assigned.home)
+        self.following.forget(assigned)
         assigned.buffer.close()
         if assigned.active:
             with suppress(ValueError):  # An exception came while it was taken out.
@@ -371,11 +369,10 @@ class Reading:
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
         if not self._watches or timeout_s <= 0:
             return self._inner.poll(timeout_s)
-        homes = self.following.homes
-        timeout_s = min(timeout_s, homes.wait_s)
+        timeout_s = min(timeout_s, self.following.wait_s)
         first = self._inner.poll(0)
         # An answer would not end a wait for data, and data that was read waits for it.
-        if first is None and not homes.await_answer(timeout_s):
+        if first is None and not self.following.homes.await_answer(timeout_s):
             first = self._inner.poll(timeout_s)
         return first
 
@@ -413,10 +410,10 @@ class Reading:
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
         buffer, feeds = assigned.buffer, assigned.input
         assigned.eof = assigned.cut_s = None
-        if assigned.active or assigned.home is not None or assigned.key in self._blocked:
+        if assigned.active or assigned.front is not None or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
         # What waits for its horizon is fed later, when nobody could begin it again.
-        if assigned.checks_headers or assigned.home is not None:
+        if assigned.checks_headers or assigned.front is not None:
             for run in readable_runs(batch):
                 feeds.feed(run)
         else:
@@ -621,15 +618,16 @@ class Reading:
 
     @property
     def _watches(self) -> bool:
-        return self.following.homes.follows or bool(self._turning)
+        return self.following.watches or bool(self._turning)
 
     def _poll_homes(self) -> bool:
         moved, anew = self.following.poll(self.assigned.values())
         for assigned in self.assigned.values():
-            if assigned.home is None:
+            front = assigned.front
+            if front is None:
                 continue
             self._wake(assigned)
-            if assigned.active or assigned.key in self._blocked or assigned.home.held_records:
+            if assigned.active or assigned.key in self._blocked or front.held_records:
                 continue
             assigned.ahead_bytes = 0
             self.release(assigned)

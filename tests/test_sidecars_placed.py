@@ -110,6 +110,8 @@ def test_all_readers_have_what_is_placed(
     assert values(consumer(topic), len(wanted)) == wanted
     in_order = [value for value in wanted if value != b"p"]
     assert values(consumer(topic, isolation_level="serializable"), len(in_order)) == in_order
+    shown = values(consumer(topic, isolation_level="read_uncommitted"), len(wanted))
+    assert sorted(shown) == sorted(wanted)
 
     found = taken(topic, servers, unique("queue"), len(wanted))
     assert sorted(value for value, _ in found) == sorted(wanted)

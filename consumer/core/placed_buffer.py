@@ -57,13 +57,15 @@ class PlacedTransaction(EndedTransaction):
 class PlacedPointer(PlacedTransaction, PointedTransaction):
     """A committed transaction at its place, of which records lie in the sidecar."""
 
-    __slots__ = ("place", "rest_at")
+    __slots__ = ("before", "place", "rest_at")
 
     def __init__(self, txid: RawTxId, marker: Marker, offset: int, main: TopicPartition) -> None:
         """Begins without records."""
         super().__init__(txid, marker, offset, main)
         self.place = offset
         """Where it is placed: `marker_offset` lies above if that is told too late."""
+        self.before = -1
+        """Commit sequence of what was told before it, where no position follows from markers."""
         self.rest_at: int | None = None
         """Where in the sidecar that lies which was not delivered before, if it is known."""
 
@@ -111,6 +113,8 @@ class PlacedBuffer(PartitionBuffer):
     """Applies the rules of ``read_committed`` to a partition in which one home places."""
 
     _knows_modes = True
+    holds_back = True
+    """Whether records wait until it is known what is placed before them."""
 
     def __init__(
         self,
@@ -203,15 +207,18 @@ class PlacedBuffer(PartitionBuffer):
             # The view says of TxIds of the home alone what has ended.
             self._ended.add(raw, self._shared.ended_max)
         self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
-        self._passed_over = max(due.sequence, self._passed_over)
-        entry = placed_entry(raw, marker, offset, self.partition)
+        entry = self._placed(raw, marker, offset)
         # The sequence is the home's, whoever began it. Counted for the other journal, it would make
         # that one's next markers look like duplicates.
         entry.journal = self._home
         if isinstance(entry, PlacedPointer):
             entry.place, entry.rest_at = place, rest_at
         self._commit(entry, pending)
+        self._passed_over = max(due.sequence, self._passed_over)
         return offset == place
+
+    def _placed(self, raw: RawTxId, end: Marker, offset: int) -> PlacedTransaction:
+        return placed_entry(raw, end, offset, self.partition)
 
     def pass_gone(self, log_start: int) -> bool:
         """Passes over what stopped the partition as torn, if retention has taken its place, or what
@@ -281,7 +288,9 @@ class PlacedBuffer(PartitionBuffer):
             return super()._delivered_before(entry)
         # Those behind `begun_behind` are delivered in order, so the first that comes is the one.
         known = self._known
-        is_next = known is not None and self._sequence(self._met_taken) == known.sequence
+        is_next = (
+            known is not None and self._sequence(self._met_taken, self._queue) == known.sequence
+        )
         return known.taken if known is not None and is_next and self._is_first(entry) else 0
 
     def _is_first(self, entry: EndedTransaction) -> bool:
@@ -291,7 +300,10 @@ class PlacedBuffer(PartitionBuffer):
 
     # ---- positions ------------------------------------------------------------------------------
 
-    def _sequence(self, met: Mapping[Journal, int]) -> int | None:
+    def _sequence(
+        self, met: Mapping[Journal, int], queue: Iterable[PlainRun | EndedTransaction]
+    ) -> int | None:
+        del queue
         # Markers of the home count too: what both end stands in commit-sequence order.
         if self.begun_behind is None:
             return None
@@ -305,7 +317,7 @@ class PlacedBuffer(PartitionBuffer):
         queue: Iterable[PlainRun | EndedTransaction],
     ) -> Position:
         queue = list(queue)
-        sequence = self._sequence(met)
+        sequence = self._sequence(met, queue)
         if sequence is None:
             return replace(super()._position(o2, o3, met, queue), delivered=self._serial)
         taken = 0

@@ -128,6 +128,8 @@ class PlacedInput:
         self.horizon = max(self.horizon, view.last_place(partition))
         if buffer.begun_behind is None:
             buffer.begun_behind = view.passed(partition)
+        if not buffer.holds_back and buffer.begun_behind is not None:
+            self.horizon = max(self.horizon, self.next_offset)
         for txid in view.take_aborted(partition):
             buffer.drop(txid)
         if view.next_offset != self._looked:
@@ -144,7 +146,7 @@ class PlacedInput:
             place, due = following
             is_met = buffer.is_met(due)
             if not is_met:
-                self.misplaced += not buffer.end_at(due, place)
+                self.misplaced += not buffer.end_at(due, place) and buffer.holds_back
             view.pass_over(partition)
             if is_met:
                 buffer.drop_ended()

@@ -1,6 +1,7 @@
 """Delivers what ``read_uncommitted`` shows: every record at its place, except markers.
 
-What lies in a sidecar comes when its pointer is met: two logs have no order between them. A
+What lies in a sidecar comes when its pointer is met: two logs have no order between them. Where a
+home places, `places_uncommitted` brings it. A
 position within it counts what lies in the main partition, too, as with every isolation level: a
 group that changes its level there goes on where it was (trap 159).
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, ModeRecord
 from ...journal.errors import MalformedHeaderError
 from ...journal.position import Journal, Position
 from .buffer import PartitionBuffer
@@ -23,7 +24,8 @@ from .pointers import PointedTransaction
 
 
 class UncommittedBuffer(PartitionBuffer):
-    """A `PartitionBuffer` in which nothing is ever pending. It hides mode records, too."""
+    """A `PartitionBuffer` in which nothing is ever pending. It hides mode records, too; it stops at
+    one that counts, as others do, if it is told the latest one known."""
 
     _knows_modes = True
 
@@ -55,6 +57,9 @@ class UncommittedBuffer(PartitionBuffer):
             raw = txids[0]
             assert raw is not None, "it has been checked"
             self._end(raw, marker, record.offset(), live=True)
+        elif isinstance(marker, ModeRecord) and well_formed(raw := txids[0]):
+            assert raw is not None, "it has been checked"
+            self._change_mode(raw, marker, record.offset(), live=True)
         if marker is not None:
             return
         if not well_formed(txids[0]):
@@ -83,7 +88,10 @@ class UncommittedBuffer(PartitionBuffer):
         if o3:
             ended = (e for e in queue if isinstance(e, EndedTransaction))
             o3 += next((_shown(e) for e in ended if e.marker_offset == o2), 0)
-        return super()._position(o2, o3, met, queue)
+        position = super()._position(o2, o3, met, queue)
+        if position.passed is None and position.o2 <= self._start.o2:
+            return replace(position, passed=self._start.passed)  # Nothing was delivered since.
+        return position
 
 
 def _shown(entry: EndedTransaction) -> int:

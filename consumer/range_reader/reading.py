@@ -47,6 +47,7 @@ from ..core.buffer import PartitionBuffer
 from ..core.entries import EndedTransaction, ModeMet, PlainRun
 from ..core.pending import PendingTransactionMap, RawTxId, Record
 from ..core.placed_buffer import PlacedBuffer, PlacedTransaction
+from ..core.places_uncommitted import UncommittedPlacedBuffer
 from ..core.pointers import StreamRequest, place_in_sidecar
 from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
@@ -58,7 +59,7 @@ from ..topic_ids import TopicIds
 from .due import PlacedRangeInput, RangePlaces
 from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
-from .places import PLACE_S, PlacesAhead, require_complete
+from .places import PLACE_S, PlacesAhead, require_complete, with_sidecars
 from .spot import Spot
 from .staying import Assigned
 
@@ -214,16 +215,16 @@ class RangeReader:
 
     def _make_buffer(self, start: Position, places: RangePlaces | None) -> PartitionBuffer:
         key, options = (self._part.topic, self._part.partition), self._options()
-        if not self._config.committed:
-            return UncommittedBuffer(key, start, self._pending, **options)
+        committed = self._config.committed
         if places is None:
-            buffer = PartitionBuffer(key, start, self._pending, **options)
+            kind = PartitionBuffer if committed else UncommittedBuffer
+            buffer = kind(key, start, self._pending, **options)
             buffer.known_mode = -1
             return buffer
         home, ended = places.home, set(places.elsewhere)
         if start.passed is None or start.passed.home != home:
             start = replace(start, passed=Passed(home, -1))  # all that is due is carried along
-        placing = PlacedBuffer(
+        placing = (PlacedBuffer if committed else UncommittedPlacedBuffer)(
             key, start, self._pending, home=home, has_ended=ended.__contains__, **options
         )
         self._placed = PlacedRangeInput(placing, places, ended)
@@ -398,8 +399,9 @@ class RangeReader:
         """Goes on behind a mode record, with what its home places in the rest of the range."""
         self.has_followed = True
         part, key = self._part, (self._part.topic, self._part.partition)
-        if TopicIds(self._log).is_another(part.topic, met.topic_id):
-            # It was meant for a topic of this name that was deleted.
+        needs_home = self._config.committed or with_sidecars(self._log, [part.topic])
+        if not needs_home or TopicIds(self._log).is_another(part.topic, met.topic_id):
+            # Or it was meant for a topic of this name that was deleted.
             self._go_on(Position.at(met.offset), None)
             self._buffer.known_mode = met.mode_offset
             return

@@ -17,7 +17,12 @@ from ...consumer.core.looks import LOOKS_APART_S
 from ...consumer.range_reader.due import RangePlaces, Reach, settled
 from ...consumer.range_reader.errors import DataLossError
 from ...consumer.range_reader.large import PART_RECORDS, Large, Search
-from ...consumer.range_reader.places import PLACE_S, PlacesAhead, require_complete
+from ...consumer.range_reader.places import (
+    PLACE_S,
+    PlacesAhead,
+    require_complete,
+    with_sidecars,
+)
 from ...consumer.range_reader.reading import CONSUMER, Range, ReadConfig
 from ...consumer.range_reader.spot import Spot, Vector
 from ...coordinator.client.queries import CoordinatorQueries
@@ -436,7 +441,7 @@ class Planner:
         told = self._end()
         ends = {key: spot.o2 for key, spot in told.items()}
         asked = moved(start, ends, most)
-        if self._options.end.places is not None or not self._options.read.committed:
+        if self._options.end.places is not None:
             return told if most is None else asked
         reach = self.reach(start, {key: Spot(end) for key, end in ends.items()}, wait_s=PLACE_S)
         require_complete(reach)
@@ -472,9 +477,20 @@ class Planner:
     def reach(
         self, start: Vector, ends: Vector, *, wait_s: float, is_bounded: bool = False
     ) -> Mapping[TopicPartition, Reach]:
-        """Returns how far partitions can be read that have a home: see `PlacesAhead.reach`."""
-        if not self._options.read.committed or self._ahead is None:
+        """Returns how far partitions can be read that have a home: see `PlacesAhead.reach`.
+
+        Without commits, only those whose topic has a sidecar need it. Nothing that any later one
+        will have is placed below `ends`, which were told before: see `core.before_sidecar`.
+        """
+        if self._ahead is None:
             return {}
+        if not self._options.read.committed:
+            placed = {topic for (topic, _), spot in (*start.items(), *ends.items()) if spot.passed}
+            asked = {topic for topic, _ in ends} - placed
+            needed = placed | with_sidecars(self._log, asked)
+            ends = {key: spot for key, spot in ends.items() if key[0] in needed}
+            if not ends:
+                return {}
         return self._ahead.reach(start, ends, self.topic_ids, wait_s=wait_s, is_bounded=is_bounded)
 
     def placed(self, start: Vector, ends: Vector) -> dict[TopicPartition, RangePlaces]:

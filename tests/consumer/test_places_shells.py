@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from logtx.consumer import delivery, homes, reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
 from logtx.consumer.core.known_modes import KnownModes
-from logtx.consumer.gates import Frontier, Gates
+from logtx.consumer.gates import Frontier, Gates, tell_ends
 from logtx.consumer.home_starts import HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -242,12 +243,12 @@ class Ends:
         return dict.fromkeys(partitions, told)
 
 
-def answered(gates: Gates[str]) -> list[tuple[str, int, int]]:
+def answered(gates: Gates[str, int, int]) -> list[tuple[str, int, int]]:
     until = time.monotonic() + 5
     while not gates.is_free:
         found = gates.answers()
         if gates.is_free:
-            return [(p.frontier.who, p.frontier.offset, p.end) for p in found]
+            return [(p.frontier.who, p.frontier.offset, p.told) for p in found]
         assert time.monotonic() < until
         time.sleep(0.002)
     raise AssertionError("nothing was asked")
@@ -255,7 +256,7 @@ def answered(gates: Gates[str]) -> list[tuple[str, int, int]]:
 
 def test_one_question_serves_all_homes_and_no_second_one_is_on_its_way() -> None:
     log: Any = Ends(7, 8)
-    gates: Gates[str] = Gates(log)
+    gates: Gates[str, int, int] = Gates(partial(tell_ends, log))
     assert gates.ask([Frontier("a", 1, 5), Frontier("b", 2, 6), Frontier("c", 1, 9)])
     assert not gates.ask([Frontier("a", 1, 5)])
     assert answered(gates) == [("a", 5, 7), ("b", 6, 7), ("c", 9, 7)]
@@ -269,7 +270,7 @@ def test_one_question_serves_all_homes_and_no_second_one_is_on_its_way() -> None
 def test_a_home_that_does_not_answer_is_asked_again_after_a_pause() -> None:
     log: Any = Ends(BrokerError("away"), 3)
     now = [100.0]
-    gates: Gates[str] = Gates(log, lambda: now[0])
+    gates: Gates[str, int, int] = Gates(partial(tell_ends, log), lambda: now[0])
     assert gates.ask([Frontier("a", 1, 5)])
     assert answered(gates) == []
     assert not gates.ask([Frontier("a", 1, 5)])

@@ -34,6 +34,7 @@ from .queue_checkers import acknowledged, given_out, results, worked_off
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
+from .shown_checkers import shown
 from .sidecar_checkers import sidecars
 
 ANSWER_MAX_MS: Final = 1_200
@@ -573,6 +574,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "processed": processed,
     "retained": retained,
     "sidecars": sidecars,
+    "shown": shown,
     "worked-off": worked_off,
     "given-out": given_out,
     "acknowledged": acknowledged,

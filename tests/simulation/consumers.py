@@ -27,6 +27,7 @@ from logtx.journal.txid import TxId
 from .followers import PlayedFollowing
 from .history import Consumed, Delivered, Rest, Resumed
 from .logs import LogView, NotYetError
+from .reference import Reading
 from .schedule import Party
 from .setting import Setting
 from .sidecars import reader_of
@@ -43,6 +44,10 @@ TOGETHER_SHARE: Final = 0.6
 """Share of the lives of a consumer that begin in the process of another one, if there is one."""
 RECENT: Final = (2, 12, RECENT_MAX)
 """Records that a process keeps of homes' journals, at most."""
+HOME_LATER_SHARE: Final = 0.6
+"""Share of the steps of a reader of uncommitted records in which it reads its home no further."""
+CRASHES_BEHIND_SHARE: Final = 0.06
+"""Share of those in which it crashes: few are hit between a record and a place before it else."""
 LATE_SHARE: Final = 0.2
 """Share of the lives of a consumer that learn late which topics are switched."""
 LATE_MS: Final = (20, 300)
@@ -53,7 +58,14 @@ class Consumer(Party):
     """One consumer of one data partition."""
 
     def __init__(
-        self, setting: Setting, name: str, partition: TopicPartition, start: int, *, steady: bool
+        self,
+        setting: Setting,
+        name: str,
+        partition: TopicPartition,
+        start: int,
+        *,
+        steady: bool,
+        committed: bool = True,
     ) -> None:
         """Begins to read at `start`.
 
@@ -63,6 +75,7 @@ class Consumer(Party):
             partition: data partition.
             start: offset at which it begins.
             steady: whether it never stops, and reads all there is in each step.
+            committed: whether it reads committed records, or all.
         """
         super().__init__(setting.scheduler, name)
         self.partition = partition
@@ -70,7 +83,9 @@ class Consumer(Party):
         self._steady = steady
         chance = setting.chance
         self._memory_max_bytes = chance.choice((1_500, 10**9))
-        self._seen = setting.history.consumed[name] = Consumed(partition, start)
+        self._reads_committed = committed
+        self._seen = Consumed(partition, start)
+        (setting.history.consumed if committed else setting.history.shown)[name] = self._seen
         self._committed = Position.at(start)
         self._committed_count = 0
         self._count = 0
@@ -84,8 +99,10 @@ class Consumer(Party):
         setting, draw = self._setting, self._setting.together
         processes: list[PlayedFollowing] = setting.processes
         with_room = [p for p in processes if p.members and self.partition not in p.members]
-        found = PlayedFollowing(setting, self.name, self._memory_max_bytes)
-        if draw is None or self._steady:
+        found = PlayedFollowing(
+            setting, self.name, self._memory_max_bytes, committed=self._reads_committed
+        )
+        if draw is None or self._steady or not self._reads_committed:
             return found
         if with_room and draw.random() < TOGETHER_SHARE:
             setting.history.counts["consumers of several partitions"] += 1
@@ -126,14 +143,12 @@ class Consumer(Party):
         """Begins the partition, or begins it anew, as `Reading` does."""
         former, self.assigned = self.assigned, assigned
         assigned.buffer = self._following.make_buffer(assigned)
-        if assigned.home is not None:
-            self._following.homes.begin(assigned.home)
+        self._following.begin(assigned)
         if former is not None:
             self._setting.note(self.name, "begins anew", assigned.start)
             self._side_reader.forget(former.buffer)
             self._sidecar_reader.forget(former.buffer)
-            if former.home is not None:
-                self._following.homes.forget(former.home)
+            self._following.forget(former)
             former.buffer.close()
 
     @property
@@ -147,8 +162,17 @@ class Consumer(Party):
         if key != self.partition:
             return 2**63
         # One that is told too late that its topic was switched goes back to where it began.
-        misled = self._setting.faults.ends is not None
-        return min(self._seen.start, self._committed.o1) if misled else self._committed.o1
+        misled = self._setting.faults.ends is not None and self._reads_committed
+        return min(self._seen.start, self._committed.o1) if misled else self._needs_places()
+
+    def _needs_places(self) -> int:
+        """Returns the same of what it committed, and of places that it has passed and not heard
+        of."""
+        passed, o1 = self._committed.passed, self._committed.o1
+        if self._reads_committed or passed is None:
+            return o1
+        ends = Reading(self._setting.history).partitions[self.partition].ends
+        return min([o1, *(end.place for end in ends if end.sequence > passed.sequence)])
 
     @property
     def stands_in_sidecar(self) -> bool:
@@ -169,6 +193,10 @@ class Consumer(Party):
         self._setting.note(self.name, "resumes at", where)
         self._begin()
 
+    def _back(self) -> None:
+        if not self.alive:
+            self.restart()
+
     @property
     def done(self) -> bool:
         """Whether it has read all there is and holds nothing, or stopped."""
@@ -181,6 +209,7 @@ class Consumer(Party):
             self.buffer.next_offset == end
             and self.buffer.mode_met is None
             and (home is None or self._following.is_settled(home))
+            and not (self.assigned.before and self._following.misses_sidecar(self.assigned.before))
             and not self.buffer.ready
             and not self.buffer.blocked
             and not any(True for _ in self.buffer.pending())
@@ -192,7 +221,7 @@ class Consumer(Party):
         log, assigned = setting.broker.data(self.partition), self.assigned
         assert assigned is not None
         fed, buffer = assigned.input, assigned.buffer
-        follows = assigned.home is not None or buffer.mode_met is not None
+        follows = assigned.front is not None or buffer.mode_met is not None
         resting = buffer.next_offset == len(log) == self._resting and not follows
         self.later(chance.randint(*(IDLE_MS if resting else STEP_MS)), self.step)
         if resting:
@@ -203,7 +232,8 @@ class Consumer(Party):
         batch = log[fed.next_offset : min(fed.next_offset + limit, end)]
         if batch:
             fed.feed(cast(Sequence[CoreRecord], batch))
-        if follows or buffer.mode_met is not None:
+        behind = self._is_behind_home()
+        if (follows or buffer.mode_met is not None) and not behind:
             buffer = self._follow()
         if buffer.blocked:
             if buffer.failure is not None:
@@ -214,10 +244,24 @@ class Consumer(Party):
             self._sidecar_reader.step([buffer], 0)
         if buffer.ready:
             self._take(1_000 if self._steady else chance.choice((1, 2, 3, 50)))
+        if behind and self._setting.modes and self._setting.modes.random() < CRASHES_BEHIND_SHARE:
+            setting.history.counts["consumers crashed behind their home"] += 1
+            self.crash()
+            setting.scheduler.after(chance.randint(10, 100), self._back)
+            return
         if not buffer.ready and not buffer.blocked and buffer.next_offset != self._resting:
             self._resting = buffer.next_offset
             at, now_ms = setting.history.tick(), setting.now_ms
             self._seen.events.append(Rest(self._resting, at, now_ms))
+
+    def _is_behind_home(self) -> bool:
+        """Draws whether the home is not read in this step, though data is: no uncommitted record
+        waits for it."""
+        setting = self._setting
+        if self._reads_committed or not setting.faults.on:
+            return False
+        assert setting.modes is not None
+        return setting.modes.random() < HOME_LATER_SHARE
 
     def _follow(self) -> PartitionBuffer:
         """Reads the home on, and turns at a mode record; returns the buffer of now."""

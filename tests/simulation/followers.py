@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Generic, Protocol, cast
 
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer.assigned import Assigned
 from logtx.consumer.config import ConsumerConfig, IsolationLevel
+from logtx.consumer.core.before_sidecar import BeforeSidecar
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.core.shared import Shared
 from logtx.consumer.following import Following
-from logtx.consumer.gates import Frontier, Passed
+from logtx.consumer.gates import Frontier, K, Passed, T, V
 from logtx.consumer.homes import Followed
 from logtx.consumer.topic_ids import TopicIds
 from logtx.journal.control import TopicPartition
@@ -32,6 +33,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.mode_registry import encode_key, encode_value
 from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.sidecar import sidecar_of
 
 from .logs import LogReader, LogView
 from .schedule import Party
@@ -44,8 +46,19 @@ CONFIG: Final = cast(
     ),
 )
 """What of a consumer's settings counts here."""
+UNCOMMITTED: Final = cast(
+    ConsumerConfig,
+    SimpleNamespace(
+        isolation_level=IsolationLevel.READ_UNCOMMITTED, torn_reset=None, librdkafka_quiet={}
+    ),
+)
+"""The same of readers of uncommitted records."""
 GATE_FAULTS: Final = 0.05
 """Share of the questions for a home's end that are answered late, and of those that fail."""
+SIDECAR_LATE_SHARE: Final = 0.5
+SIDECAR_LATE_MS: Final = 900
+"""Share of the questions for a sidecar that are answered late, and by how much at most: it is
+opened once in a history."""
 
 
 class MemoryStore:
@@ -202,21 +215,38 @@ class HomeReader(LogReader):
         return super().consume(num_messages, timeout)
 
 
-class Gates:
-    """Questions for the ends of homes, one at a time, answered some time later."""
+class Gates(Generic[T, K, V]):
+    """Questions that let records pass, one at a time, answered some time later."""
 
     last_ms = 0.0
 
-    def __init__(self, setting: Setting, party: Party, readers: Callable[[], list[str]]) -> None:
-        """Asks nothing yet. `readers` names who is told, and `party` learns of it."""
+    def __init__(
+        self,
+        setting: Setting,
+        party: Party,
+        tell: Callable[[K], V],
+        *,
+        late_share: float = GATE_FAULTS,
+        late_ms: int = 300,
+    ) -> None:
+        """Asks nothing yet.
+
+        Args:
+            setting: of the world.
+            party: learns of the answers.
+            tell: what a broker answers.
+            late_share: how much of it comes late.
+            late_ms: by how much, at most.
+        """
+        self._late_share, self._late_ms = late_share, late_ms
         self._setting = setting
         self._party = party
-        self._readers = readers
-        self._answers: list[Passed[Followed]] = []
+        self._tell = tell
+        self._answers: list[Passed[T, K, V]] = []
         self.is_free = True
 
-    def ask(self, frontiers: list[Frontier[Followed]]) -> bool:
-        """Asks for the homes' ends, unless a question is on its way."""
+    def ask(self, frontiers: list[Frontier[T, K]]) -> bool:
+        """Asks about all of them, unless a question is on its way."""
         setting, draw = self._setting, self._setting.modes
         assert draw is not None
         if not frontiers or not self.is_free:
@@ -224,34 +254,34 @@ class Gates:
         self.is_free = False
         setting.history.counts["gates"] += 1
         asked_ms, told_ms = draw.randint(0, 10), draw.randint(0, 10)
-        ends: dict[int, int] = {}
-        if self._happens("gate told late"):
-            told_ms += draw.randint(20, 300)
+        told: dict[K, V] = {}
+        if self._happens("gate told late", self._late_share):
+            told_ms += draw.randint(20, self._late_ms)
 
         def answer() -> None:
-            if self._happens("gate not told"):
+            if self._happens("gate not told", GATE_FAULTS):
                 return
-            for home in sorted({frontier.home for frontier in frontiers}):
-                ends[home] = told_to_all(setting, JOURNAL_TOPIC, home, self._readers())
+            for about in sorted({frontier.about for frontier in frontiers}):
+                told[about] = self._tell(about)
 
         def tell() -> None:
             self.is_free = True
-            self._answers += [Passed(f, ends[f.home]) for f in frontiers if f.home in ends]
+            self._answers += [Passed(f, told[f.about]) for f in frontiers if f.about in told]
 
         # Taken when a broker answers, and not by the party: brokers go on while it stands still.
         setting.scheduler.after(asked_ms, answer)
         self._party.later(asked_ms + told_ms, tell)
         return True
 
-    def _happens(self, fault: str) -> bool:
+    def _happens(self, fault: str, share: float) -> bool:
         setting = self._setting
         assert setting.modes is not None
-        if not setting.faults.on or setting.modes.random() >= GATE_FAULTS:
+        if not setting.faults.on or setting.modes.random() >= share:
             return False
         setting.faults.count(fault)
         return True
 
-    def answers(self) -> list[Passed[Followed]]:
+    def answers(self) -> list[Passed[T, K, V]]:
         """Returns what was answered since the last call."""
         found, self._answers = self._answers, []
         return found
@@ -286,20 +316,23 @@ class Member(Protocol):
 class PlayedFollowing(Following):
     """`Following` of the partitions of one consumer of the simulated world."""
 
-    def __init__(self, setting: Setting, name: str, memory_max_bytes: int) -> None:
+    def __init__(
+        self, setting: Setting, name: str, memory_max_bytes: int, *, committed: bool
+    ) -> None:
         """Asks nothing yet.
 
         Args:
             setting: of the world.
             name: of the process.
             memory_max_bytes: what it keeps in memory of pending transactions.
+            committed: whether it reads committed records, or all.
         """
         self.members: dict[TopicPartition, Member] = {}
         self.pending_map = PendingTransactionMap(memory_max_bytes, MemoryStore())
         log = cast(Log, ReadersLog(setting, self._names))
         super().__init__(
             log,
-            CONFIG,
+            CONFIG if committed else UNCOMMITTED,
             setting.counters,
             self.pending_map,
             Shared(),
@@ -309,7 +342,28 @@ class PlayedFollowing(Following):
         )
         self._setting = setting
         party = Party(setting.scheduler, name)
-        self.homes._gates = Gates(setting, party, self._names)  # type: ignore[assignment]
+
+        def tell(home: int) -> int:
+            return told_to_all(setting, JOURNAL_TOPIC, home, self._names())
+
+        gates: Gates[Followed, int, int] = Gates(setting, party, tell)
+        watch: Gates[BeforeSidecar, str, bool] = Gates(
+            *(setting, party, self._has_sidecar),
+            late_share=SIDECAR_LATE_SHARE,
+            late_ms=SIDECAR_LATE_MS,
+        )
+        self.homes._gates = gates  # type: ignore[assignment]
+        self.sidecars._gates = watch  # type: ignore[assignment]
+
+    def _has_sidecar(self, topic: str) -> bool:
+        # It is there from the first moment on. For these readers it is created as late as it may
+        # be: just before its first record.
+        data = self._setting.history.data
+        return any(records for key, records in data.items() if key[0] == sidecar_of(topic))
+
+    def misses_sidecar(self, before: BeforeSidecar) -> bool:
+        """Returns whether a sidecar is there by now, of which a partition was not told."""
+        return self._has_sidecar(before.topic)
 
     def _names(self) -> list[str]:
         return [member.name for member in self.members.values()]
@@ -330,8 +384,7 @@ class PlayedFollowing(Following):
         """Gives a partition up: it is revoked, or the whole consumer crashed."""
         del self.members[member.partition]
         if member.assigned is not None:
-            if member.assigned.home is not None:
-                self.homes.forget(member.assigned.home)
+            self.forget(member.assigned)
             member.assigned.buffer.close()
 
     def poll_all(self) -> int:

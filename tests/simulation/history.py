@@ -346,6 +346,8 @@ class History:
         """(data partition, what names the MODE record) → how often its mode record lies there."""
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}
+        self.shown: dict[str, Consumed] = {}
+        """What readers of uncommitted records saw."""
         self.serial: dict[str, Serial] = {}
         self.works: dict[TxId, Work] = {}
         self.taken: list[Taken] = []

@@ -45,6 +45,7 @@ from . import (
     queue_mutations,
     reset_mutations,
     shell_mutations,
+    shown_mutations,
     sidecar_mutations,
 )
 from .registry import MUTATIONS, Mutation, Patch, caught_by
@@ -60,6 +61,7 @@ __all__ = [
     "queue_mutations",
     "reset_mutations",
     "shell_mutations",
+    "shown_mutations",
     "sidecar_mutations",
 ]
 

@@ -62,6 +62,8 @@ class Setting:
     """What histories draw from in which topics are switched; None: all topics keep to markers."""
     sidecars: Random | None = None
     """What histories draw from in which transactions use sidecars; None: none does."""
+    opens_sidecars: Callable[[], bool] = lambda: True
+    """Whether transactions use them by now."""
     retains_sidecars: bool = False
     """Whether retention takes the start of topics with sidecars, and these are trimmed."""
     compactions: Random | None = None

@@ -50,7 +50,7 @@ class Uses(Enum):
 
 def choose(setting: Setting) -> Uses:
     """Returns whether a new transaction uses sidecars."""
-    if setting.sidecars is None:
+    if setting.sidecars is None or not setting.opens_sidecars():
         return Uses.NONE
     drawn = setting.sidecars.random()
     if setting.compactions is not None:

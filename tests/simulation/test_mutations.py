@@ -17,6 +17,7 @@ from .mutations import (
     placed_queue_mutations,
     queue_mutations,
     reset_mutations,
+    shown_mutations,
     sidecar_mutations,
 )
 from .registry import described_in_docs
@@ -154,6 +155,9 @@ SEEN_WITH_PLACED_QUEUES_AT: Final = {
     "places_stand_for_no_pointer": 1,
 }
 """The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""
+SEEN_WITH_PLACED_AT: Final = {"no_question_before_records_are_shown": 23}
+"""The same for mutations of readers of uncommitted records, in histories with switched topics and
+sidecars."""
 SEEN_WITH_RESETS_AT: Final = {
     "acks_of_before_count": 23,
     "consumers_keep_what_was_reset": 80,
@@ -192,6 +196,10 @@ def _is_of_queues(mutation: Mutation) -> bool:
 
 def _is_of_placed_queues(mutation: Mutation) -> bool:
     return mutation.apply.__module__ == placed_queue_mutations.__name__
+
+
+def _is_of_shown(mutation: Mutation) -> bool:
+    return mutation.apply.__module__ == shown_mutations.__name__
 
 
 def _is_of_resets(mutation: Mutation) -> bool:
@@ -247,6 +255,16 @@ def test_mutation_of_placed_queues_is_caught(name: str, monkeypatch: pytest.Monk
     assert mutation.checker in violations(history)
 
 
+@pytest.mark.parametrize("name", parameters(SEEN_WITH_PLACED_AT))
+def test_mutation_of_uncommitted_readers_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mutation,) = (m for m in MUTATIONS if m.name == name)
+    mutation.apply(monkeypatch.setattr)
+    history = simulate(SEEN_WITH_PLACED_AT[name], switches=True, sidecars=True)
+    assert mutation.checker in violations(history)
+
+
 @pytest.mark.parametrize("name", parameters(SEEN_WITH_RESETS_AT))
 def test_mutation_of_resets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)
@@ -268,6 +286,10 @@ def test_each_mutation_of_placed_queues_has_a_seed() -> None:
     assert found == SEEN_WITH_PLACED_QUEUES_AT.keys()
 
 
+def test_each_mutation_of_uncommitted_readers_has_a_seed() -> None:
+    assert {m.name for m in MUTATIONS if _is_of_shown(m)} == SEEN_WITH_PLACED_AT.keys()
+
+
 def test_each_mutation_of_queues_has_a_seed() -> None:
     assert {m.name for m in MUTATIONS if _is_of_queues(m)} == SEEN_WITH_QUEUES_AT.keys()
 
@@ -283,7 +305,7 @@ def test_each_mutation_of_places_has_a_seed() -> None:
 def _is_of_histories_of_its_own(mutation: Mutation) -> bool:
     of = (
         *(_is_of_places, _is_of_sidecars, _is_of_compactions, _is_of_queues, _is_of_resets),
-        _is_of_placed_queues,
+        *(_is_of_placed_queues, _is_of_shown),
     )
     return any(is_of(mutation) for is_of in of)
 

@@ -104,6 +104,11 @@ FAULTY_WAVE_MS: Final = (50, 300)
 """Least and most time for which everything may, before that."""
 SWITCHED_QUEUES: Final = 0.25
 """Share of those whose topics are switched while they are worked off."""
+OPENS_LATE_SHARE: Final = 0.5
+"""Share of the histories with switched topics and sidecars in which nothing is written to sidecars
+before a topic is in metadata mode."""
+OPENS_LATE_MS: Final = (50, 800)
+"""Least and most time from then on until something is."""
 TEMPORARY_QUEUES: Final = 0.6
 """Share of those that have the temporary topic, too, if there is one."""
 TOGETHER_HISTORIES: Final = 0.4
@@ -285,6 +290,8 @@ class World:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
         self._operator: Operator | None = None
+        self._switched_ms = 2**63
+        """When that was noticed first."""
         if queues:
             skipper = Skipper(self.setting, self.network, Random(-seed - 76))
             self.setting.unreadable = skipper.is_told
@@ -302,6 +309,10 @@ class World:
         else:
             once = drawn < PLACED_QUEUES
             self._operator = Operator(self.setting, self.network, begin, once=once)
+            opening = _some(Random(-seed - 64) if sidecars and switches else None, OPENS_LATE_SHARE)
+            if opening is not None:
+                self._opens_ms = opening.randint(*OPENS_LATE_MS)
+                self.setting.opens_sidecars = self._opens_sidecars
             if switches and self.setting.modes.random() < RETENTION_CHANCE:
                 scheduler.after(RETENTION_MS, self._retain)
         self._copiers = copying.begin(self.setting)
@@ -313,6 +324,12 @@ class World:
         if faults.tries("coordinator can't read the journal"):
             self._stop_reading(faults.trials.choice(list(self.coordinators.values())))
         self._little = faults.tries("little in one turn")
+
+    def _opens_sidecars(self) -> bool:
+        """Returns whether it is some time ago that a topic came to be in metadata mode."""
+        if self._operator is not None and self._operator.has_switched:
+            self._switched_ms = min(self._switched_ms, self.setting.now_ms)
+        return self.setting.now_ms - self._switched_ms >= self._opens_ms
 
     def _stop_reading(self, coordinator: Coordinator) -> None:
         def stop() -> None:
@@ -482,9 +499,17 @@ class World:
         self.setting.scheduler.after(back_ms, replace)
 
     def _start_consumer(
-        self, name: str, partition: TopicPartition, start: int, *, steady: bool
+        self,
+        name: str,
+        partition: TopicPartition,
+        start: int,
+        *,
+        steady: bool,
+        committed: bool = True,
     ) -> None:
-        self.consumers.append(Consumer(self.setting, name, partition, start, steady=steady))
+        self.consumers.append(
+            Consumer(self.setting, name, partition, start, steady=steady, committed=committed)
+        )
 
     def _start_serial(self, name: str, starts: dict[TopicPartition, int], *, steady: bool) -> None:
         journal = self.setting.chance.randrange(self.setting.journals)
@@ -511,6 +536,15 @@ class World:
             return
         for number in range(2):
             self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
+        if self._reads_uncommitted:
+            self._start_consumer(f"u{key[1]}", key, 0, steady=False, committed=False)
+
+    @property
+    def _reads_uncommitted(self) -> bool:
+        """Whether there are readers of uncommitted records: where what lies in sidecars is placed,
+        which they alone learn of in a way of their own."""
+        setting = self.setting
+        return None not in (setting.modes, setting.sidecars)
 
     def _may_be_read(self, key: TopicPartition) -> bool:
         """Returns whether a consumer may be given a partition. Where topics are switched, not
@@ -558,6 +592,9 @@ class World:
             first, end = self._range(key)
             if self._may_be_read(key):
                 self._start_consumer(f"k{key[1]}m", key, chance.randint(first, end), steady=False)
+            if self._may_be_read(key) and self._reads_uncommitted:
+                start = chance.randint(first, end)
+                self._start_consumer(f"u{key[1]}m", key, start, steady=False, committed=False)
         if chance.random() < 0.5:
             self._start_serial("sm", self._anywhere(), steady=False)
 

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from logtx.consumer.core.home_view import Due
 from logtx.consumer.range_reader.due import RangePlaces
 from logtx.consumer.range_reader.large import Large
+from logtx.consumer.range_reader.places import PlacesAhead
 from logtx.consumer.range_reader.reading import Range, RangeReader, ReadConfig
 from logtx.consumer.range_reader.spot import Spot
 from logtx.integration.spark import compacting
@@ -144,6 +145,69 @@ def test_its_records_say_where_they_lie(places: Places, log: MemoryLog) -> None:
     assert found == [(1, "t", b"0"), (to_delivered(0), "t", b"1"), (to_delivered(1), "t", b"2")]
     assert shares[0].first == MessageId(places.end(), sequence, 0)
     assert [share.side for share in shares] == [None], "its first record lies in the topic"
+
+
+# ---- uncommitted records ------------------------------------------------------------------------
+
+UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_uncommitted_records_have_what_is_placed_in_the_sidecar(
+    places: Places, log: MemoryLog, tasks: int
+) -> None:
+    places.switch(Phase.METADATA)
+    aside(places, b"a1", b"a2")
+    plain(places, b"p1")
+    hanging = places.written.begin()
+    places.written.write(hanging, "t", [b"h1"])
+    places.written.write(hanging, SIDE, [b"never"])
+    aside(places, b"b2", b"b3", main=(b"b1",))
+    plain(places, b"p2")
+    aside(places, b"c1")
+    found = batch(log, minPartitions=str(tasks), **UNCOMMITTED)
+    assert found == [b"a1", b"a2", b"p1", b"h1", b"b1", b"b2", b"b3", b"p2", b"c1"]
+
+
+def test_a_query_of_uncommitted_records_goes_on_where_it_was(
+    places: Places, log: MemoryLog
+) -> None:
+    places.switch(Phase.METADATA)
+    query = Reading(log, startingOffsets="earliest", **UNCOMMITTED)
+    query.on()
+    for number in range(3):
+        aside(places, b"%d" % number, b"x", main=(b"m",))
+        assert query.trigger() == [b"m", b"%d" % number, b"x"]
+        aside(places, b"y%d" % number)
+        assert query.trigger() == [b"y%d" % number]
+        assert query.trigger() == [], "nothing comes twice"
+        query.restart()
+        assert query.repeat() == [b"y%d" % number]
+
+
+def test_a_task_of_uncommitted_records_comes_to_a_mode_record(
+    places: Places, log: MemoryLog
+) -> None:
+    plain(places, b"p1")
+    options = options_of(log, **UNCOMMITTED)
+    places.switch(Phase.METADATA, publish=False)
+    aside(places, b"a1")
+    plain(places, b"p2")
+    planned = BatchSource(options).partitions()
+    places.publish(Phase.METADATA, {0: 1})
+    assert read(log, planned) == [b"p1", b"a1", b"p2"]
+
+
+def test_uncommitted_records_without_a_sidecar_ask_no_home(
+    places: Places, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.delete_topic(SIDE)
+    places.switch(Phase.METADATA)
+    places.transaction([b"a"])
+    places.switch(Phase.MARKERS)
+    plain(places, b"p1")
+    monkeypatch.setattr(PlacesAhead, "reach", lambda *_, **__: pytest.fail("asked"))
+    assert batch(log, **UNCOMMITTED) == [b"a", b"p1"]
 
 
 # ---- exports ------------------------------------------------------------------------------------
