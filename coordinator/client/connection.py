@@ -140,13 +140,14 @@ class Calls:
         self._next_id = 1
         self._failure: LogtxError | None = None
         self._begin = deque([Open(calls=OpenCalls()).SerializeToString()])
-        self._outbox: deque[tuple[pb.CallRequest, float]] = deque()
-        """Requests, and until when somebody waits for each, by the monotonic clock in seconds."""
+        self._outbox: deque[tuple[int, bytes, float]] = deque()
+        """Numbers of requests, these, and until when somebody waits for each, by the monotonic clock
+        in seconds. As bytes: a caller may ask the same again, of several threads or later."""
         self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
         threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
 
     def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
-        """Sends a request, and returns its answer. Sets its request id and its time.
+        """Sends a request, and returns its answer. Sets its request id.
 
         The coordinator stops a call whose time is over: what it has decided then takes effect, and
         the rest does not.
@@ -162,7 +163,8 @@ class Calls:
             request_id, self._next_id = self._next_id, self._next_id + 1
             self._waiting[request_id] = future
             request.request.request_id = request_id
-            self._outbox.append((request, time.monotonic() + timeout_s))
+            until_s = time.monotonic() + timeout_s
+            self._outbox.append((request_id, request.SerializeToString(), until_s))
         try:
             self._connection.flush()
             return future.result(timeout_s)
@@ -187,12 +189,12 @@ class Calls:
         if self._begin:
             return self._begin.popleft()
         while self._outbox:
-            request, until_s = self._outbox.popleft()
+            request_id, request, until_s = self._outbox.popleft()
             left_ms = int((until_s - time.monotonic()) * 1_000)
             # Nobody waits for the others any more, and they would take the time of the next ones.
-            if left_ms > 0 and request.request.request_id in self._waiting:
-                request.timeout_ms = left_ms
-                return request.SerializeToString()
+            if left_ms > 0 and request_id in self._waiting:
+                # Fields that follow are merged into the message.
+                return request + pb.CallRequest(timeout_ms=left_ms).SerializeToString()
         return None
 
     def _run(self) -> None:

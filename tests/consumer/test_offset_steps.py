@@ -118,8 +118,8 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 def queries(monkeypatch: pytest.MonkeyPatch, memory_log: MemoryLog) -> FakeQueries:
     fake = FakeQueries()
 
-    def make(log: object, *, timeout_s: float) -> FakeQueries:
-        assert (log, timeout_s) == (memory_log, 2)
+    def make(log: object, *, timeout_s: float, tls: object) -> FakeQueries:
+        assert (log, timeout_s, tls) == (memory_log, 2, None)
         return fake
 
     monkeypatch.setattr("logtx.coordinator.client.queries.CoordinatorQueries", make)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer import sidecar_read
@@ -64,6 +64,9 @@ class Message:
 
     def value(self) -> bytes | None:
         return self._record.value()
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_NOT_AVAILABLE, 0
 
     def __len__(self) -> int:
         return len(self._record)
