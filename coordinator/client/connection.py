@@ -141,8 +141,8 @@ class Calls:
         self._failure: LogtxError | None = None
         self._begin = deque([Open(calls=OpenCalls()).SerializeToString()])
         self._outbox: deque[tuple[int, bytes, float]] = deque()
-        """Numbers of requests, these, and until when somebody waits for each, by the monotonic clock
-        in seconds. As bytes: a caller may ask the same again, of several threads or later."""
+        """Numbers of requests, these, and until when somebody waits for each, by the monotonic
+        clock in seconds. As bytes: a caller may ask the same again, of several threads or later."""
         self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
         threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
 
