@@ -18,8 +18,10 @@ What others tell only goes before what this coordinator heard by itself:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, TypeAlias
+
+from ..protocol.topic_news import TopicAges
 
 IDS_MAX: Final = 4
 """Entries of one name that are remembered: the first, and the latest of the others. With fewer, a
@@ -36,9 +38,6 @@ TELL_MAX: Final = 1_000
 
 Ids: TypeAlias = tuple[tuple[int, str], ...]
 """(when it was told first in monotonic ms, id) of the topics that had a name, the latest last."""
-Ages: TypeAlias = Mapping[str, Ids]
-"""Topic → as `Ids`, with ages in ms instead of times: clocks of two processes have nothing in
-common."""
 
 
 class TopicIds:
@@ -66,7 +65,7 @@ class TopicIds:
             ids = self._set(topic, (*ids, (now_ms, topic_id)), now_ms)
         return ids if len(ids) > 1 else ()
 
-    def hear(self, ages: Ages, now_ms: int) -> set[str]:
+    def hear(self, ages: TopicAges, now_ms: int) -> set[str]:
         """Takes what another coordinator heard. Returns the topics of which it is news."""
         changed = set()
         for topic, aged in ages.items():
@@ -76,7 +75,7 @@ class TopicIds:
                 changed.add(topic)
         return changed
 
-    def since(self, change: int, now_ms: int) -> tuple[Ages, int]:
+    def since(self, change: int, now_ms: int) -> tuple[TopicAges, int]:
         """Returns what changed after a change of this number, and the number up to which that is.
 
         There may be more, unless nothing is returned.

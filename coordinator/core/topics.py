@@ -34,8 +34,9 @@ from ...journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
+from ..protocol.topic_news import TopicAges
 from .decision import TopicFacts
-from .topic_ids import Ages, TopicIds
+from .topic_ids import TopicIds
 
 FRESH_MS: Final = 10_000
 """Age up to which facts are used without a new look-up. With a larger value it takes longer until
@@ -381,11 +382,11 @@ class TopicKnowledge:
             known.facts = known.agreed_ms = None
             self.facts.pop(topic, None)
 
-    def tell(self, told: int, now_ms: int) -> tuple[Ages, int]:
+    def tell(self, told: int, now_ms: int) -> tuple[TopicAges, int]:
         """Returns what to tell another coordinator of: see `TopicIds.since`."""
         return self.ids.since(told, now_ms)
 
-    def hear(self, ages: Ages, now_ms: int) -> None:
+    def hear(self, ages: TopicAges, now_ms: int) -> None:
         """Learns from another coordinator which topics had some names before.
 
         It says nothing about the topics that there are.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from ...journal.errors import ConfigError, CoordinatorNotAvailableError, TlsError
+from ..protocol.topic_news import TopicAges
 from ..tasks import essential_task
 from ..transport.address import now_ms, split
 from ..transport.alive import Alive
@@ -51,8 +52,6 @@ GIVE_S: Final = 5.0
 Clients of the partition wait meanwhile.
 """
 
-Ages: TypeAlias = Mapping[str, tuple[tuple[int, str], ...]]
-"""Data topic → (since how many ms it is known, id) of each topic that had the name."""
 TakeOver = Callable[[int, int, int], Awaitable[str | None]]
 """(journal partition, epoch to replace, end of the journal partition) → why it is not served, None
 if it is."""
@@ -61,10 +60,10 @@ if it is."""
 class TopicNews(Protocol):
     """What coordinators tell each other of data topics: `TopicKnowledge` has it."""
 
-    def tell(self, told: int, now_ms: int) -> tuple[Ages, int]:
+    def tell(self, told: int, now_ms: int) -> tuple[TopicAges, int]:
         """Returns what changed after `told`, and the number to pass next time. Nothing: no more."""
 
-    def hear(self, ages: Ages, now_ms: int) -> None:
+    def hear(self, ages: TopicAges, now_ms: int) -> None:
         """Takes what another coordinator told."""
 
 

@@ -19,10 +19,10 @@ from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import ModeWrite
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure
-from logtx.coordinator.core.topic_ids import Ages
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.topic_news import TopicAges
 from logtx.journal.control import TXCTL_HEADER, ModeRecord, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
 from logtx.journal.places import PartitionId
@@ -261,7 +261,7 @@ class Markers:
                 history.heard.append((who, history.tick(), answer.topic_id))
         self.lanes.looked_up(topic, now_ms)
 
-    def hear(self, ages: Ages) -> None:
+    def hear(self, ages: TopicAges) -> None:
         """Takes what another coordinator heard of topics."""
         self.known.hear(ages, self._now_ms)
         who, history = self._coordinator.name_in_life, self._setting.history
