@@ -282,7 +282,7 @@ def test_a_home_that_does_not_answer_is_asked_again_after_a_pause() -> None:
 
 def test_the_answer_ends_the_wait_for_it() -> None:
     log: Any = Ends(7)
-    gates: Gates[str] = Gates(log)
+    gates: Gates[str, int, int] = Gates(partial(tell_ends, log))
     assert not gates.is_asking
     assert gates.ask([Frontier("a", 1, 5)])
     gates.wait(10)

@@ -243,13 +243,13 @@ def test_a_trim_between_question_and_read_is_no_error(
 ) -> None:
     epoch = journal.owner()
     txid = journal.begin(epoch)
-    read = reader.read_records
+    read = reader.read_batches
 
     def trim_first(*args: object, **options: object) -> object:
         journal.log.delete_records(JOURNAL_TOPIC, 0, 2)
         return read(*args, **options)
 
-    monkeypatch.setattr(reader, "read_records", trim_first)
+    monkeypatch.setattr(reader, "read_batches", trim_first)
     assert find_fates(journal.log, [txid], timeout_s=10) == {txid: UNKNOWN_FATE}
 
 

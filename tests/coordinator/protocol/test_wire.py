@@ -734,6 +734,7 @@ CODES: Final = {
     44: errors.TopicModeError,
     45: errors.MetadataNotServedError,
     46: errors.FrameError,
+    47: errors.TlsError,
     50: errors.BrokerError,
     60: errors.JournalError,
     61: errors.CorruptRecordError,

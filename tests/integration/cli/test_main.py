@@ -174,6 +174,7 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
         "retention": RetentionConfig(),
         "sidecars": SidecarConfig(),
         "metadata": MetadataConfig(),
+        "tls": None,
     }
 
 
