@@ -81,24 +81,32 @@ class Registry:
             self._log.partition_count(MODES_TOPIC, timeout_s=READ_TIMEOUT_S)
             start = self._log.start_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
             end = self._log.end_offset(MODES_TOPIC, 0, timeout_s=READ_TIMEOUT_S)
+            if end > self._read_to:
+                self._all = self._read(start, end)
+                self._read_to = end
         except UnknownTopicError as error:
             _let_go(error)
             return self._all
         except BrokerError as error:
             if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
-            # Kafka answers so too if there is no such topic, as before the first switch.
+            # Kafka answers so too if there is no such topic, as before the first switch. Who may
+            # DESCRIBE it and not READ it is refused at its records.
             if not self._is_refused:
-                _LOG.warning("modes_of_topics_not_readable error=%s", error)
+                _LOG.warning(
+                    "modes_of_topics_not_readable error=%s READ is needed: %s",
+                    error,
+                    self._command(),
+                )
             self._is_refused = True
             return self._all
         self._is_refused = False
-        if end > self._read_to:
-            records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
-            with closing(records):
-                self._all = latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
-            self._read_to = end
         return self._all
+
+    def _read(self, start: int, end: int) -> Mapping[str, TopicModeRecord]:
+        records = read_records(self._log, MODES_TOPIC, 0, start, end, timeout_s=READ_TIMEOUT_S)
+        with closing(records):
+            return latest(Published(r.key(), r.value(), r.timestamp()[1]) for r in records)
 
     def check_allowed(self) -> None:
         """Checks that what homes publish could be read when it was asked for last.
@@ -107,12 +115,15 @@ class Registry:
             BrokerError: it may not be read; names the command that gives the right.
         """
         if self._is_refused:
-            log = self._log
-            command = grant(log.bootstrap_servers, log.principal, ["READ"], topic=MODES_TOPIC)
             raise BrokerError(
-                f"this client may not READ topic {MODES_TOPIC}: give it the right with: {command}",
+                f"this client may not READ topic {MODES_TOPIC}: give it the right with:"
+                f" {self._command()}",
                 kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
             )
+
+    def _command(self) -> str:
+        log = self._log
+        return grant(log.bootstrap_servers, log.principal, ["READ"], topic=MODES_TOPIC)
 
     def topic_id(self, topic: str) -> str:
         """Returns the id of a topic as a broker tells it; "" if the log has none.

@@ -23,6 +23,7 @@ from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
 from .records.snapshots import EarlierSnapshots, FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
 from .relocation import RELOCATIONS_TOPIC
+from .rights import grant
 from .state import State
 from .txid import TxId
 
@@ -166,7 +167,7 @@ def read_batches(
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise _out_of_range(log, topic, partition, place, timeout_s)
                 if error.code() != KafkaError._PARTITION_EOF:
-                    problem = error.str()
+                    problem = _passing(log, topic, error)
                 elif _offset_of(event) >= end:
                     return  # the last offsets of the range hold no records
             if time.monotonic() > deadline_s:
@@ -176,6 +177,17 @@ def read_batches(
                 )
     finally:
         consumer.close()
+
+
+def _passing(log: Log, topic: str, error: KafkaError) -> str:
+    """Returns what librdkafka says of an error that may pass; raises another one."""
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        command = grant(log.bootstrap_servers, log.principal, ["READ"], topic=topic)
+        raise BrokerError(
+            f"this client may not READ topic {topic}: give it the right with: {command}",
+            kafka_code=error.code(),
+        )
+    return error.str()
 
 
 def _poll_batch(consumer: LogConsumer) -> list[Message]:

@@ -87,7 +87,9 @@ def take_text(settings: MutableMapping[str, Any], name: str, default: _D) -> str
     if value == default:
         return default
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} must be a non-empty string, not {value!r}")
+        # A password may be among them: what was given is not shown.
+        what = "an empty one" if value == "" else f"of type {type(value).__name__}"
+        raise ConfigError(f"{name} must be a non-empty string, not {what}")
     return value
 
 

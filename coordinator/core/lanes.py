@@ -398,7 +398,7 @@ class MarkerLanes:
             lane.refused_bytes = None
             if lane.state is LaneState.CAREFUL:
                 self._turn(lane, LaneState.FLOWING)
-        if self._tells(topic, job.size):
+        if lane.queue and self._tells(topic, job.size + BATCH_OVERHEAD_BYTES):
             self._shell.look_up(topic)  # It takes more by now: else one marker at a time goes out.
         if isinstance(job.part_of, Ending):
             self._end_written(job.part_of, job, offset)

@@ -218,6 +218,8 @@ class Tenure:
         """Effects that are counted in `_unwritten` and not carried out yet."""
         self._unwritten: dict[int, int] = {}
         """BEGIN → number of its effects that are not durable yet."""
+        self._gone_behind = 0
+        """Offset behind the latest PLACED record that found a topic gone."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
         """BEGIN → its partitions that don't exist any more and got no marker."""
         self._pointers: dict[int, Mapping[TopicPartition, int]] = {}
@@ -577,7 +579,9 @@ class Tenure:
         not wait for its acknowledgement, and both go in one batch.
         """
         if GONE in placed.ends.values():
-            return  # Late markers may follow from it.
+            self._gone_behind = self.shard.next_offset
+        if self.acknowledged_end < self._gone_behind:
+            return  # Late markers may follow, also from a record that is in flight since a pause.
         for begin in self.placer.whole_by(placed):
             transaction = self.shard.transactions.get(begin)
             # What is adopted has none; nor what a record finished that is on its way since before a

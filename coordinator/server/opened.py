@@ -34,9 +34,10 @@ _LOG = logging.getLogger(__name__)
 CALLS_MAX: Final = 256
 """Calls of one connection at one time, with those whose answers were not taken; it is not read
 while there are as many. With fewer, a client with many threads waits."""
-CALLS_MAX_BYTES: Final = 64 * 1024 * 1024
-"""What they and their answers may take in memory; it is not read while that is used up. As a stream
-may have (`StreamLimits.requests_max_bytes`)."""
+CALLS_MAX_BYTES: Final = 256 * 1024 * 1024
+"""What they and their answers may take in memory; it is not read while that is used up. With more,
+a client that takes no answers costs more; with less, fewer questions about many things are under
+way: 63 of them, each with room for the largest answer, hold up all other calls."""
 CALL_MS: Final = 30_000
 """How long a call may take that does not say how long its client waits."""
 _ANSWER_BYTES: Final = 64

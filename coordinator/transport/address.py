@@ -21,15 +21,17 @@ def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    elif ":" in host:
+        host = ""  # Where an IPv6 host without brackets ends can't be told.
     if not _is_host(host) or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{address!r} is no address: give host:port")
+        raise ConfigError(f"{address!r} is no address: give host:port, or [host]:port with IPv6")
     return host, int(port)
 
 
 def _is_host(host: str) -> bool:
     # Else the resolver raises what is no OSError: of an empty label, of one of more than 63 bytes.
     try:
-        return bool(host.encode("idna")) and not set(host) & set("\0/[]")
+        return bool(host.encode("idna")) and host.isprintable() and not set(host) & set("/[] ")
     except UnicodeError:
         return False
 

@@ -64,6 +64,8 @@ def _load(context: ssl.SSLContext, config: TlsConfig) -> None:
 
     try:
         context.load_cert_chain(config.certificate, key_path, password=given)
+    except ConfigError:
+        raise
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(
@@ -77,6 +79,10 @@ def _load(context: ssl.SSLContext, config: TlsConfig) -> None:
         raise ConfigError(
             f"{certificate}: {config.certificate} can't be used with the key in {key_path}: {error}"
         ) from error
+    except OSError as error:  # It was there a moment ago: files are being replaced.
+        raise ConfigError(f"{certificate}, {key}: can't be read: {error}") from error
+    except ValueError:  # Too long, or with characters that no password has. The error shows it.
+        raise ConfigError(f"{password}: no key can have such a password") from None
 
 
 def _check_valid(role: Role, config: TlsConfig) -> None:

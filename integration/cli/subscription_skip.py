@@ -219,7 +219,7 @@ def _span_of_placed(
     if not decided:
         raise ConfigError(
             f"{named.text}: nothing is committed at {JOURNAL_TOPIC}[{home}] offset {sequence}: give"
-            " the commit sequence that the error names"
+            " the commit sequence that an error names, or `logtx subscription peek` under `at`"
         )
     return Span(MessageId(named.first, sequence), MessageId(named.first, sequence + 1))
 
@@ -264,8 +264,9 @@ def _span(
         if not whole and not marks and txid_of(record) is not None:
             raise NotAllowedError(
                 f"the record at offset {record.offset()} of {topic}[{number}] is of a transaction,"
-                " whose messages are delivered together at its marker: name the offset of the"
-                " marker, or pass over all that is delivered --before an offset"
+                " whose messages are delivered together at its marker, or where it is placed: name"
+                " that, as `logtx subscription peek` shows it under `at`, or pass over all that is"
+                " delivered --before an offset"
             )
         if record.offset() == last and marks:
             messages = _message_count(record)

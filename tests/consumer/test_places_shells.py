@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from logtx.consumer import delivery, homes, reading
 from logtx.consumer.consumer import Consumer
@@ -18,6 +18,7 @@ from logtx.consumer.core.known_modes import KnownModes
 from logtx.consumer.gates import Frontier, Gates, tell_ends
 from logtx.consumer.home_starts import HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
+from logtx.journal.logs.memory.consumer import MemoryConsumer
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import MODES_TOPIC, EndedSwitch, Phase
@@ -170,6 +171,13 @@ def test_a_position_that_passed_something_is_followed_where_nothing_is_published
     assert modes.follows(start) is None
 
 
+class Refused:
+    """What a consumer of confluent-kafka gets of a topic that it may not read."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
 def test_what_is_published_of_a_newer_version_stops_an_assignment(
     home: Places, make_consumer: MakeConsumer
 ) -> None:
@@ -178,6 +186,26 @@ def test_what_is_published_of_a_newer_version_stops_an_assignment(
     consumer = make_consumer()
     with pytest.raises(UnknownRecordError, match="upgrade"):
         consumer.assign([TopicPartition("t", 0)])
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_who_may_describe_what_is_published_and_not_read_it_reads_topics_with_markers(
+    home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    home.log.create_topic(MODES_TOPIC, partitions=1)
+    home.written.append(MODES_TOPIC, [b"\x63"], key=b"\x63")
+    polled = MemoryConsumer._fetch
+
+    def refuse(self: MemoryConsumer, count: int, timeout: float) -> list[Any]:
+        if all(each.topic == MODES_TOPIC for each in self.assignment()):
+            return [Refused()]
+        return polled(self, count, timeout)
+
+    monkeypatch.setattr(MemoryConsumer, "_fetch", refuse)
+    home.written.transaction("t", [b"a"])
+    consumer = make_consumer(isolation_level=isolation)
+    consumer.assign([TopicPartition("t", 0, 0)])
+    assert read(consumer, 1) == [b"a"]
 
 
 def test_a_topic_that_was_created_anew_begins_with_markers(

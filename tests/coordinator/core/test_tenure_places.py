@@ -141,6 +141,31 @@ def test_a_transaction_with_markers_left_is_not_finished_with_its_places() -> No
     assert stage.records(Committed) == [Committed(begin=txid.offset)]
 
 
+def test_what_is_to_get_a_late_marker_is_not_finished_by_a_later_round() -> None:
+    # A topic is told gone, and the record of it is in flight when the tenure pauses. Behind the
+    # pause another broker tells an end. The first record counts, so the first transaction gets a
+    # marker.
+    stage = Stage()
+    coordinator, tenure = stage.coordinator, stage.coordinator.tenure
+    coordinator.keeps_late = True
+    first = stage.commit(("b", 0))
+    coordinator.ask_ends()
+    second = stage.commit(("b", 0))
+    end = coordinator.journal.end
+    coordinator.tell_ends({B0: GONE})
+    tenure.pause()
+    tenure.end_told(end)
+    assert coordinator.ask_ends()
+    coordinator.tell_ends({B0: 10})
+    assert stage.records(Committed) == []
+    coordinator.ack()
+    assert list(coordinator.late_markers) == [first]
+    assert stage.records(Committed) == [Committed(begin=second)]
+    coordinator.finish_late(first, gone=False)
+    coordinator.ack()
+    assert stage.records(Committed)[1:] == [Committed(begin=first)]
+
+
 def test_what_finishes_a_transaction_is_void_if_its_places_are_lost() -> None:
     stage = Stage()
     coordinator = stage.coordinator

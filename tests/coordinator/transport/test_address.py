@@ -17,7 +17,10 @@ def test_an_address_is_split_and_joined(address: str, host: str, port: int) -> N
     assert joined(host, port) == address
 
 
-@pytest.mark.parametrize("address", ["", "h", ":1", "h:", "h:x", "h:-1", "h:65536", "h:\u0661"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "h", ":1", "h:", "h:x", "h:-1", "h:65536", "h:\u0661", "a b:1", "a\nb:1", "::1:9095"],
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="give host:port"):
         split(address)
