@@ -581,7 +581,7 @@ class Tenure:
         if GONE in placed.ends.values():
             self._gone_behind = self.shard.next_offset
         if self.acknowledged_end < self._gone_behind:
-            return  # Late markers may follow, also from a record that is in flight since a pause.
+            return  # Late markers may follow, also from one in flight since a pause (trap 260).
         for begin in self.placer.whole_by(placed):
             transaction = self.shard.transactions.get(begin)
             # What is adopted has none; nor what a record finished that is on its way since before a

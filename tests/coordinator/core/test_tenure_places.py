@@ -141,7 +141,7 @@ def test_a_transaction_with_markers_left_is_not_finished_with_its_places() -> No
     assert stage.records(Committed) == [Committed(begin=txid.offset)]
 
 
-def test_what_is_to_get_a_late_marker_is_not_finished_by_a_later_round() -> None:
+def test_trap_260_what_is_to_get_a_late_marker_is_not_finished_by_a_later_round() -> None:
     # A topic is told gone, and the record of it is in flight when the tenure pauses. Behind the
     # pause another broker tells an end. The first record counts, so the first transaction gets a
     # marker.
