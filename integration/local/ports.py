@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 from collections.abc import Collection
 from typing import Final
 
@@ -19,6 +20,8 @@ PORT_MAX: Final = 65_535
 _FREE_PORTS: Final = range(20_000, 32_768)
 _PORT_ATTEMPTS: Final = 200
 """Random ports that one `pick_ports` tries, and so the most that it can return."""
+_CLAIMED: Final[dict[int, socket.socket]] = {}
+"""Ports that this process has picked."""
 _CONNECT_TIMEOUT_S: Final = 0.5
 """Longest wait for a connection: bounds the time lost on a listener that does not accept."""
 
@@ -53,17 +56,37 @@ def accepts(port: int) -> bool:
 def pick_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
     """Returns `count` different ports that are free now and not in `besides`.
 
+    On Linux no other process that picks ports gets one of them before this process ends.
+
     Raises PortInUseError if it finds too few.
     """
     chosen: list[int] = []
     for port in random.sample(_FREE_PORTS, _PORT_ATTEMPTS):
-        if port not in besides and is_free(port):
+        if port not in besides and is_free(port) and _claim(port):
             chosen.append(port)
         if len(chosen) == count:
             return chosen
     raise PortInUseError(
         f"Found no {count} free ports between {_FREE_PORTS.start} and {_FREE_PORTS.stop}."
     )
+
+
+def _claim(port: int) -> bool:
+    """Claims a port for this process, unless another one has. Returns whether it may be used.
+
+    Some seconds pass before a program that was started listens there. Meanwhile another of several
+    processes that start programs all the time, as tests do, could pick the same.
+    """
+    if sys.platform != "linux" or port in _CLAIMED:
+        return True
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0logtx-port-{port}")  # No file: the system forgets it with the process.
+    except OSError:
+        claim.close()
+        return False
+    _CLAIMED[port] = claim
+    return True
 
 
 def _listen_error(port: int, host: str) -> OSError | None:

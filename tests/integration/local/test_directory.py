@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from logtx.integration.local import ports
 from logtx.integration.local.directory import BrokerDir, ClusterDir, Ports, State
 from logtx.integration.local.errors import DataDirError, DataDirInUseError, PortInUseError
 from logtx.integration.local.ports import HOST, check_port, pick_ports
@@ -89,6 +92,24 @@ def test_busy_port_is_named() -> None:
 
 
 def test_picked_ports_differ_and_are_no_outgoing_ones() -> None:
-    ports = pick_ports(20)
-    assert len(set(ports)) == 20
-    assert all(20_000 <= port < 32_768 for port in ports)
+    picked = pick_ports(20)
+    assert len(set(picked)) == 20
+    assert all(20_000 <= port < 32_768 for port in picked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a claim with its process")
+def test_a_port_that_another_process_has_picked_is_not_picked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (port,) = pick_ports(1)
+    monkeypatch.setattr(ports, "_FREE_PORTS", range(port, port + ports._PORT_ATTEMPTS))
+    monkeypatch.setattr(ports, "is_free", lambda each: each == port)
+    assert pick_ports(1) == [port], "it is this process's own"
+    code = (
+        "from logtx.integration.local import ports\n"
+        f"ports._FREE_PORTS = range({port}, {port + ports._PORT_ATTEMPTS})\n"
+        f"ports.is_free = lambda each: each == {port}\n"
+        "ports.pick_ports(1)"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert "PortInUseError" in asked.stderr.decode()
