@@ -19,7 +19,7 @@ from ..journal.logs.interface import Log
 from ..journal.mode_registry import Published, TopicModeRecord, latest
 from ..journal.modes import MODES_TOPIC
 from ..journal.reader import read_records
-from ..journal.rights import grant
+from ..journal.rights import may_not_read
 from .core.known_modes import KnownModes
 from .topic_ids import TopicIds
 
@@ -93,11 +93,7 @@ class Registry:
             # Kafka answers so too if there is no such topic, as before the first switch. Who may
             # DESCRIBE it and not READ it is refused at its records.
             if not self._is_refused:
-                _LOG.warning(
-                    "modes_of_topics_not_readable error=%s READ is needed: %s",
-                    error,
-                    self._command(),
-                )
+                _LOG.warning("modes_of_topics_not_readable error=%s", self._refusal())
             self._is_refused = True
             return self._all
         self._is_refused = False
@@ -115,15 +111,10 @@ class Registry:
             BrokerError: it may not be read; names the command that gives the right.
         """
         if self._is_refused:
-            raise BrokerError(
-                f"this client may not READ topic {MODES_TOPIC}: give it the right with:"
-                f" {self._command()}",
-                kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            )
+            raise BrokerError(self._refusal(), kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
-    def _command(self) -> str:
-        log = self._log
-        return grant(log.bootstrap_servers, log.principal, ["READ"], topic=MODES_TOPIC)
+    def _refusal(self) -> str:
+        return may_not_read(self._log.bootstrap_servers, self._log.principal, MODES_TOPIC)
 
     def topic_id(self, topic: str) -> str:
         """Returns the id of a topic as a broker tells it; "" if the log has none.

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaException
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
-from ..journal.sidecar import sidecar_of
 from .core.before_sidecar import BeforeSidecar
 from .gates import GATE_TIMEOUT_S, Frontier, Gates
+from .topic_ids import with_sidecars
 
 _LOG = logging.getLogger(__name__)
 IDLE_S: Final = 1.0
@@ -119,10 +119,9 @@ class SidecarWatch:
 def tell_sidecars(log: Log, topics: set[str]) -> Mapping[str, bool]:
     """Returns topic → whether it has a sidecar that this client may see; nothing if no broker
     answers."""
-    sidecars = [sidecar_of(topic) for topic in sorted(topics)]
     try:
-        found = log.topic_ids(sidecars, timeout_s=GATE_TIMEOUT_S)
+        having = with_sidecars(log, topics, timeout_s=GATE_TIMEOUT_S)
     except (LogtxError, KafkaException) as error:
         _LOG.warning("sidecars_not_told topics=%s error=%s", sorted(topics), error)
         return {}
-    return {topic: sidecar_of(topic) in found for topic in topics}
+    return {topic: topic in having for topic in topics}

@@ -7,10 +7,11 @@ nothing: what would stop a consumer, or move it, must be told for some time (dec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from ..journal.logs.interface import Log
+from ..journal.sidecar import sidecar_of
 
 CONFIRM_S: Final = 5.0
 """How long brokers must tell another id before it is believed. Longer than they usually need to
@@ -19,6 +20,18 @@ AGAIN_S: Final = 0.25
 """Pause between two such questions; a shorter one asks the brokers more."""
 ANSWER_S: Final = 10.0
 """Bound of one question."""
+
+
+def with_sidecars(log: Log, topics: Collection[str], *, timeout_s: float = ANSWER_S) -> set[str]:
+    """Returns those topics that have a sidecar which this client may see.
+
+    Raises:
+        BrokerError: no answer in time.
+    """
+    if not topics:
+        return set()
+    found = log.topic_ids([sidecar_of(topic) for topic in sorted(topics)], timeout_s=timeout_s)
+    return {topic for topic in topics if sidecar_of(topic) in found}
 
 
 class TopicIds:

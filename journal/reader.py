@@ -23,7 +23,7 @@ from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
 from .records.snapshots import EarlierSnapshots, FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
 from .relocation import RELOCATIONS_TOPIC
-from .rights import grant
+from .rights import may_not_read
 from .state import State
 from .txid import TxId
 
@@ -182,11 +182,8 @@ def read_batches(
 def _passing(log: Log, topic: str, error: KafkaError) -> str:
     """Returns what librdkafka says of an error that may pass; raises another one."""
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        command = grant(log.bootstrap_servers, log.principal, ["READ"], topic=topic)
-        raise BrokerError(
-            f"this client may not READ topic {topic}: give it the right with: {command}",
-            kafka_code=error.code(),
-        )
+        sentence = may_not_read(log.bootstrap_servers, log.principal, topic)
+        raise BrokerError(sentence, kafka_code=error.code())
     return error.str()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from confluent_kafka import KafkaError
 
@@ -18,8 +18,6 @@ from .relocation import (
     decode_relocation,
 )
 from .rights import grant
-
-_DENIED: Final = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
 
 
 class RelocationLog:
@@ -61,7 +59,7 @@ class RelocationLog:
         except UnknownTopicError:
             return self.known  # Mostly none: nobody has compacted a sidecar yet.
         except BrokerError as error:
-            if _DENIED not in str(error):
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
             command = grant(log.bootstrap_servers, log.principal, ["READ"], topic=place[0])
             raise NotAuthorizedError(

@@ -33,6 +33,12 @@ def grant(
     return shlex.join(words)
 
 
+def may_not_read(servers: str, principal: str, topic: str) -> str:
+    """Returns what an error says of a client that may not read; arguments as of `grant`."""
+    command = grant(servers, principal, ["READ"], topic=topic)
+    return f"this client may not READ topic {topic}: give it the right with: {command}"
+
+
 def coordinator_may_not(
     servers: str, principal: str, operations: Collection[str], topic: str
 ) -> str:

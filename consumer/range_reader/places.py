@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,7 +33,6 @@ from ...journal.logs.interface import Log
 from ...journal.mode_registry import TopicModeRecord
 from ...journal.modes import Phase
 from ...journal.reader import JOURNAL_TOPIC, RecordsTrimmedError
-from ...journal.sidecar import sidecar_of
 from ..core.home_view import Due, HomeView, Start
 from ..core.known_modes import FROM_THE_START, Follows
 from ..core.pending import PendingTransactionMap
@@ -383,18 +382,6 @@ def require_complete(reach: Mapping[TopicPartition, Reach]) -> None:
                 f"what is committed in {topic}[{partition}] is not placed within {PLACE_S:g} s"
                 f" (the first is commit {found.holds}): is a coordinator running?"
             )
-
-
-def with_sidecars(log: Log, topics: Collection[str]) -> set[str]:
-    """Returns those topics that have a sidecar which this client may see.
-
-    Raises:
-        BrokerError: no answer in time.
-    """
-    if not topics:
-        return set()
-    found = log.topic_ids([sidecar_of(topic) for topic in sorted(topics)], timeout_s=ANSWER_S)
-    return {topic for topic in topics if sidecar_of(topic) in found}
 
 
 def _no_fetch(_: TopicPartition) -> int:

@@ -55,11 +55,11 @@ from ..malformed import malformed_event
 from ..side_read import SideReader
 from ..sidecar_read import SidecarReader, delivered
 from ..spill.store import RocksSpillStore
-from ..topic_ids import TopicIds
+from ..topic_ids import TopicIds, with_sidecars
 from .due import PlacedRangeInput, RangePlaces
 from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
-from .places import PLACE_S, PlacesAhead, require_complete, with_sidecars
+from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
 from .staying import Assigned
 

@@ -17,14 +17,10 @@ from ...consumer.core.looks import LOOKS_APART_S
 from ...consumer.range_reader.due import RangePlaces, Reach, settled
 from ...consumer.range_reader.errors import DataLossError
 from ...consumer.range_reader.large import PART_RECORDS, Large, Search
-from ...consumer.range_reader.places import (
-    PLACE_S,
-    PlacesAhead,
-    require_complete,
-    with_sidecars,
-)
+from ...consumer.range_reader.places import PLACE_S, PlacesAhead, require_complete
 from ...consumer.range_reader.reading import CONSUMER, Range, ReadConfig
 from ...consumer.range_reader.spot import Spot, Vector
+from ...consumer.topic_ids import with_sidecars
 from ...coordinator.client.queries import CoordinatorQueries
 from ...coordinator.client.tls import tls_of
 from ...journal.control import TopicPartition
@@ -39,7 +35,7 @@ from ...journal.logs.interface import Log, TopicInfo
 from ...journal.position import Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, RESERVED, journal_partition_of
-from ...journal.rights import grant, lacking
+from ...journal.rights import lacking, may_not_read
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .limits import Limits
 from .options import refuse_rest, take_kafka
@@ -256,12 +252,10 @@ class Planner:
         return found
 
     def _check_rights(self, info: TopicInfo) -> None:
-        if lack := lacking(info.operations, ["READ"]):
-            command = grant(
-                self._log.bootstrap_servers, self._log.principal, lack, topic=info.topic
-            )
+        if lacking(info.operations, ["READ"]):
+            log = self._log
             raise UnsupportedTopicError(
-                f"this client may not READ topic {info.topic}: give it the right with: {command}",
+                may_not_read(log.bootstrap_servers, log.principal, info.topic),
                 kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
             )
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, Message
 
 from logtx.consumer.consumer import Consumer
@@ -20,6 +21,7 @@ from logtx.journal.control import (
     encode_marker,
 )
 from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.consumer import MemoryConsumer
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import (
@@ -240,3 +242,22 @@ def wait_for(condition: Callable[[], Any], consumer: Consumer, timeout_s: float 
     while not condition():
         assert time.monotonic() < deadline
         assert consumer.poll(0.05) is None
+
+
+class Refused:
+    """What a consumer of confluent-kafka gets of a topic that it may not read."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def refuse_reading(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Lets clients of the log in memory describe a topic, and not read it."""
+    fetch = MemoryConsumer._fetch
+
+    def refuse(self: MemoryConsumer, count: int, timeout: float) -> list[Any]:
+        if all(each.topic == topic for each in self.assignment()):
+            return [Refused()]
+        return fetch(self, count, timeout)
+
+    monkeypatch.setattr(MemoryConsumer, "_fetch", refuse)

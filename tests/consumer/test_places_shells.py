@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
 from logtx.consumer import delivery, homes, reading
 from logtx.consumer.consumer import Consumer
@@ -18,7 +18,6 @@ from logtx.consumer.core.known_modes import KnownModes
 from logtx.consumer.gates import Frontier, Gates, tell_ends
 from logtx.consumer.home_starts import HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
-from logtx.journal.logs.memory.consumer import MemoryConsumer
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
 from logtx.journal.modes import MODES_TOPIC, EndedSwitch, Phase
@@ -35,7 +34,7 @@ from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from .conftest import MakeConsumer
-from .logs import Transactions, nothing_more, read, wait_for
+from .logs import Transactions, nothing_more, read, refuse_reading, wait_for
 from .places import HOME, Places, expected, read_upto, snapshot
 from .test_offset_steps import FakeQueries
 
@@ -171,13 +170,6 @@ def test_a_position_that_passed_something_is_followed_where_nothing_is_published
     assert modes.follows(start) is None
 
 
-class Refused:
-    """What a consumer of confluent-kafka gets of a topic that it may not read."""
-
-    def error(self) -> KafkaError:
-        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-
-
 def test_what_is_published_of_a_newer_version_stops_an_assignment(
     home: Places, make_consumer: MakeConsumer
 ) -> None:
@@ -194,14 +186,7 @@ def test_who_may_describe_what_is_published_and_not_read_it_reads_topics_with_ma
 ) -> None:
     home.log.create_topic(MODES_TOPIC, partitions=1)
     home.written.append(MODES_TOPIC, [b"\x63"], key=b"\x63")
-    polled = MemoryConsumer._fetch
-
-    def refuse(self: MemoryConsumer, count: int, timeout: float) -> list[Any]:
-        if all(each.topic == MODES_TOPIC for each in self.assignment()):
-            return [Refused()]
-        return polled(self, count, timeout)
-
-    monkeypatch.setattr(MemoryConsumer, "_fetch", refuse)
+    refuse_reading(monkeypatch, MODES_TOPIC)
     home.written.transaction("t", [b"a"])
     consumer = make_consumer(isolation_level=isolation)
     consumer.assign([TopicPartition("t", 0, 0)])
@@ -320,12 +305,18 @@ def test_the_answer_ends_the_wait_for_it() -> None:
     gates.close()
 
 
-def test_a_plain_record_comes_with_the_answer_of_its_gate(
-    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def follower_of(home: Places, make_consumer: MakeConsumer) -> Consumer:
+    """Returns a consumer of a topic that goes over to metadata mode."""
     home.switch(Phase.METADATA)
     consumer = make_consumer()
     consumer.assign([TopicPartition("t", 0)])
+    return consumer
+
+
+def test_a_plain_record_comes_with_the_answer_of_its_gate(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = follower_of(home, make_consumer)
     home.transaction([b"a"])
     assert read(consumer, 1) == [b"a"]
     monkeypatch.setattr(homes, "EAGER_WAIT_S", 5.0)
@@ -349,9 +340,7 @@ def test_a_consumer_is_eager_only_while_something_waits_for_the_journal(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(homes, "EAGER_S", 600.0)
-    home.switch(Phase.METADATA)
-    consumer = make_consumer()
-    consumer.assign([TopicPartition("t", 0)])
+    consumer = follower_of(home, make_consumer)
     followed_homes = consumer._reading.following.homes
     home.written.append("t", [b"p"])
     assert read(consumer, 1) == [b"p"]
@@ -369,9 +358,7 @@ def test_a_consumer_is_eager_only_while_something_waits_for_the_journal(
 def test_an_end_below_what_was_told_before_counts_for_the_higher_one(
     home: Places, log: MemoryLog, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home.switch(Phase.METADATA)
-    consumer = make_consumer()
-    consumer.assign([TopicPartition("t", 0)])
+    consumer = follower_of(home, make_consumer)
     home.transaction([b"a"])
     home.written.append("t", [b"p1"])
     assert read(consumer, 2) == [b"a", b"p1"]
@@ -561,9 +548,7 @@ def test_reading_the_journal_pauses_while_many_places_wait_for_data(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(home_view, "KEPT_MAX", 5)
-    home.switch(Phase.METADATA)
-    consumer = make_consumer()
-    consumer.assign([TopicPartition("t", 0)])
+    consumer = follower_of(home, make_consumer)
     values = [b"%d" % n for n in range(40)]
     for value in values:
         home.transaction([value])
@@ -596,9 +581,7 @@ def test_a_paused_partition_with_many_places_holds_up_no_other(
 def test_a_journal_that_was_trimmed_under_a_reader_is_read_again(
     home: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home.switch(Phase.METADATA)
-    consumer = make_consumer()
-    consumer.assign([TopicPartition("t", 0)])
+    consumer = follower_of(home, make_consumer)
     home.transaction([b"a"])
     assert read(consumer, 1) == [b"a"]
     following = consumer._reading.following.homes

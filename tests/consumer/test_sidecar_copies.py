@@ -17,8 +17,10 @@ from logtx.journal.errors import (
     TornTransactionError,
     UnknownRecordError,
 )
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.relocation import (
+    RELOCATIONS_TOPIC,
     Origin,
     Relocation,
     Relocations,
@@ -28,8 +30,10 @@ from logtx.journal.relocation import (
     origin_of,
     original_headers,
 )
+from logtx.journal.relocation_log import RelocationLog
 from logtx.journal.txid import TxId
 
+from .logs import Transactions, refuse_reading
 from .records import INCARNATION, FakeRecord
 from .test_sidecar_read import Brokers, Main, Message, log, main, read, reader_of
 
@@ -295,3 +299,13 @@ def test_a_relocation_goes_and_comes() -> None:
     for wrong in (b"{}", b"\xff", b"[]"):
         with pytest.raises(LogtxError):
             decode_relocation(raw_key, wrong)
+
+
+def test_who_may_describe_the_relocations_and_not_read_them_is_told_so(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory_log.create_topic(RELOCATIONS_TOPIC, partitions=1)
+    Transactions(memory_log).append(RELOCATIONS_TOPIC, [b"unread"])
+    refuse_reading(monkeypatch, RELOCATIONS_TOPIC)
+    with pytest.raises(NotAuthorizedError, match="--operation Read --topic"):
+        RelocationLog(memory_log).read(timeout_s=10)
