@@ -128,12 +128,6 @@ def _check_callable(config: CoordinatorConfig) -> None:
                 split(told)
         except ConfigError as error:
             raise ConfigError(f"{option}: {error}") from error
-    if config.advertised is not None and int(config.advertised.rpartition(":")[2]) == 0:
-        raise ConfigError(
-            f"nobody can connect to {config.advertised}: --advertise the port that clients and"
-            " other coordinators reach this one at. Without --advertise they are told the free one"
-            " that --listen takes for port 0"
-        )
     # The wildcard is the same on all hosts: each coordinator would take the others for itself.
     address = config.advertised or config.listen
     host = _host(address)
@@ -145,6 +139,12 @@ def _check_callable(config: CoordinatorConfig) -> None:
         raise ConfigError(
             f"nobody can connect to {address}: --advertise the host:port that clients and other"
             f" coordinators reach this one at"
+        )
+    if config.advertised is not None and split(config.advertised)[1] == 0:
+        raise ConfigError(
+            f"nobody can connect to {config.advertised}: --advertise the port that clients and"
+            " other coordinators reach this one at. Without --advertise they are told the free one"
+            " that --listen takes for port 0"
         )
 
 

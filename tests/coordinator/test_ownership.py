@@ -300,6 +300,12 @@ def test_who_listens_everywhere_must_say_where_it_is(cluster: Cluster, listen: s
     cluster.join(listen="0.0.0.0:0", advertised="127.0.0.1:9")
 
 
+@pytest.mark.parametrize("address", [":9095", ":x"])
+def test_an_advertised_address_names_a_host(cluster: Cluster, address: str) -> None:
+    with pytest.raises(ConfigError, match="--advertise the host:port"):
+        cluster.join(advertised=address)
+
+
 @pytest.mark.parametrize("port", ["0", "00"])
 def test_nobody_is_told_to_connect_to_port_0(cluster: Cluster, port: str) -> None:
     with pytest.raises(ConfigError, match=r"nobody can connect .*--advertise the port"):
