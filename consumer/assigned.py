@@ -30,8 +30,8 @@ class Assigned:
 
     __slots__ = (
         *("active", "ahead_bytes", "asked", "before", "buffer", "checks_headers", "claim"),
-        *("counted_from",),
-        *("cut_s", "eof", "failure_raised", "home", "key", "marked", "origin", "paused", "sides"),
+        *("counted_from", "cut_s", "eof", "failure_raised", "home", "key", "marked", "origin"),
+        *("paused", "sides"),
         *("start", "started_at", "stored", "throttled", "topic_id", "unsent", "urgent"),
     )
 

@@ -120,10 +120,9 @@ class Following:
         options = self._options(assigned)
         key, start = assigned.key, assigned.start
         follows = self.home_of(assigned)
-        if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
-            topic = key[0]
-            if follows is None or not self.sidecars.has_sidecar(topic):
-                return self._uncommitted(assigned, follows, options)
+        is_uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        if is_uncommitted and (follows is None or not self.sidecars.has_sidecar(key[0])):
+            return self._uncommitted(assigned, follows, options)
         if follows is None:
             buffer = PartitionBuffer(key, replace(start, passed=None), self._pending_map, **options)
             buffer.known_mode = self.known_mode(assigned)
@@ -139,7 +138,6 @@ class Following:
                 " serial order: read with isolation.level=serializable until that is delivered"
             )
         home = assigned.home = self.follow(assigned, follows)
-        is_uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
         home.buffer = (UncommittedPlacedBuffer if is_uncommitted else PlacedBuffer)(
             key,
             replace(start, passed=follows.passed),

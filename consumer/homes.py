@@ -41,9 +41,9 @@ from .core.headers import control_of, txid_of
 from .core.home_journal import RECENT_MAX, Decided, HomeJournal, Said
 from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
 from .core.known_modes import Follows
-from .core.pending import Record
+from .core.pending import Record, from_offset
 from .core.placed_buffer import PlacedBuffer
-from .core.placed_input import PlacedInput, from_offset, has_ended
+from .core.placed_input import PlacedInput, has_ended
 from .gates import Frontier, Gates, tell_ends
 from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStart, HomeStarts
 

@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from .buffer import PartitionBuffer
-from .pending import Record
+from .pending import Record, from_offset, offset_of
 
 
 class BeforeSidecar:
@@ -41,7 +41,7 @@ class BeforeSidecar:
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Takes in records in offset order. Ignores those below `next_offset`."""
-        fresh = [record for record in batch if record.offset() >= self.next_offset]
+        fresh = from_offset(batch, self.next_offset)
         if fresh:
             self._held += fresh
             self.next_offset = fresh[-1].offset() + 1
@@ -65,7 +65,7 @@ class BeforeSidecar:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        count = bisect_left(self._held, self._passes_below, key=lambda record: record.offset())
+        count = bisect_left(self._held, self._passes_below, key=offset_of)
         if count:
             self._buffer.feed(self._held[:count])
             del self._held[:count]

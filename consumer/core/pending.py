@@ -11,6 +11,7 @@ Source: Transactional Messaging in Kafka, "Transactional consumer" (PendingTrans
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
@@ -59,6 +60,17 @@ class Record(Protocol):
 
     def __len__(self) -> int:
         """Returns the number of bytes of the value."""
+
+
+offset_of: Final = methodcaller("offset")
+"""Returns a record's offset."""
+
+
+def from_offset(batch: Sequence[Record], offset: int) -> Sequence[Record]:
+    """Returns those of some records in offset order that lie at or above an offset."""
+    if not batch or batch[0].offset() >= offset:
+        return batch
+    return batch[bisect_left(batch, offset, key=offset_of) :]
 
 
 class SpillStore(Protocol):

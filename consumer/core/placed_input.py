@@ -27,15 +27,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from operator import methodcaller
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ...journal.places import PartitionId
 from .home_view import Due, Fate, HomeView
-from .pending import Record
+from .pending import Record, from_offset, offset_of
 from .placed_buffer import PlacedBuffer
-
-_offset_of: Final = methodcaller("offset")
 
 
 class Gate(NamedTuple):
@@ -159,7 +156,7 @@ class PlacedInput:
         if self._ends_at is not None:
             stop = min(stop, self._ends_at)
         held = self._held
-        count = bisect_left(held, stop, key=_offset_of)
+        count = bisect_left(held, stop, key=offset_of)
         if count:
             self._buffer.feed(held[:count])
             del held[:count]
@@ -212,13 +209,6 @@ class PlacedInput:
     def fate(self, begin: int) -> Fate:
         """Returns what is known here of a TxId of the home, by the offset of its BEGIN."""
         return self._view.fate(self._partition, begin)
-
-
-def from_offset(batch: Sequence[Record], offset: int) -> Sequence[Record]:
-    """Returns those of some records in offset order that lie at or above an offset."""
-    if not batch or batch[0].offset() >= offset:
-        return batch
-    return batch[bisect_left(batch, offset, key=_offset_of) :]
 
 
 def has_ended(view: HomeView, partition: PartitionId, begin: int) -> bool:

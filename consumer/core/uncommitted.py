@@ -1,9 +1,9 @@
 """Delivers what ``read_uncommitted`` shows: every record at its place, except markers.
 
 What lies in a sidecar comes when its pointer is met: two logs have no order between them. Where a
-home places, `places_uncommitted` brings it. A
-position within it counts what lies in the main partition, too, as with every isolation level: a
-group that changes its level there goes on where it was (trap 159).
+home places, `places_uncommitted` brings it. A position within it counts what lies in the main
+partition, too, as with every isolation level: a group that changes its level there goes on where it
+was (trap 159).
 
 Source: Transactional Messaging in Kafka, "Transactional consumer", READ_UNCOMMITTED.
 """

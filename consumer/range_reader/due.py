@@ -15,7 +15,7 @@ from ...journal.control import TopicPartition
 from ...journal.position import Journal, Passed
 from ...journal.spans import MessageId, Span
 from ..core.home_view import Due
-from ..core.pending import Record
+from ..core.pending import Record, offset_of
 from ..core.placed_buffer import PlacedBuffer
 from .spot import Spot, Vector
 
@@ -167,7 +167,7 @@ class PlacedRangeInput:
         done = 0
         while self._dues and records and self._dues[0].place <= records[-1].offset():
             place = self._dues[0].place
-            stop = bisect_left(records, place, key=lambda record: record.offset())
+            stop = bisect_left(records, place, key=offset_of)
             if stop > done:
                 self._buffer.feed(records[done:stop])
                 done = stop

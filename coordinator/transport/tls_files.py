@@ -9,12 +9,10 @@ from typing import Final
 from ...journal.errors import ConfigError
 from ...journal.tls import TlsConfig
 from ..protocol.strangers import Role
+from .tls_refusals import EXPIRED, NOT_YET_VALID
 
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
-"""What OpenSSL calls these (X509_V_ERR_…)."""
 _TURNS: Final = 4
 """How often both ends of a handshake are asked: one of TLS 1.2 is done after two."""
 
@@ -108,7 +106,7 @@ def _check_valid(role: Role, config: TlsConfig) -> None:
         for end in ends * _TURNS:
             _shake(end)
     except ssl.SSLError as error:
-        why = {_EXPIRED: "has expired", _NOT_YET_VALID: "is not valid yet"}.get(
+        why = {EXPIRED: "has expired", NOT_YET_VALID: "is not valid yet"}.get(
             getattr(error, "verify_code", 0), f"can't be used for a {role.value} ({error})"
         )
         raise ConfigError(

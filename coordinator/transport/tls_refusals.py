@@ -12,8 +12,8 @@ _NO_TLS: Final = frozenset(
     ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_EOF_WHILE_READING")
 )
 """What OpenSSL calls a peer that answers a handshake with something else."""
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
+NOT_YET_VALID: Final = 9
+EXPIRED: Final = 10
 _OTHER_HOST: Final = (62, 64)
 """What OpenSSL calls what it finds in a certificate (X509_V_ERR_…)."""
 _OF_COORDINATORS: Final = TlsConfig(of_coordinator=True)
@@ -59,9 +59,9 @@ def refusal(error: ssl.SSLError, role: Role, config: TlsConfig, *, peer_speaks_t
 def _not_trusted(error: ssl.SSLCertVerificationError, role: Role, config: TlsConfig) -> str:
     said, code = error.verify_message, error.verify_code
     told = f"{role.peer}'s certificate is not accepted ({said}): "
-    if code == _EXPIRED:
+    if code == EXPIRED:
         return f"{told}renew it there"
-    if code == _NOT_YET_VALID:
+    if code == NOT_YET_VALID:
         return f"{told}look at the clocks of both machines"
     if code in _OTHER_HOST:
         return (

@@ -173,26 +173,28 @@ def _prepare_commit(record: PrepareCommit) -> bytes | None:
     return b"".join((_long(record.begin), *_decision(record)))
 
 
+def _is_placed_alone(record: PrepareCommit) -> bool:
+    """Whether a decision has places, and nothing else that is rare."""
+    rare = record.added or record.handed or record.sidecar_since
+    return bool(record.placed) and not rare
+
+
 def _placed_commit(record: PrepareCommit) -> bytes | None:
-    if record.added or record.handed or not record.placed or len(record.writes) >= COLUMNS_MIN:
-        return None
-    if record.sidecar_since:
+    if not _is_placed_alone(record) or len(record.writes) >= COLUMNS_MIN:
         return None
     return b"".join(
-        (_long(record.begin), _placed_partitions(record.placed), *_decision(record), _NOTHING)
+        (_long(record.begin), _placed_in_few(record.placed), *_decision(record), _NOTHING)
     )
 
 
 def _commit_in_columns(record: PrepareCommit) -> bytes | None:
-    if record.added or record.handed or not record.placed or len(record.writes) < COLUMNS_MIN:
-        return None
-    if record.sidecar_since:
+    if not _is_placed_alone(record) or len(record.writes) < COLUMNS_MIN:
         return None
     topics = columns_by_topic(record.writes)
     return b"".join(
         (
             _long(record.begin),
-            _placed_in_columns(record.placed),
+            _placed_partitions(record.placed),
             # Neither homes nor rows.
             _NOTHING + _NOTHING + _long(len(topics)),
             *map(_topic_columns, topics),
@@ -201,12 +203,16 @@ def _commit_in_columns(record: PrepareCommit) -> bytes | None:
     )
 
 
-def _placed_in_columns(keys: Iterable[TopicPartition]) -> bytes:
+def _placed_partitions(keys: Iterable[TopicPartition]) -> bytes:
     grouped: dict[str, list[int]] = {}
     for topic, number in keys:
         grouped.setdefault(topic, []).append(number)
     topics = (_string(topic) + _array(numbers) for topic, numbers in grouped.items())
     return b"".join((_long(len(grouped)), *topics, _NOTHING))
+
+
+_placed_in_few: Final = lru_cache(maxsize=_CACHED)(_placed_partitions)
+"""The same, kept: of few partitions, for the others would take memory."""
 
 
 def _topic_columns(topic: TopicColumns) -> bytes:
@@ -232,18 +238,6 @@ def _decision(record: PrepareCommit) -> list[bytes]:
         parts += map(_writes, record.writes)
     parts += _NOTHING, _long(record.decided_ms)
     return parts
-
-
-@lru_cache(maxsize=_CACHED)
-def _placed_partitions(keys: tuple[TopicPartition, ...]) -> bytes:
-    grouped: dict[str, list[bytes]] = {}
-    for topic, number in keys:
-        grouped.setdefault(topic, []).append(_long(number))
-    parts = [_long(len(grouped))]
-    for topic, numbers in grouped.items():
-        parts += _string(topic), _long(len(numbers)), *numbers, _NOTHING
-    parts.append(_NOTHING)
-    return b"".join(parts)
 
 
 def _placed(record: Placed) -> bytes:

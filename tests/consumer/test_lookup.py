@@ -20,6 +20,7 @@ from logtx.journal.position import Position
 from logtx.journal.records.fate import Fate
 from logtx.journal.records.types import DataPartition
 from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
@@ -70,6 +71,17 @@ def test_trap_19_data_without_a_marker_goes_when_the_journal_says_finished(
     assert stored.offset == 2
 
 
+def place_stray(written: Transactions) -> TxId:
+    """Places a transaction where nothing says that anything is placed. Returns its TxId."""
+    home = Places(written, "t")
+    home.switch(Phase.METADATA, records=False, publish=False)
+    txid = written.begin()
+    written.write(txid, "t", [b"stray"])
+    home.decide(txid)
+    home.place()
+    return txid
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["nothing published", "no answer"])
 def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
     written: Transactions,
@@ -79,12 +91,7 @@ def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
     is_told: bool,
 ) -> None:
     """As a stray of a former topic is, whose home publishes nothing of the new one."""
-    home = Places(written, "t")
-    home.switch(Phase.METADATA, records=False, publish=False)
-    txid = written.begin()
-    written.write(txid, "t", [b"stray"])
-    home.decide(txid)
-    home.place()
+    place_stray(written)
     consumer = make_consumer(pending_lookup_age_ms=300)
     consumer.assign([PLACE])
     if not is_told:
@@ -106,12 +113,7 @@ def test_after_an_error_of_the_broker_it_is_looked_up_again_soon_and_then_more_s
     written: Transactions, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     age_s = 600.0
-    home = Places(written, "t")
-    home.switch(Phase.METADATA, records=False, publish=False)
-    txid = written.begin()
-    written.write(txid, "t", [b"stray"])
-    home.decide(txid)
-    home.place()
+    txid = place_stray(written)
     consumer = make_consumer(pending_lookup_age_ms=int(age_s * 1000))
     consumer.assign([PLACE])
     wait_for(lambda: pending(consumer), consumer)

@@ -329,11 +329,10 @@ def test_trap_256_a_call_that_is_given_up_before_it_leaves_is_not_sent() -> None
     assert 0 < sent.timeout_ms < 900, "what is left when it leaves"
 
 
-def test_trap_256_what_a_call_has_decided_takes_effect_though_it_is_given_up(
-    connect: Connect, coordinator: Inside, memory_log: MemoryLog
-) -> None:
-    """Its record is on its way: it can't be stopped any more."""
-    connection = connect()
+def begin_one(
+    connection: Connection[pb.Request],
+) -> tuple[Connection[pb.Request], SessionId, commands.Began]:
+    """Begins a transaction; returns the connection, its session, and what it was told."""
     (connected,) = replies(connection, 1)
     assert isinstance(connected, commands.Connected)
     session = SessionId("p", connected.generation, 1)
@@ -342,6 +341,14 @@ def test_trap_256_what_a_call_has_decided_takes_effect_though_it_is_given_up(
     connection.flush()
     (begun,) = replies(connection, 1)
     assert isinstance(begun, commands.Began)
+    return connection, session, begun
+
+
+def test_trap_256_what_a_call_has_decided_takes_effect_though_it_is_given_up(
+    connect: Connect, coordinator: Inside, memory_log: MemoryLog
+) -> None:
+    """Its record is on its way: it can't be stopped any more."""
+    _, _, begun = begin_one(connect())
     calls = Calls(coordinator.address, deadlines=PATIENT)
     abort = commands.AbortTransaction(txid=begun.txid)
     try:
@@ -363,15 +370,7 @@ def test_trap_256_who_gave_up_does_not_wait_in_the_shard(
     """It asked to be told when the transaction is finished, and its marker is held."""
     memory_log.create_topic("t", partitions=1)
     memory_log.hold_appends("t", 0)
-    connection = connect()
-    (connected,) = replies(connection, 1)
-    assert isinstance(connected, commands.Connected)
-    session = SessionId("p", connected.generation, 1)
-    begin = commands.Begin(session=session, request_id=1, answered_below=1, timeout_ms=60_000)
-    connection.send(encode_request(1, begin))
-    connection.flush()
-    (begun,) = replies(connection, 1)
-    assert isinstance(begun, commands.Began)
+    connection, session, begun = begin_one(connect())
     writes = {("t", 0): (BranchRange(0, 0, 0, 1),)}
     end = commands.End(session=session, txid=begun.txid, action=Action.COMMIT, writes=writes)
     connection.send(encode_request(2, end))

@@ -102,6 +102,15 @@ def _goes_on_or_ends(client: Client) -> bool:
     return False
 
 
+def is_open(descriptor: int) -> bool:
+    """Returns whether this process has a file open."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def test_trap_219_a_child_of_a_fork_holds_no_connection_open() -> None:
     """It closes its copy, and the parent's end shows although a child may keep one."""
     with Served(echo) as served, Client(served.address) as client:
@@ -113,16 +122,8 @@ def test_trap_219_a_child_of_a_fork_holds_no_connection_open() -> None:
         assert in_child(lambda: connection.close()) == "None"  # noqa: PLW0108
         assert client.ask(b"2") == b"2", "the child's end disturbed it"
         descriptor = connection._socket.fileno()  # type: ignore[union-attr]
-
-        def is_open() -> bool:
-            try:
-                os.fstat(descriptor)
-            except OSError:
-                return False
-            return True
-
-        assert is_open()
-        assert in_child(is_open) == "False"
+        assert is_open(descriptor)
+        assert in_child(lambda: is_open(descriptor)) == "False"
 
 
 def test_the_parents_end_shows_though_a_copy_of_its_socket_is_open() -> None:
@@ -143,16 +144,8 @@ def test_trap_259_a_child_of_a_fork_holds_no_port() -> None:
         listening = served.listener._listening
         assert listening is not None
         descriptor = listening.socket.fileno()
-
-        def is_open() -> bool:
-            try:
-                os.fstat(descriptor)
-            except OSError:
-                return False
-            return True
-
-        assert is_open()
-        assert in_child(is_open) == "False"
+        assert is_open(descriptor)
+        assert in_child(lambda: is_open(descriptor)) == "False"
         assert client.ask(b"1") == b"1"
         with Client(served.address) as another:
             assert another.ask(b"2") == b"2", "the child's end disturbed it"
