@@ -72,11 +72,18 @@ def _run(tasks: dict[str, runs.Task], jobs: int, console: Console) -> dict[str, 
             progress.update(bars[name], what=what)
             if last:
                 progress.update(bars[name], total=1, completed=1)
+                # Where no bars are drawn, a run that is ended early still tells what it visited.
+                if not console.is_terminal:
+                    console.print(f"{name}: {what.strip()}, {_held(report)}", soft_wrap=True)
 
         return runs.run(tasks, jobs, told)
 
 
 # ---- words --------------------------------------------------------------------------------------
+
+
+def _held(report: Report) -> str:
+    return report.violation or ("yes" if report.complete else "not finished")
 
 
 def _table(reports: dict[str, Report]) -> Table:
@@ -87,7 +94,6 @@ def _table(reports: dict[str, Report]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("holds", min_width=5)
     for name, report in reports.items():
-        found = report.violation or ("yes" if report.complete else "not finished")
         product = report.notes.get("with consumers")
         table.add_row(
             name,
@@ -97,7 +103,7 @@ def _table(reports: dict[str, Report]) -> Table:
             f"{report.notes.get('steps of cores', 0):,}",
             f"{report.seconds:.0f}",
             "" if product is None else f"{product:.2g}",
-            found,
+            _held(report),
         )
     total = sum(r.states for r in reports.values())
     steps = sum(r.transitions for r in reports.values())
