@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
+from ...journal.private_files import warn_if_others_read
 from ...journal.tls import TlsConfig
 from ..protocol.strangers import Role
 from .tls_refusals import EXPIRED, NOT_YET_VALID
@@ -40,6 +41,8 @@ def read_context(role: Role, config: TlsConfig) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
     if config.certificate is not None:
         _load(context, config)
+        if config.key_password is None:
+            warn_if_others_read(config.key or config.certificate, "the private key")
         # Many CAs sign for servers alone. Other coordinators that ask for nothing look at nothing.
         if not (is_client and config.of_coordinator and config.client_auth == "none"):
             _check_valid(role, config)

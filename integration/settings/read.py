@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
+from ...journal.private_files import warn_if_others_read
 from .file import Settings, Source, parse_properties, parse_setting, parse_toml, to_properties
-
-_LOG = logging.getLogger(__name__)
 
 SIZE_MAX: Final = 1024 * 1024
 """Largest settings file in bytes; a larger one is surely another kind of file."""
 _PROPERTIES: Final = ".properties"
-_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 
 
 def read_settings(path: Path) -> Settings:
@@ -37,8 +34,8 @@ def read_settings(path: Path) -> Settings:
             settings = parse_toml(text, _source(path.parent))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if settings.has_secret and path.stat().st_mode & _OTHERS:
-        _LOG.warning("others may read the secrets in %s: chmod 600 it", path)
+    if settings.has_secret:
+        warn_if_others_read(path, "the secrets")
     return settings
 
 

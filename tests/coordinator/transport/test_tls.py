@@ -247,6 +247,31 @@ def test_a_key_with_a_password_is_used() -> None:
             assert "for '127.0.0.1'" in str(client.end()), "the name is checked, if nobody says so"
 
 
+@pytest.mark.parametrize(
+    ("mode", "name", "password", "warns"),
+    [
+        *((mode, "coordinator", None, True) for mode in (0o644, 0o640)),
+        (0o600, "coordinator", None, False),
+        (0o644, "locked", "secret", False),
+    ],
+)
+def test_a_key_that_others_may_read_is_warned_of(
+    *,
+    mode: int,
+    name: str,
+    password: str | None,
+    warns: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "key.pem"
+    shutil.copyfile(CERTIFICATES / f"{name}.pem", path)
+    path.chmod(mode)
+    Tls(Role.COORDINATOR, TlsConfig(certificate=path, key_password=password))
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == [f"others may read the private key in {path}: chmod 600 it"] * warns
+
+
 def test_a_certificate_that_is_asked_for_may_be_missing() -> None:
     pem = {"certificate": CERTIFICATES / "coordinator.pem", "ca": CERTIFICATES / "ca.pem"}
     ours = Tls(Role.COORDINATOR, TlsConfig(**pem, client_auth="requested"))
