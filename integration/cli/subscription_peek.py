@@ -87,10 +87,16 @@ def _row(each: PeekedMessage) -> tuple[Any, ...]:
 def _place(at: MessageId) -> str:
     """Shows where a message is delivered: an offset; `@` and the commit sequence of a placed
     transaction, as `logtx subscription skip` takes it; and which one of its transaction it is."""
+    sequence = _sequence(at)
+    placed = "" if sequence is None else f"@{sequence}"
+    return f"{at.offset}{placed}" + (f" +{at.nth}" if at.nth else "")
+
+
+def _sequence(at: MessageId) -> int | None:
+    """Returns the commit sequence of a placed transaction; None: it has a marker, or is plain."""
     from ...journal.spans import AT_OFFSET
 
-    placed = f"@{at.sequence}" if 0 < at.sequence < AT_OFFSET else ""
-    return f"{at.offset}{placed}" + (f" +{at.nth}" if at.nth else "")
+    return at.sequence if 0 < at.sequence < AT_OFFSET else None
 
 
 def _shown(raw: bytes | None) -> str | None:
@@ -104,7 +110,11 @@ def _json(each: PeekedMessage) -> dict[str, Any]:
     return {
         "topic": each.partition.topic,
         "partition": each.partition.partition,
-        "place": list(each.place),
+        "place": {
+            "offset": each.place.offset,
+            "sequence": _sequence(each.place),
+            "nth": each.place.nth,
+        },
         "offset": each.offset,
         "written_ms": each.written_ms,
         "key": _text(each.key),

@@ -18,7 +18,6 @@ from logtx.journal.errors import UnknownSubscriptionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
 from logtx.journal.sidecar import is_delivered_from_sidecar, sidecar_of
-from logtx.journal.spans import AT_OFFSET
 
 from .test_subscription import SETTINGS, coordinator, fill, producer, queue, run, shown, take
 
@@ -50,7 +49,7 @@ def test_what_was_never_given_out(
     assert first == {
         "topic": "orders",
         "partition": 0,
-        "place": [0, AT_OFFSET, 0],
+        "place": {"offset": 0, "sequence": None, "nth": 0},
         "offset": 0,
         "key": "k",
         "value": "x" * 100,
@@ -100,8 +99,8 @@ def test_a_transaction_is_shown_at_its_marker_and_an_open_one_is_not(
     assert plain["transaction"] is None
     assert values(of_txn) == ["a", "b"]
     assert {each["transaction"] for each in of_txn} == {str(txn.txid)}
-    (at,) = {each["place"][0] for each in of_txn}
-    assert [each["place"][2] for each in of_txn] == [0, 1]
+    (at,) = {each["place"]["offset"] for each in of_txn}
+    assert [each["place"]["nth"] for each in of_txn] == [0, 1]
     assert [each["offset"] for each in of_txn] == [1, 2]
     assert at > 2
     assert of_txn[0]["headers"] == []
@@ -123,8 +122,8 @@ def test_a_topic_in_metadata_mode(
     txn.commit(finished=True)
     (found,) = peek(memory_log, "orders[0]")
     assert (found["value"], found["transaction"]) == ("a", str(txn.txid))
-    assert found["place"][1] < AT_OFFSET, "it has its place, at the very end"
-    named = "{}@{}".format(*found["place"][:2])
+    assert found["place"]["sequence"] is not None, "it has its place, at the very end"
+    named = "{offset}@{sequence}".format(**found["place"])
     assert named in run(memory_log, "peek", "invoicing").stdout
     skipped = run(memory_log, "skip", "invoicing", "orders[0]", named, "--execute")
     assert skipped.exit_code == 0, skipped.output
@@ -145,7 +144,7 @@ def test_what_lies_in_a_sidecar(memory_log: MemoryLog, queue: ShareConsumer) -> 
         found = peek(memory_log)
         assert values(found) == ["a", "b", "behind"]
         assert [each["transaction"] for each in found] == [*[str(txn.txid)] * 2, None]
-        assert [each["place"][2] for each in found] == [0, 1, 0]
+        assert [each["place"]["nth"] for each in found] == [0, 1, 0]
         assert [is_delivered_from_sidecar(each["offset"]) for each in found] == [True, True, False]
         assert values(peek(memory_log, "--limit", "1")) == ["a"]
         memory_log.delete_records(sidecar_of("orders"), 0, 2)
