@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
 from ...journal.errors import (
+    ConfigError,
     CoordinatorNotAvailableError,
     LogtxError,
     MetadataNotServedError,
@@ -92,7 +93,12 @@ class MetadataClient:
 
         Raises:
             ConfigError: a setting is unknown or wrong, or ``bootstrap.servers`` is missing.
+            TypeError: `config` is neither settings nor a log.
         """
+        if not isinstance(config, Mapping) and not hasattr(config, "end_offset"):
+            raise TypeError(f"expected a configuration dict, or a log, not {config!r}")
+        if not timeout_s > 0:
+            raise ConfigError(f"timeout_s must be more than 0, not {timeout_s!r}")
         self._own = isinstance(config, Mapping)
         if isinstance(config, Mapping):
             texts = (n for n in plain(config) if n not in OBJECTS and not n.startswith("ssl_"))

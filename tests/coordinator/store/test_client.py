@@ -367,3 +367,11 @@ def test_time_is_bounded_while_nobody_serves(cluster: Cluster, tmp_path: Path) -
         with pytest.raises(CoordinatorNotAvailableError):
             client.status()
         assert time.monotonic() - began_s < 8
+
+
+def test_what_is_no_configuration_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="expected a configuration dict, or a log, not None"):
+        MetadataClient(None)  # type: ignore[arg-type]
+    for timeout_s in (0, -1, float("nan")):
+        with pytest.raises(ConfigError, match="timeout_s must be more than 0"):
+            MetadataClient({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=timeout_s)
