@@ -101,7 +101,8 @@ class _Known:
     last: Mapping[PartitionId, int]
     fence: int
     parts: Mapping[int, tuple[PartitionWrites, ...]]
-    """BEGIN → what was said to be written by a transaction that is open."""
+    """BEGIN → what a transaction that is open has said so far that it wrote, and all that one which
+    is decided wrote."""
 
 
 class HomeStarts:
@@ -326,8 +327,10 @@ class HomeStarts:
     def writes(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
         """Reads again what a very large transaction wrote, whose decision does not name it all.
 
-        It is read from its BEGIN on, or, if that was trimmed, from the snapshot to which the
-        journal was: that has what was said of it below.
+        It is read from its BEGIN on, or, if that was trimmed, from a snapshot which has what was
+        said of it below. One behind the decision has all of it, as long as the transaction is not
+        finished. The journal may begin between its parts and its decision, which an older
+        transaction keeps, and then no snapshot need lie in between (trap 264).
 
         Args:
             home: its journal.
@@ -355,13 +358,15 @@ class HomeStarts:
 
     def _writes_since(self, home: Journal, begin: int, decided: int) -> tuple[PartitionWrites, ...]:
         start = self._log.start_offset(JOURNAL_TOPIC, home[0], timeout_s=REQUEST_TIMEOUT_S)
-        known = [s for s in self._snapshots(home, start) if begin in s.parts and s.first < decided]
-        if not known:
-            known = self._between_with(home, start, begin, decided)
+        snapshots = self._snapshots(home, start)
+        known = [s for s in snapshots if begin in s.parts]
+        known = known or self._counting_with(home, start, snapshots[:1], begin)
         if not known:
             raise _trimmed(home, f"nothing tells what the transaction begun at {begin} wrote")
         first = min(known, key=lambda s: s.first)
         epochs, writes = EpochFilter(first.epoch, home[1]), list(first.parts[begin])
+        if first.first > decided:
+            return joined(writes)
         for offset, entry in self._between(home, first.first, decided + 1):
             record = entry.record
             counts = epochs.accept(offset, entry)
@@ -369,11 +374,13 @@ class HomeStarts:
                 writes += record.writes
         return joined(writes)
 
-    def _between_with(self, home: Journal, start: int, begin: int, decided: int) -> list[_Known]:
-        """Returns a snapshot before a decision that has what was said of the transaction."""
-        newest = self._snapshots(home, start)[:1]
+    def _counting_with(
+        self, home: Journal, start: int, newest: list[_Known], begin: int
+    ) -> list[_Known]:
+        """Returns the first snapshot that counts and has what was said of the transaction, if it is
+        before the newest."""
         for first in self._counting(home, start, newest[0]) if newest else ():
-            known = self._read(home, first) if first < decided else None
+            known = self._read(home, first)
             if known is not None and begin in known.parts:
                 return [known]
         return []
@@ -483,17 +490,19 @@ def _of_the_past(home: Journal) -> BrokerError:
 
 
 def parts_in(chunks: list[Snapshot]) -> dict[int, tuple[PartitionWrites, ...]]:
-    """Returns what open transactions said in parts that they wrote, so far, by BEGIN."""
+    """Returns what open transactions said in parts that they wrote, so far, and all that decided
+    ones wrote, by BEGIN."""
     found: dict[int, list[PartitionWrites]] = {}
     in_parts: set[int] = set()
     for chunk in chunks:
         for row in chunk.transactions:
             if row.parts:
                 in_parts.add(row.begin)
-            if row.state is State.OPEN:
+            if row.state in (State.OPEN, State.COMMITTING):
                 # One that has said nothing so far says all of it behind the snapshot.
-                found.setdefault(row.begin, [])
-                found[row.begin] += row.writes if row.begin in in_parts else ()
+                said = found.setdefault(row.begin, [])
+                if row.state is State.COMMITTING or row.begin in in_parts:
+                    said += row.writes
     return {begin: joined(writes) for begin, writes in found.items()}
 
 

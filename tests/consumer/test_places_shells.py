@@ -28,6 +28,7 @@ from logtx.journal.records.types import (
     DataPartition,
     PartitionWrites,
     PrepareCommit,
+    SnapshotPlaces,
     SnapshotTransaction,
 )
 from logtx.journal.state import State
@@ -657,7 +658,8 @@ def large(home: Places) -> tuple[TxId, PartitionWrites]:
     return txid, writes
 
 
-def decide_large(home: Places, txid: TxId, writes: PartitionWrites) -> None:
+def decide_large(home: Places, txid: TxId, writes: PartitionWrites) -> int:
+    """Decides it, and places it. Returns its commit sequence."""
     record = PrepareCommit(
         begin=txid.offset,
         writes=(),
@@ -665,8 +667,9 @@ def decide_large(home: Places, txid: TxId, writes: PartitionWrites) -> None:
         added=(writes.partition,),
         placed=(writes.partition.key,),
     )
-    home.written.sequences[txid] = home.written.journal(record)
+    sequence = home.written.sequences[txid] = home.written.journal(record)
     home.place(0)
+    return sequence
 
 
 def test_what_a_decision_does_not_name_is_read_in_the_parts(
@@ -700,6 +703,24 @@ def test_parts_that_were_trimmed_are_read_in_the_snapshot(
     consumer.assign([TopicPartition("t", 0, home.end())])
     assert nothing_more(consumer)
     decide_large(home, txid, writes)
+    assert read(consumer, 2) == [b"a1", b"a2"]
+
+
+def test_trap_264_parts_that_were_trimmed_are_read_in_a_snapshot_behind_the_decision(
+    home: Places, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    home.switch(Phase.METADATA)
+    txid, writes = large(home)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    assert nothing_more(consumer)
+    kept_longer = home.written.begin()
+    sequence = decide_large(home, txid, writes)
+    row = SnapshotTransaction(txid.offset, "p", 0, 1, 1, State.COMMITTING, sequence, None)
+    places = SnapshotPlaces(txid.offset, sequence, ((home.partition(), home.end(), home.end()),))
+    snapshot(home, transactions=(row._replace(writes=(writes,), parts=1),), places=(places,))
+    # The fence is behind the decision, and an older transaction keeps the journal longer.
+    log.delete_records(JOURNAL_TOPIC, 0, kept_longer.offset)
     assert read(consumer, 2) == [b"a1", b"a2"]
 
 
