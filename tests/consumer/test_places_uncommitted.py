@@ -118,6 +118,27 @@ def test_who_stopped_between_record_and_place_gets_what_is_placed_below(
     assert nothing_more(again)
 
 
+def test_a_pointer_says_nothing_of_places_that_are_not_told(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    """The topic is being switched back: what is decided later gets a pointer, which is read before
+    the place of what was decided earlier."""
+    opened(places)
+    consumer = assign(make_consumer, enable_auto_commit=False)
+    early, at = aside(places, b"a1", b"a2"), places.end()
+    sequence = places.decide(early)
+    places.begin_switch(Phase.TO_MARKERS)
+    late = aside(places, b"b1")
+    places.written.mark(late, "t")
+    assert read(consumer, 1) == [b"b1"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    places.place(upto=sequence, at=at)
+    again = assign(make_consumer, group_id=consumer.group_id)
+    assert read_upto(again, [b"a1", b"a2"]) == [b"a1", b"a2"]
+    assert nothing_more(again)
+
+
 def test_no_home_is_followed_without_a_sidecar(places: Places, make_consumer: MakeConsumer) -> None:
     places.transaction([b"a"])
     places.written.append("t", [b"p1"])
