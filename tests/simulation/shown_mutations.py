@@ -8,6 +8,7 @@ from logtx.consumer.assigned import Assigned
 from logtx.consumer.core.before_sidecar import BeforeSidecar
 from logtx.consumer.core.entries import EndedTransaction, PlainRun
 from logtx.consumer.core.pending import Record
+from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.core.places_uncommitted import UncommittedPlacedBuffer
 from logtx.consumer.following import Following, _anew
 from logtx.journal.position import Journal
@@ -45,3 +46,16 @@ def what_was_told_counts_as_given(patch: Patch) -> None:
         return None if self.begun_behind is None else self._told
 
     patch(UncommittedPlacedBuffer, "_sequence", mutant)
+
+
+@caught_by("shown", of="consumer")
+def no_gate_before_records_are_shown(patch: Patch) -> None:
+    """A reader of uncommitted records shows them before it is known what counts as delivered."""
+    advance = PlacedInput.advance
+
+    def mutant(self: PlacedInput) -> None:
+        if not self._buffer.holds_back:
+            self.horizon = max(self.horizon, self.next_offset)
+        advance(self)
+
+    patch(PlacedInput, "advance", mutant)

@@ -156,6 +156,7 @@ SEEN_WITH_PLACED_QUEUES_AT: Final = {
 }
 """The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""
 SEEN_WITH_PLACED_AT: Final = {
+    "no_gate_before_records_are_shown": 87,
     "no_question_before_records_are_shown": 23,
     "what_was_told_counts_as_given": 40,
 }
