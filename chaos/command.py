@@ -56,7 +56,11 @@ def chaos(
     ] = Metadata.NONE,
     sidecar: Annotated[
         bool,
-        typer.Option("--sidecar", help="Some transactions of producers write to sidecars."),
+        typer.Option(
+            "--sidecar",
+            help="Some transactions of producers write to sidecars. With --metadata, they are "
+            "placed, too.",
+        ),
     ] = False,
     queue: Annotated[
         bool,

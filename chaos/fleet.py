@@ -215,9 +215,11 @@ class ChaosCoordinator(CoordinatorChild):
         previous: Path | None = None,
         *,
         is_switched: bool = False,
+        places_sidecars: bool = False,
     ) -> None:
         name = f"coordinator-{number}"
-        store = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
+        more = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
+        more += ["--place-sidecars"] if places_sidecars else []
         self._todays_launcher = launcher
         self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
@@ -229,7 +231,7 @@ class ChaosCoordinator(CoordinatorChild):
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
             *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
-            *store,
+            *more,
             launcher=launcher if previous is None else launcher_of(previous),
         )
         self._proxies = proxies
@@ -275,6 +277,7 @@ class Fleet:
         self._directory = directory
         self._launcher = options.launcher
         counts = options.counts()
+        is_switched = options.metadata is not Metadata.NONE
         self.coordinators: Final = [
             Member(
                 Role.COORDINATOR,
@@ -286,7 +289,8 @@ class Fleet:
                     proxies,
                     options.launcher,
                     previous,
-                    is_switched=options.metadata is not Metadata.NONE,
+                    is_switched=is_switched,
+                    places_sidecars=is_switched and options.sidecar,
                 ),
             )
             for number in range(counts[Role.COORDINATOR])

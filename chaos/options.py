@@ -107,8 +107,6 @@ class ChaosOptions:
         ):
             why = f"{name} needs coordinators of one build: older ones {what}."
             yield is_set and of_two_builds, f"{why} Leave out --upgrade-from."
-        why = "in metadata mode transactions can't write to sidecars yet"
-        yield self.sidecar and is_switched, f"Leave out --metadata or --sidecar: {why}."
         yield (
             self.spark and find_spec("pyspark") is None,
             "--spark needs PySpark: pip install 'logtx[spark]'.",

@@ -124,6 +124,11 @@ class Settings:
         return found
 
     @property
+    def places_sidecars(self) -> bool:
+        """Whether transactions with records in sidecars may be placed."""
+        return self.sidecar and self.metadata is not Metadata.NONE
+
+    @property
     def first_in_metadata(self) -> list[str]:
         """Topics that begin in metadata mode."""
         topics = list(self.switched_topics)

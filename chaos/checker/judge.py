@@ -77,6 +77,7 @@ def judge(facts: Facts) -> Verdict:
 
 def _stats(facts: Facts) -> dict[str, int]:
     history, outcomes = facts.history, Counter(op.outcome for op in facts.history.ops.values())
+    placed = [end for view in facts.views.values() for end in view.placed.values()]
     truths = Counter(truth.name.lower() for truth in facts.truths.values())
     return {
         "transactions": len(history.ops),
@@ -88,7 +89,8 @@ def _stats(facts: Facts) -> dict[str, int]:
         "readers": len(history.readers),
         "log records": sum(len(view.records) for view in facts.views.values()),
         "markers": sum(len(view.first_markers) for view in facts.views.values()),
-        "places": sum(len(view.placed) for view in facts.views.values()),
+        "places": len(placed),
+        "places of sidecars": sum(bool(end.aside) for end in placed),
         "adoptions": sum(len(journal.adopted) for journal in facts.journals.values()),
         "mode records": sum(
             standing is Standing.MODE

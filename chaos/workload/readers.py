@@ -67,6 +67,8 @@ def final_readers(settings: Settings) -> list[Reader]:
                 transaction_group=settings.workers_group,
             ),
         ]
+    if settings.places_sidecars:
+        readers.append(Reader(group="chaos-final-raw", isolation="read_uncommitted"))
     return readers
 
 

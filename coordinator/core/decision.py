@@ -59,7 +59,7 @@ class ShardConfig:
     """
     place_sidecars: bool = False
     """Whether commits with records in sidecars are placed where the topic is in metadata mode, and
-    not refused. Nothing but tests sets it yet: see decision 40."""
+    not refused. Nothing but tests and `logtx chaos` sets it yet: see decision 40."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

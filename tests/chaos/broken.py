@@ -22,6 +22,8 @@ from typing import Any, Final
 from logtx.chaos.options import SECONDS_MIN, ChaosOptions, Metadata
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState
+from logtx.consumer.core.home_view import Due
+from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.core.serial_order import Buffers, SerialOrder, Whole
 from logtx.coordinator.client.session import CoordinatorClient
@@ -44,6 +46,7 @@ SHORT: Final = ChaosOptions(seconds=SECONDS_MIN, mild=True, coordinators=1)
 """For what shows without faults."""
 PLACES: Final = ChaosOptions(seed=2, seconds=12, mild=True, coordinators=1, metadata=Metadata.HALF)
 """By this seed the topic that producers write to begins in metadata mode."""
+PLACED_SIDECARS: Final = replace(PLACES, sidecar=True)
 TAKE_OVERS: Final = ChaosOptions(seed=149, seconds=24, coordinators=1)
 """The coordinator is killed three times. There is but one, for of several it is
 chance which of them has the partition that the others miss."""
@@ -195,6 +198,20 @@ def gate_not_asked(patch: mutations.Patch) -> None:
     patch(PlacedInput, "advance", mutant)
 
 
+def places_forget_sidecars(patch: mutations.Patch) -> None:
+    """The consumer delivers at a place what lies in the topic, and nothing of its sidecar."""
+    end_at = PlacedBuffer.end_at
+
+    def mutant(self: PlacedBuffer, due: Due, place: int, rest_at: int | None = None) -> bool:
+        if due.aside is None or (due.branches and self.holds_back):
+            return end_at(self, replace(due, aside=None), place, rest_at)
+        self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
+        self._passed_over = max(due.sequence, self._passed_over)
+        return True
+
+    patch(PlacedBuffer, "end_at", mutant)
+
+
 def ends_of_before(patch: mutations.Patch) -> None:
     """The coordinator places at the ends that it asked for in the round before."""
     answers = Placing._answers
@@ -225,6 +242,9 @@ BROKEN: Final[Mapping[str, Broken]] = {
     "markers_not_redone": Broken(markers_not_redone, frozenset({"unseen"}), TAKE_OVERS),
     "gate_not_asked": Broken(gate_not_asked, frozenset({"nonmonotonic-poll"}), PLACES),
     "ends_of_before": Broken(ends_of_before, frozenset({"nonmonotonic-poll"}), PLACES),
+    "places_forget_sidecars": Broken(
+        places_forget_sidecars, frozenset({"torn-transaction", "iov-gap"}), PLACED_SIDECARS
+    ),
     "offsets_forgotten": Broken(offsets_forgotten, frozenset({"iov-overlap"}), TAKE_OVERS),
 }
 """All were seen to be caught."""

@@ -4,7 +4,9 @@ Interleaved transactions of two journals, markers late but in their lanes' order
 records that come behind their marker, coordinators replaced, processes that die, readers that
 restart and go on from an earlier place, a worker that processes each input once. Topics are
 switched between markers and places, which come late, several at one offset, and again. What the
-other journal decides is handed over to the home, which adopts it or refuses.
+other journal decides is handed over to the home, which adopts it or refuses. Some records lie in
+sidecars, and end by a pointer, or by the place that stands for it. A transaction that would be
+handed over with such is refused.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ class Simulation:
         self.lanes: dict[tuple[int, Partition], deque[tuple[Txn, bool]]] = defaultdict(deque)
         self.unplaced: dict[Partition, deque[Txn]] = defaultdict(deque)
         self.placed: dict[Partition, list[Txn]] = defaultdict(list)
+        self.untold: dict[Partition, deque[Txn]] = defaultdict(deque)
+        """Placed, and not told yet to readers of uncommitted records."""
         self.handed: dict[tuple[int, int], deque[tuple[Txn, bool, list[Partition]]]] = defaultdict(
             deque
         )
@@ -75,6 +79,7 @@ class Simulation:
         steps = (
             (self._begin, 6),
             (self._append, 10),
+            (self._append_aside, 4),
             (self._end, 6),
             (self._mark, 8),
             (self._mark_again, 1),
@@ -84,6 +89,7 @@ class Simulation:
             (self._restart, 1),
             (self._process, 3),
             (self._own, 1),
+            (self._tell, 3),
             (self._place, 8 if self.switches else 0),
             (self._adopt, 4 if self.switches else 0),
             (self._switch, 1 if self.switches else 0),
@@ -99,6 +105,11 @@ class Simulation:
             txn = self.random.choice(self.open)
             txn.append(self.random.randrange(PARTITIONS), ack=self.random.random() < 0.9)
 
+    def _append_aside(self) -> None:
+        if self.open:
+            txn = self.random.choice(self.open)
+            txn.append_aside(self.random.randrange(PARTITIONS), ack=self.random.random() < 0.9)
+
     def _end(self) -> None:
         if self.open:
             txn = self.open.pop(self.random.randrange(len(self.open)))
@@ -108,12 +119,17 @@ class Simulation:
             self._decide(txn, commit=commit)
 
     def _decide(self, txn: Txn, *, commit: bool) -> None:
-        handed = [p for p in txn.offsets if self._may_hand(txn, p)]
+        handed = [p for p in txn.mains if self._may_hand(txn, p)]
+        commit = commit and not txn.aside.keys() & set(handed)  # Else it is refused.
+        if not commit:
+            handed = [p for p in handed if p in txn.offsets]
         txn.decide(commit=commit, hand=handed)
         self.decided.append((txn, commit))
         if handed:
             self.handed[txn.journal, 1 - txn.journal].append((txn, commit, handed))
-        for partition in txn.offsets:
+        for partition in txn.aside if not commit else ():
+            txn.mark_aside(partition, None, commit=False)
+        for partition in txn.mains if commit else txn.offsets:
             if partition in handed:
                 continue
             if not self.world.places_in(partition, txn.journal):
@@ -136,13 +152,20 @@ class Simulation:
         # Markers wait for places of what was handed over earlier.
         if any(t.journal == lane[0] != HOMES[lane[1][0]] for t in self.unplaced[lane[1]]):
             self._place_in(lane[1])
-        txn.mark(lane[1], commit=commit)
+        end = self._write_marker(txn, lane[1], commit=commit)
+        if commit and lane[1] in txn.aside:
+            txn.mark_aside(lane[1], end)
         self.marked.append((txn, lane[1], commit))
+
+    def _write_marker(self, txn: Txn, partition: Partition, *, commit: bool) -> int:
+        if commit and partition in txn.aside:
+            return txn.point(partition)
+        return txn.mark(partition, commit=commit)
 
     def _mark_again(self) -> None:
         if self.marked:
             txn, partition, commit = self.random.choice(self.marked)
-            txn.mark(partition, commit=commit)
+            self._write_marker(txn, partition, commit=commit)
 
     def _late(self) -> None:
         if aborted := [m for m in self.marked if not m[2]]:
@@ -207,9 +230,17 @@ class Simulation:
         for partition in dict.fromkeys(named):
             waiting = self.unplaced[partition]
             while waiting and waiting[0].sequence_in(home) <= upto:
-                self.world.deliver_placed(
-                    partition, waiting.popleft(), len(self.world.logs[partition])
-                )
+                txn, place = waiting.popleft(), len(self.world.logs[partition])
+                self.untold[partition].append(txn)
+                self.world.deliver_placed(partition, txn, place, shows=False)
+                if partition in txn.aside:
+                    txn.mark_aside(partition, place)
+
+    def _tell(self) -> None:
+        """Places are told to readers of uncommitted records, which may have come past them."""
+        for partition, untold in self.untold.items():
+            while untold:
+                self.world.show(partition, untold.popleft())
 
     def _place_in(self, partition: Partition) -> None:
         home = HOMES[partition[0]]
@@ -280,9 +311,11 @@ class Simulation:
             while self.processed[number] < len(self.world.order[IN, number]):
                 self._process()
         self._end_all()
+        self._tell()
         for txn, commit in self.decided:
             txn.finish(commit=commit)
         self.world.finals()
+        self.world.read("final-2.0", "read_uncommitted")
         self.read_serially("final-1.0", 1)
 
     def _end_all(self) -> None:
@@ -300,7 +333,8 @@ class Simulation:
         for txn, commit in self.decided:
             if not commit or txn.journal != journal:
                 continue
-            for partition, offsets in txn.offsets.items():
-                due = [o for o in offsets if o >= self.world.starts[partition]]
+            for partition in txn.mains:
+                given = self.world.given(partition)
+                due = [o for o in txn.delivers(partition) if o in given]
                 if due:
                     self.world.poll(process, partition, due, "serializable")

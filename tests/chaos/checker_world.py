@@ -73,6 +73,8 @@ class Txn:
     aside: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Main partition → offsets of its records in the sidecar."""
     since: dict[Partition, int] = field(default_factory=dict)
+    pointed: set[Partition] = field(default_factory=set)
+    """Main partitions with a pointer."""
     sequence: int = 0
     adopted_at: dict[int, int] = field(default_factory=dict)
     """Home → offset of its ADOPT record."""
@@ -118,6 +120,16 @@ class Txn:
             world.acked(self.process, partition, to_delivered(offset), value)
         return value
 
+    @property
+    def mains(self) -> list[Partition]:
+        """The partitions in which it is delivered."""
+        return list(dict.fromkeys((*self.offsets, *self.aside)))
+
+    def delivers(self, partition: Partition) -> list[int]:
+        """Offsets of what is delivered in a partition, in order."""
+        aside = map(to_delivered, self.aside.get(partition, ()))
+        return [*self.offsets.get(partition, ()), *aside]
+
     def point(self, partition: Partition, **how: Any) -> int:
         """A pointer, which delivers; `how` are fields of it."""
         marker = Marker(
@@ -131,8 +143,9 @@ class Txn:
         )
         control = encode_marker(replace(marker, **how))
         headers: store.Headers = [("TxId", self.txid.to_bytes()), ("TxCtl", control)]
-        delivers = [*self.offsets.get(partition, ()), *map(to_delivered, self.aside[partition])]
-        return self.world.mark(partition, headers, self.name, delivers)
+        self.world.show(partition, self)
+        self.pointed.add(partition)
+        return self.world.mark(partition, headers, self.name, self.delivers(partition))
 
     def mark_aside(self, partition: Partition, pointer: int | None, *, commit: bool = True) -> None:
         """The marker of the sidecar."""
@@ -194,7 +207,7 @@ class Txn:
                 begin=self.txid.offset,
                 writes=tuple(writes),
                 decided_ms=0,
-                placed=tuple(p for p in self.offsets if self.world.places_in(p, self.journal)),
+                placed=tuple(p for p in self.mains if self.world.places_in(p, self.journal)),
                 handed=handed,
                 sidecar_since=tuple((sidecars[p], since) for p, since in self.since.items()),
             )
@@ -227,7 +240,7 @@ class Txn:
 
     def place(self, *partitions: Partition, **how: Any) -> Txn:
         """A PLACED record, up to this transaction, of these partitions or all of its; see World."""
-        self.world.place(self, partitions or tuple(self.offsets), **how)
+        self.world.place(self, partitions or tuple(self.mains), **how)
         return self
 
     def mark(self, partition: Partition, *, commit: bool = True, hw: int = 0) -> int:
@@ -268,16 +281,22 @@ class Txn:
         """All of it, as it should be."""
         self.ask().decide()
         world = self.world
-        if placed := [p for p in self.offsets if world.places_in(p, self.journal)]:
+        if placed := [p for p in self.mains if world.places_in(p, self.journal)]:
             self.place(*placed)
-        for partition in self.offsets:
-            if partition not in placed:
+        for partition in self.mains:
+            if partition in self.aside:
+                place = len(world.logs[partition])
+                self.mark_aside(partition, place if partition in placed else self.point(partition))
+            elif partition not in placed:
                 self.mark(partition)
         return self.finish().end("committed")
 
     def abort(self) -> Txn:
         """The same of an abort."""
-        return self.decide(commit=False).mark_all(commit=False).end("aborted")
+        self.decide(commit=False)
+        for partition in self.aside:
+            self.mark_aside(partition, None, commit=False)
+        return self.mark_all(commit=False).end("aborted")
 
 
 def _range(offsets: Sequence[int]) -> tuple[BranchRange, ...]:
@@ -313,6 +332,10 @@ class World:
         """Partitions of sidecars."""
         self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
         """As readers of committed records are to be given them."""
+        self.raw: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
+        """As those of uncommitted ones may be."""
+        self.placed: dict[Partition, list[tuple[int, Txn]]] = {p: [] for p in self.logs}
+        """Places, and what is delivered there, in order."""
         self.places: dict[Partition, dict[int, Where]] = {p: {} for p in self.logs}
         """Of each delivered record, where a consumer's position stands behind it."""
         self.stores: list[Told] = []
@@ -386,7 +409,13 @@ class World:
             headers = [("TxId", txid.to_bytes())]
         self.logs[partition].append(store.RawRecord(offset, body, headers))
         self.values[partition, offset] = value, op, txid
+        self.raw[partition].append(offset)
         return offset
+
+    def show(self, partition: Partition, txn: Txn) -> None:
+        """Readers of uncommitted records are given what a transaction has in the sidecar, once."""
+        aside = map(to_delivered, txn.aside.get(partition, ()))
+        self.raw[partition] += [o for o in aside if o not in self.raw[partition]]
 
     def record_aside(self, partition: Partition, value: str, op: str, txid: TxId) -> int:
         """A record of a partition's sidecar; returns its offset there."""
@@ -503,9 +532,15 @@ class World:
             self.deliver_placed(partition, txn, places[partition])
         return offset
 
-    def deliver_placed(self, partition: Partition, txn: Txn, place: int) -> None:
-        """Readers are to be given a transaction at its place."""
-        offsets = txn.offsets[partition]
+    def deliver_placed(
+        self, partition: Partition, txn: Txn, place: int, *, shows: bool = True
+    ) -> None:
+        """Readers are to be given a transaction at its place; those of uncommitted records what it
+        has in the sidecar, if it `shows`."""
+        offsets = txn.delivers(partition)
+        if shows:
+            self.show(partition, txn)
+        self.placed[partition].append((place, txn))
         self.order[partition] += offsets
         for taken, offset in enumerate(offsets[:-1], 1):
             self.places[partition][offset] = self._where(partition, place, 0, taken)
@@ -575,11 +610,8 @@ class World:
 
     def given(self, partition: Partition, isolation: str = "read_committed") -> list[int]:
         """Offsets that a reader is to be given now, in order; none below the log's start."""
-        if isolation == "read_uncommitted":
-            found = [r.offset for r in self.logs[partition] if r.value is not None]
-        else:
-            found = list(self.order[partition])
-        return [offset for offset in found if offset >= self.starts[partition]]
+        found = self.raw if isolation == "read_uncommitted" else self.order
+        return [offset for offset in found[partition] if offset >= self.starts[partition]]
 
     def assign(
         self,
@@ -673,7 +705,8 @@ class World:
         """Delete a topic, and make it anew."""
         self.say("nemesis-0.0", "fault", what="recreate", target=topic)
         for log in (p for p in self.logs if p[0] == topic):
-            self.logs[log], self.order[log], self.places[log] = [], [], {}
+            self.logs[log], self.order[log], self.raw[log] = [], [], []
+            self.places[log] = {}
             for offset in [o for p, o in self.values if p == log]:
                 del self.values[log, offset]
         self.say("nemesis-0.0", "fault", what="recreated", target=topic)

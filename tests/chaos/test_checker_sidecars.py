@@ -155,6 +155,22 @@ def test_a_pointer_below_the_logs_start_is_not_judged() -> None:
     assert verdict.unverifiable["transaction of which a part was trimmed"]
 
 
+def test_a_sidecar_says_nothing_of_what_was_trimmed_in_the_topic() -> None:
+    world = World()
+    large, small = world.begin(), world.begin("producer-1.0")
+    large.append_aside()
+    small.append(ack=False)
+    commit_aside(large)
+    small.commit()
+    world.plain()
+    world.starts[P] = 3
+    world.order[P] = [3]
+    world.finals()
+    verdict = world.judge()
+    assert verdict.ok, told(verdict)
+    assert verdict.unverifiable["committed write that may have been trimmed"]
+
+
 @pytest.mark.parametrize("at_pointer", [True, False])
 def test_trap_108_a_reader_of_uncommitted_records_is_given_a_sidecar_at_its_pointer(
     at_pointer: bool,

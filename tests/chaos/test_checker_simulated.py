@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from logtx.chaos.checker import Verdict
+from logtx.journal.control import BranchRange
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.codec import decode_entry, encode_entry
-from logtx.journal.records.types import Entry
+from logtx.journal.records.types import DataPartition, Entry, PartitionWrites, PrepareCommit
+from logtx.journal.sidecar import sidecar_of, to_delivered
 
 from .checker_simulation import Simulation
 from .checker_world import IN, Partition, Txn
@@ -52,9 +54,6 @@ def test_a_correct_run_that_was_trimmed_has_no_anomaly(seed: int, keep: bool) ->
             world.journal_starts[number] = random.randint(0, len(entries) - 1)
     torn = torn_by_trimming(simulation)
     world.order = {p: [o for o in order if o not in torn[p]] for p, order in world.order.items()}
-    for txn, _ in simulation.decided:
-        for partition, offsets in txn.offsets.items():
-            txn.offsets[partition] = [o for o in offsets if o not in torn[partition]]
     world.finals()
     simulation.read_serially("final-1.0", 1)
     verdict = world.judge()
@@ -66,10 +65,27 @@ def torn_by_trimming(simulation: Simulation) -> dict[Partition, set[int]]:
     world = simulation.world
     torn: dict[Partition, set[int]] = {partition: set() for partition in world.logs}
     for txn, _ in simulation.decided:
-        for partition, offsets in txn.offsets.items():
-            if offsets and offsets[0] < world.starts[partition]:
-                torn[partition] |= set(offsets)
+        for partition, start in world.starts.items():
+            # A pointer may be a copy of one that lay at or behind its `since`.
+            since = txn.since.get(partition, start) if partition in txn.pointed else start
+            if (txn.offsets.get(partition) or [since])[0] < start:
+                torn[partition] |= set(txn.delivers(partition))
+    for partition, placed in world.placed.items():
+        torn[partition] |= set(placed_too_low(placed, partition, world.starts[partition]))
     return torn
+
+
+def placed_too_low(
+    placed: Sequence[tuple[int, Txn]], partition: Partition, start: int
+) -> Iterator[int]:
+    """What lies in the sidecar alone, and is placed below the log's start, or there, and before
+    something that is gone."""
+    is_gone = False
+    for place, txn in reversed(placed):
+        if txn.offsets.get(partition):
+            is_gone = is_gone or place <= start
+        elif place < start or (place == start and is_gone):
+            yield from txn.delivers(partition)
 
 
 # ---- changes ------------------------------------------------------------------------------------
@@ -179,8 +195,9 @@ def delivered_in_reverse(simulation: Simulation) -> set[str]:
 def skipped_record(simulation: Simulation) -> set[str]:
     world, partition = simulation.world, (IN, simulation.random.randrange(3))
     offsets = world.given(partition, "read_uncommitted")
-    assume(len(offsets) > 2)
-    del offsets[simulation.random.randrange(1, len(offsets) - 1)]
+    # What is placed of the sidecar has an order of its own, so it does not say what is left out.
+    own = [offset for offset in offsets if offset < to_delivered(0)]
+    offsets.remove(pick(simulation, own[1:-1]))
     world.assign("consumer-9.0", partition, isolation="read_uncommitted")
     world.poll("consumer-9.0", partition, offsets, "read_uncommitted")
     return {"skipped-poll"}
@@ -303,9 +320,74 @@ def left_unplaced(simulation: Simulation) -> set[str]:
     return {"missing-place"}
 
 
-def placed_too_low(simulation: Simulation) -> set[str]:
+def placed_low(simulation: Simulation) -> set[str]:
     rewritten(simulation, partition_with_places(simulation), 0)
     return {"misplaced"}
+
+
+def placed_asides(simulation: Simulation, records: int = 1) -> list[tuple[Partition, Txn]]:
+    """What is placed, and has as many records in the sidecar, at least."""
+    return [
+        (partition, txn)
+        for partition, placed in simulation.world.placed.items()
+        for _, txn in placed
+        if len(txn.aside.get(partition, ())) >= records
+    ]
+
+
+def lost_sidecar(simulation: Simulation) -> set[str]:
+    partition, txn = pick(simulation, placed_asides(simulation))
+    world = simulation.world
+    values = {world.values[partition, to_delivered(offset)][0] for offset in txn.aside[partition]}
+    left_out(simulation, "final-0.0", values)
+    return {"torn-transaction", "lost-write", "skipped-poll", "unseen"}
+
+
+def half_a_sidecar(simulation: Simulation) -> set[str]:
+    partition, txn = pick(simulation, placed_asides(simulation, 2))
+    last = simulation.world.values[partition, txn.delivers(partition)[-1]][0]
+    left_out(simulation, "final-0.0", {last})
+    return {"torn-transaction"}
+
+
+def sidecar_before_its_place(simulation: Simulation) -> set[str]:
+    found = [
+        (partition, offset)
+        for partition, txn in placed_asides(simulation)
+        for offset in map(to_delivered, txn.aside[partition])
+        if any(each < txn_place(simulation, partition, txn) for each in own(simulation, partition))
+    ]
+    partition, offset = pick(simulation, found)
+    event = next(e for e in polls(simulation, "final-2.0") if e["records"][0][:2] == [*partition])
+    event["records"].sort(key=lambda row: row[2] != offset)
+    return {"nonmonotonic-poll"}
+
+
+def txn_place(simulation: Simulation, partition: Partition, txn: Txn) -> int:
+    """Where a transaction is placed."""
+    return next(p for p, each in simulation.world.placed[partition] if each is txn)
+
+
+def own(simulation: Simulation, partition: Partition) -> list[int]:
+    """Offsets of the records of the partition itself, without markers."""
+    return [r.offset for r in simulation.world.logs[partition] if r.value is not None]
+
+
+def decided_too_few(simulation: Simulation) -> set[str]:
+    """A decision tells all but the last record of a sidecar."""
+    partition, txn = pick(simulation, placed_asides(simulation, 2))
+    journal, offsets = simulation.world.journals[txn.journal], txn.aside[partition]
+    entry = decode_entry(journal[txn.sequence])
+    assert isinstance(entry.record, PrepareCommit)
+    sidecar = DataPartition(sidecar_of(partition[0]), partition[1])
+    told = BranchRange(0, offsets[0], offsets[-2], len(offsets) - 1)
+    writes = tuple(
+        PartitionWrites(sidecar, (told,)) if w.partition.key == sidecar.key else w
+        for w in entry.record.writes
+    )
+    changed = replace(entry, record=replace(entry.record, writes=writes))
+    journal[txn.sequence] = encode_entry(changed)
+    return {"zombie-write"}
 
 
 CHANGES: list[Callable[[Simulation], set[str]]] = [
@@ -326,7 +408,11 @@ CHANGES: list[Callable[[Simulation], set[str]]] = [
     never_processed,
     late_record,
     left_unplaced,
-    placed_too_low,
+    placed_low,
+    lost_sidecar,
+    half_a_sidecar,
+    sidecar_before_its_place,
+    decided_too_few,
 ]
 
 

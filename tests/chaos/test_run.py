@@ -107,14 +107,16 @@ def test_a_minute_of_everything(tmp_path: Path, console: Console, seed: int) -> 
 @pytest.mark.timeout(600)
 def test_topics_that_are_switched(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
-    options = SMALL(seconds=20, seed=2, rate=40, metadata=Metadata.HALF, data_dir=directory)
+    options = SMALL(
+        seconds=20, seed=2, rate=40, metadata=Metadata.HALF, sidecar=True, data_dir=directory
+    )
     found = run(options, console, tmp_path)
     assert found["producer committed"] > 0
     done = Counter(event["what"] for _, event in told(directory) if event["event"] == "fault")
     assert done["switched"] >= 2
     assert done["seal"] >= 1
     stats = json.loads((directory / VERDICT).read_text())["stats"]
-    assert stats["places"] > 0
+    assert stats["places"] > stats["places of sidecars"] > 0
     assert stats["transactions asked of metadata stores"] > 0
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+from typing import Final
+
 import pytest
 
+from logtx.consumer import sidecar_watch
 from logtx.consumer.config import IsolationLevel
 from logtx.consumer.consumer import Consumer
+from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.sidecar import sidecar_of
 
 from .conftest import MakeConsumer
-from .logs import Transactions, nothing_more, read
+from .logs import Transactions, nothing_more, read, wait_for
 from .places import Places, read_upto
 from .test_places_sidecars import T, aside, some
 
 SIDE = sidecar_of("t")
+WAIT_S: Final = 20.0
+"""Bounds what a test waits for."""
 
 
 @pytest.fixture(name="log")
@@ -110,6 +118,27 @@ def test_who_stopped_between_record_and_place_gets_what_is_placed_below(
     assert nothing_more(again)
 
 
+def test_a_pointer_says_nothing_of_places_that_are_not_told(
+    places: Places, make_consumer: MakeConsumer
+) -> None:
+    """The topic is being switched back: what is decided later gets a pointer, which is read before
+    the place of what was decided earlier."""
+    opened(places)
+    consumer = assign(make_consumer, enable_auto_commit=False)
+    early, at = aside(places, b"a1", b"a2"), places.end()
+    sequence = places.decide(early)
+    places.begin_switch(Phase.TO_MARKERS)
+    late = aside(places, b"b1")
+    places.written.mark(late, "t")
+    assert read(consumer, 1) == [b"b1"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    places.place(upto=sequence, at=at)
+    again = assign(make_consumer, group_id=consumer.group_id)
+    assert read_upto(again, [b"a1", b"a2"]) == [b"a1", b"a2"]
+    assert nothing_more(again)
+
+
 def test_no_home_is_followed_without_a_sidecar(places: Places, make_consumer: MakeConsumer) -> None:
     places.transaction([b"a"])
     places.written.append("t", [b"p1"])
@@ -117,6 +146,37 @@ def test_no_home_is_followed_without_a_sidecar(places: Places, make_consumer: Ma
     assert read(consumer, 2) == [b"a", b"p1"]
     assert nothing_more(consumer, 0.1)
     assert not follows(consumer)
+
+
+def test_what_comes_during_a_question_shares_the_next_one(
+    places: Places, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question is under way at most, and its answer lets nothing pass that came behind it."""
+    asked, may_answer = list[set[str]](), threading.Event()
+    tell = sidecar_watch.tell_sidecars
+
+    def gated(log: Log, topics: set[str]) -> Mapping[str, bool]:
+        asked.append(topics)
+        assert may_answer.wait(WAIT_S)
+        return tell(log, topics)
+
+    monkeypatch.setattr(sidecar_watch, "tell_sidecars", gated)
+    monkeypatch.setattr(sidecar_watch, "IDLE_S", 10 * WAIT_S)
+    may_answer.set()
+    consumer = assign(make_consumer)
+    places.written.append("t", [b"p"])
+    assert read(consumer, 1) == [b"p"]
+    may_answer.clear()
+    before = len(asked)
+    places.written.append("t", [b"a"])
+    wait_for(lambda: len(asked) > before, consumer)
+    for value in (b"b", b"c", b"d"):
+        places.written.append("t", [value])
+        assert nothing_more(consumer, 0.05)
+    may_answer.set()
+    assert [message.value() for message in consumer.consume(4, WAIT_S)] == [b"a"]
+    assert read(consumer, 3) == [b"b", b"c", b"d"]
+    assert len(asked) == before + 2
 
 
 def test_a_sidecar_that_is_opened_later_is_met(places: Places, make_consumer: MakeConsumer) -> None:

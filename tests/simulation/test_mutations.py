@@ -155,7 +155,11 @@ SEEN_WITH_PLACED_QUEUES_AT: Final = {
     "places_stand_for_no_pointer": 1,
 }
 """The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""
-SEEN_WITH_PLACED_AT: Final = {"no_question_before_records_are_shown": 23}
+SEEN_WITH_PLACED_AT: Final = {
+    "no_gate_before_records_are_shown": 87,
+    "no_question_before_records_are_shown": 23,
+    "what_was_told_counts_as_given": 40,
+}
 """The same for mutations of readers of uncommitted records, in histories with switched topics and
 sidecars."""
 SEEN_WITH_RESETS_AT: Final = {

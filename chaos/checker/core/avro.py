@@ -4,7 +4,7 @@ A value is a version byte, a type byte and an Avro body. Every body begins with 
 the incarnation and the predicted offset. If a record says nothing about a transaction's fate, only
 that head is read.
 
-Source: the journal's schemas, versions 2 to 11, and docs/protocol.md, "Places".
+Source: the journal's schemas, versions 2 to 12, and docs/protocol.md, "Places".
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ _STEP: Final = {
 }
 _STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10, 11),
+    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10, 11, 12),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
-    Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8),
+    Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8, 12),
     Kind.PREPARE_ABORT: (6,),
     Kind.COMMITTED: (10,),
     Kind.ADD_OFFSETS: (4, 5),
@@ -269,6 +269,7 @@ _NEWER: Final[dict[tuple[int, Kind], Read]] = {
     ),
     (7, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS),
     (8, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS, sidecar_since=_SINCE),
+    (12, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS, sidecar_since=_SINCE),
     (10, Kind.COMMITTED): _record(begin=_long, gone=_PARTITIONS, pointers=_POINTERS),
     (6, Kind.PREPARE_ABORT): _record(begin=_long, reason=_text, decided_ms=_long, handed=_HANDED),
     (6, Kind.ADOPT): _record(

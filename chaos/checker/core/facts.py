@@ -15,7 +15,7 @@ from .history import Append, History, Op, Reader
 from .journal import Fate, Journal, Partition
 from .logs import NO_VALUE, Order, Standing, View
 from .told import Told
-from .wire import TxId, read_txid
+from .wire import ASIDE_FROM, TxId, read_txid
 
 LOGTX: Final = "logtx"
 KAFKA: Final = "kafka"
@@ -216,9 +216,9 @@ class Facts:
         """Returns the journal partition whose transactions a serializable reader is given."""
         return zlib.crc32(reader.transaction_group.encode()) % max(len(self.journals), 1)
 
-    def order(self, reader: Reader, partition: Partition) -> Order:
-        """Returns what a reader must be given of a partition."""
-        return self.views[partition].order(reader.isolation, self.journal_of(reader))
+    def orders(self, reader: Reader, partition: Partition) -> tuple[Order, ...]:
+        """Returns what a reader must be given of a partition; see `View.orders`."""
+        return self.views[partition].orders(reader.isolation, self.journal_of(reader))
 
     def delivered_order(
         self, isolation: str = "read_committed", journal: int = 0
@@ -230,4 +230,7 @@ class Facts:
 
 
 def _values(view: View) -> Iterable[int]:
-    return (record.value for record in view.records.values() if record.value != NO_VALUE)
+    """Yields the values of the partition itself: what lies in its sidecar is trimmed by itself."""
+    for offset, record in view.records.items():
+        if record.value != NO_VALUE and offset < ASIDE_FROM:
+            yield record.value

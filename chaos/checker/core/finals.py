@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .facts import Facts
-from .findings import Evidence, Findings, acknowledged, appended, asked, ended, lies, name_of
+from .findings import Evidence, Findings, acknowledged, appended, asked, at, ended, lies, name_of
 from .history import Append, Op, Reader
 from .journal import Partition
 from .logs import Standing
@@ -36,10 +36,13 @@ class _Seen:
 
 
 def check_finals(facts: Facts, found: Findings) -> None:
-    """Finds lost-write, unseen and torn-transaction by what the last readers were not given."""
+    """Finds lost-write, unseen, skipped-poll and torn-transaction by what the last readers were not
+    given."""
     levels: dict[tuple[str, int], list[Reader]] = {}
     for reader in facts.history.readers:
-        if reader.final and reader.isolation != "read_uncommitted":
+        if reader.final and reader.isolation == "read_uncommitted":
+            _check_uncommitted(facts, reader, found)
+        elif reader.final:
             serial = reader.isolation == "serializable"
             level = reader.isolation, facts.journal_of(reader) if serial else 0
             levels.setdefault(level, []).append(reader)
@@ -59,7 +62,7 @@ def _see(facts: Facts, isolation: str, journal: int, readers: list[Reader]) -> _
         furthest: dict[Partition, int] = {}
         for segment in reader.segments:
             values.update(segment.values)
-            rank = facts.order(reader, segment.partition).rank
+            rank = facts.views[segment.partition].order(isolation, journal).rank
             ranks = (rank.get(offset, -1) for offset in segment.offsets)
             before = furthest.get(segment.partition, -1)
             furthest[segment.partition] = max(ranks, default=before)
@@ -146,6 +149,25 @@ def _check_op(
         else:
             sentence = f"{name_of(facts, value)} was acknowledged, and {who} never saw it"
             found.add("lost-write", sentence, *evidence)
+
+
+def _check_uncommitted(facts: Facts, reader: Reader, found: Findings) -> None:
+    """Finds what a last reader of uncommitted records was not given."""
+    given: dict[Partition, set[int]] = {}
+    for segment in reader.segments:
+        given.setdefault(segment.partition, set()).update(segment.offsets)
+    for partition, offsets in given.items():
+        for order in facts.orders(reader, partition):
+            missing = [offset for offset in order.offsets if offset not in offsets]
+            if not missing:
+                continue
+            is_tail = missing == order.offsets[-len(missing) :]
+            found.add(
+                "unseen" if is_tail else "skipped-poll",
+                f"{reader.process} ({reader.isolation}) was never given"
+                f" {at(partition, missing[0])} and {len(missing) - 1} more",
+                lies(facts, partition, missing[0]),
+            )
 
 
 def _told(facts: Facts, op: Op | None, value: int) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from .avro import Entry, Kind
-from .wire import Range, TxId, read_txid
+from .wire import Range, TxId, read_txid, sidecar_of
 
 Partition = tuple[str, int]
 MARKERS, TO_METADATA, METADATA, TO_MARKERS = "markers", "to-metadata", "metadata", "to-markers"
@@ -101,17 +101,26 @@ class Fate:
     unmarked: set[Partition] = field(default_factory=set)
     """Partitions that get no marker: a commit is placed there, an abort is not told there."""
     places: dict[Partition, int] = field(default_factory=dict)
-    """Partition → its place, or `GONE`: the first that a valid record gave."""
+    """Partition → its place, or `GONE`: the first that a valid record gave. It stands for what lies
+    in the partition's sidecar, too."""
     handed: dict[Partition, int] = field(default_factory=dict)
     """Partition → the home to which the decision hands it over."""
     since: dict[Partition, int] = field(default_factory=dict)
     """Sidecar partition → what its pointer must say of the main partition."""
+    pointers: dict[Partition, int] = field(default_factory=dict)
+    """Sidecar partition → its pointer, or the place that stands for it, as the record says with
+    which it is finished."""
     answers: dict[Partition, Adoption] = field(default_factory=dict)
     """Partition that is handed over → what its home said of it: see `adopting`."""
 
+    def aside(self, partition: Partition) -> tuple[Range, ...]:
+        """Returns what its commit accepts in the sidecar of a partition."""
+        return self.writes.get(sidecar_of(partition), ())
+
     def lacks_place(self, partition: Partition) -> bool:
         """Returns whether it is to be placed in a partition, and is not."""
-        needs_place = partition in self.unmarked and has_records(self.writes.get(partition, ()))
+        accepted = (*self.writes.get(partition, ()), *self.aside(partition))
+        needs_place = partition in self.unmarked and has_records(accepted)
         return needs_place and partition not in self.places
 
 
@@ -157,6 +166,8 @@ class PlacedEnd(NamedTuple):
     """The journal partition that places it."""
     commit_sequence: int
     """In the journal that decided it."""
+    aside: tuple[Range, ...] = ()
+    """What it accepts in the partition's sidecar, with offsets there."""
 
 
 class AdoptedWrites(NamedTuple):
@@ -200,6 +211,8 @@ class Waiting(NamedTuple):
     ranges: tuple[Range, ...]
     places: dict[Partition, int]
     """Takes its place."""
+    aside: tuple[Range, ...] = ()
+    """See `PlacedEnd`."""
 
 
 @dataclass(slots=True)
@@ -371,6 +384,9 @@ def _apply_to(
         case Kind.COMMITTED | Kind.ABORTED:
             fate.finished = offset
             fate.gone.update(_partitions(body["gone"]))
+            for row in body.get("pointers", ()):
+                told = zip(row["partitions"], row["pointers"], strict=True)
+                fate.pointers |= {(row["topic"], number): offset for number, offset in told}
         case _ if fate.decided is not None:
             return  # records after the decision change nothing
         case Kind.ADD_PARTITIONS:
@@ -410,12 +426,23 @@ def _wait_for_places(journal: Journal, fate: Fate, body: Mapping[str, Any]) -> N
     fate.unmarked = set(_partitions(body.get("placed", ())))
     for partition in fate.unmarked:
         topic_id, ranges = fate.topic_ids.get(partition, ""), fate.writes.get(partition, ())
-        waiting = Waiting(fate.decided, fate.txid, fate.decided, ranges, fate.places)
-        _wait(journal, partition, topic_id, waiting)
+        _wait(
+            journal,
+            partition,
+            topic_id,
+            Waiting(
+                fate.decided,
+                fate.txid,
+                fate.decided,
+                ranges,
+                fate.places,
+                fate.aside(partition),
+            ),
+        )
 
 
 def _wait(journal: Journal, partition: Partition, topic_id: str, waiting: Waiting) -> None:
-    if has_records(waiting.ranges):
+    if has_records((*waiting.ranges, *waiting.aside)):
         journal.waiting.setdefault((partition, topic_id), deque()).append(waiting)
 
 
@@ -455,6 +482,7 @@ def _place(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
                     row["topic_id"],
                     journal.number,
                     each.commit_sequence,
+                    each.aside,
                 )
                 journal.placed.setdefault(partition, []).append(end)
 

@@ -7,7 +7,12 @@ sequence. Of its records, those that its end states are delivered. For Kafka it 
 read_committed consumer was given.
 
 Records of a transaction in the partition's sidecar are here by the offsets that consumers are given
-them with. They end by their pointer, which is a marker; an abort ends them in the sidecar alone.
+them with. They end by their pointer, which is a marker, or by the place that stands for it. An
+abort ends them in the sidecar alone.
+
+Readers of uncommitted records are given what is placed in two orders, side by side: each record of
+the partition at its own offset, and what lies in the sidecar in the order of the home. It comes at
+its place or later, for the place may be told late.
 """
 
 from __future__ import annotations
@@ -74,6 +79,8 @@ class End(NamedTuple):
     """What it states of the sidecar."""
     placed: PlacedEnd | None = None
     """None: by a marker."""
+    since: int = 0
+    """Of a pointer: see `Control`."""
 
     @property
     def is_place(self) -> bool:
@@ -160,7 +167,7 @@ class View:
     """What a read_committed reader must be given."""
     due: list[Due] = field(default_factory=list)
     """For each offset of `committed`, when it is due."""
-    others: dict[tuple[str, int], Order] = field(default_factory=dict)
+    others: dict[tuple[str, int], tuple[Order, ...]] = field(default_factory=dict)
     """What readers of other isolation levels must be given; made when asked for."""
     standing: dict[int, Standing] = field(default_factory=dict)
     """Offset → standing, of records that read_committed is not given."""
@@ -174,6 +181,9 @@ class View:
     """The end of its sidecar, 0 if it has none."""
     aside_at: dict[int, list[int]] = field(default_factory=dict)
     """Offset of a pointer → offsets of what is delivered from the sidecar there."""
+    placed_aside: dict[int, int] = field(default_factory=dict)
+    """Offset of what is delivered from the sidecar at a place → that place. In the order of
+    delivery."""
     aside_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
     """The markers in its sidecar."""
     judged: frozenset[TxId] | None = None
@@ -188,15 +198,22 @@ class View:
         """Returns whether what is here of a transaction is all that there can be."""
         return self.judged is None or txid in self.judged
 
-    def order(self, isolation: str, journal: int = 0) -> Order:
-        """Returns the order for an isolation level; `journal` matters for serializable only."""
+    def orders(self, isolation: str, journal: int = 0) -> tuple[Order, ...]:
+        """Returns what readers of an isolation level must be given: each offset is in one of the
+        orders, and between those nothing is promised. `journal` matters for serializable only."""
         if isolation == "read_committed":
-            return self.committed
+            return (self.committed,)
         key = isolation, (journal if isolation == "serializable" else 0)
         if key not in self.others:
-            given = self._of_journal(journal) if isolation == "serializable" else self._all()
-            self.others[key] = Order.of(given)
+            if isolation == "serializable":
+                self.others[key] = (Order.of(self._of_journal(journal)),)
+            else:
+                self.others[key] = Order.of(self._all()), Order.of(self.placed_aside)
         return self.others[key]
+
+    def order(self, isolation: str, journal: int = 0) -> Order:
+        """Returns the order of committed records, or the first one; see `orders`."""
+        return self.orders(isolation, journal)[0]
 
     def end_of(self, txid: TxId) -> End | None:
         """Returns where a transaction ends here; None if it does not, as far as is known."""
@@ -226,7 +243,8 @@ class View:
                 yield offset
 
     def _all(self) -> Iterator[int]:
-        # Two logs have no order between them: what lies in the sidecar comes at its pointer.
+        # Two logs have no order between them: what lies in the sidecar comes at its pointer. What
+        # is placed there has an order of its own.
         for offset, record in self.records.items():
             if record.value != NO_VALUE and offset < ASIDE_FROM:
                 yield offset
@@ -286,6 +304,8 @@ def _left_aside(view: View, txid: TxId, fate: Fate | None) -> Standing:
     marker = next((m for t, m in view.aside_markers if t == txid), None)
     if marker is not None and not marker.control.committed:
         return Standing.ABORTED
+    if _is_trimmed(fate):
+        return Standing.TORN  # It may have said that it is placed.
     # Below the log's start its pointer may have been.
     decided = marker is not None or (fate is not None and fate.finished is not None)
     return Standing.TORN if decided and view.start > 0 else Standing.UNDECIDED
@@ -293,14 +313,19 @@ def _left_aside(view: View, txid: TxId, fate: Fate | None) -> Standing:
 
 def _left_over(partition: Partition, fate: Fate | None) -> Standing:
     """Returns the standing of records whose transaction has no end in their partition."""
-    if fate is not None and fate.decided is None and fate.finished is not None:
-        return Standing.TORN  # Its decision was trimmed, and what that says of this partition.
+    if _is_trimmed(fate):
+        return Standing.TORN  # Its decision said what became of it in this partition.
     if fate is None or fate.decided is None or partition not in fate.unmarked:
         return Standing.UNDECIDED
     if not fate.committed:
         return Standing.ABORTED
     # If its commit accepts nothing there, it needs no place.
     return Standing.UNDECIDED if fate.writes.get(partition) else Standing.LATE
+
+
+def _is_trimmed(fate: Fate | None) -> bool:
+    """Returns whether a transaction is finished whose decision was trimmed."""
+    return fate is not None and fate.decided is None and fate.finished is not None
 
 
 class _Reading:
@@ -311,6 +336,12 @@ class _Reading:
     ) -> None:
         self._view = view
         self._placed = deque(sorted(p for p in placed if p.place != GONE))
+        self._gone: Final = dict[int, int]()
+        """Home → commit sequence of what it placed last where the log starts, or below, and is gone
+        with the partition's records."""
+        for each in self._placed:
+            if each.place <= view.start and each.ranges:
+                self._gone[each.home] = max(each.sequence, self._gone.get(each.home, -1))
         # What a trimmed journal placed below its start is not known: a reader that had taken some
         # of "the next one" there had taken it of one of those.
         self._last_placed: Final = {home: start - 1 for home, start in journal_starts.items()}
@@ -343,7 +374,8 @@ class _Reading:
                 placed.commit_sequence,
                 True,
                 placed.ranges,
-                placed=placed,
+                placed.aside,
+                placed,
             )
             self._view.placed[placed.txid] = end
             self._end(end)
@@ -381,18 +413,22 @@ class _Reading:
         ranges = {stated.branch: stated for stated in end.ranges}
         accepted = _accepted(view, ranges, records)
         aside = {r.branch: _moved(r) for r in end.aside}
-        if aside:
-            # What lies in the partition comes first, then what lies in the sidecar.
-            moved = _accepted(view, aside, self.aside.pop(end.txid, []))
-            view.aside_at[end.offset] = [record.offset for record in moved]
-            accepted += moved
+        # What lies in the partition comes first, then what lies in the sidecar.
+        accepted += _accepted(view, aside, self.aside.pop(end.txid, []))
         home = end.txid.partition if end.placed is None else end.placed.home
         before = self._last_placed.get(home, -1)
         if end.is_place:
             self._last_placed[home] = end.sequence
-        if any(stated.first < view.start for stated in ranges.values()):
+        torn = any(stated.first < view.start for stated in ranges.values())
+        if torn or self._began_below_start(end):
             view.standing.update((record.offset, Standing.TORN) for record in accepted)
             return
+        if aside:
+            given = [record.offset for record in accepted if record.offset >= ASIDE_FROM]
+            if end.is_place:
+                view.placed_aside |= dict.fromkeys(given, end.offset)
+            else:
+                view.aside_at[end.offset] = given
         stated_count = sum(stated.records for stated in (*ranges.values(), *aside.values()))
         if len(accepted) != stated_count:
             view.broken.append(Broken(end, stated_count, len(accepted)))
@@ -401,6 +437,21 @@ class _Reading:
             if end.is_place:
                 due = Due(end.offset, index, end.sequence, home, before)
             view.deliver(record.offset, due)
+
+    def _began_below_start(self, end: End) -> bool:
+        """Returns whether it is not known if a reader that begins where the log starts is due what
+        lies in the sidecar alone.
+
+        Its first pointer may have been trimmed. Or it is placed below the start; or there, and
+        before something that is gone, which a position counts as delivered.
+        """
+        start = self._view.start
+        if end.ranges:
+            return False
+        if end.placed is None:
+            return bool(end.aside) and end.since < start
+        precedes = end.sequence < self._gone.get(end.placed.home, -1)
+        return end.offset < start or (end.offset == start and precedes)
 
 
 def _by_marker(txid: TxId, marker: Marker) -> End:
@@ -412,6 +463,7 @@ def _by_marker(txid: TxId, marker: Marker) -> End:
         control.committed,
         control.ranges,
         control.sidecar,
+        since=control.since,
     )
 
 

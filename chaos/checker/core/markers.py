@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .facts import Facts
 from .findings import Evidence, Findings, at, decided, ends_at, in_journal, lies
 from .journal import GONE, Fate, Journal
@@ -22,11 +24,10 @@ def check_markers(facts: Facts, found: Findings) -> None:
 
 
 def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: Findings) -> None:
-    journal = facts.journals.get(txid.partition)
-    if journal is None or txid.begin < journal.start:
+    if _began_below_start(facts, txid):
         facts.unverifiable["marker of a decision that was trimmed"] += 1
         return
-    fate = journal.fate(txid)
+    fate = facts.fate(txid)
     wrong = _wrong(view, fate, marker.control)
     if wrong:
         found.add(
@@ -35,6 +36,11 @@ def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: F
             lies(facts, view.partition, marker.offset),
             *((decided(fate),) if fate is not None else ()),
         )
+
+
+def _began_below_start(facts: Facts, txid: TxId) -> bool:
+    journal = facts.journals.get(txid.partition)
+    return journal is None or txid.begin < journal.start
 
 
 def _wrong(view: View, fate: Fate | None, control: Control) -> str:
@@ -61,29 +67,59 @@ def _wrong(view: View, fate: Fate | None, control: Control) -> str:
 
 
 def _check_aside(facts: Facts, view: View, found: Findings) -> None:
-    """Compares the markers of a sidecar with the pointers."""
-    pointers: dict[TxId, set[int]] = {}
+    """Compares the markers of a sidecar, and what finishes transactions there, with the pointers
+    and the places that stand for them."""
+    ends: dict[TxId, set[int]] = {
+        txid: {end.offset} for txid, end in view.placed.items() if end.aside
+    }
     for txid, marker in (*view.first_markers.items(), *view.later_markers):
         if marker.control.is_pointer:
-            pointers.setdefault(txid, set()).add(marker.offset)
+            ends.setdefault(txid, set()).add(marker.offset)
     topic, number = sidecar_of(view.partition)
     for txid, marker in view.aside_markers:
-        known, control = pointers.get(txid, set()), marker.control
-        wrong = ""
-        if not control.committed and known:
-            wrong = "says ABORTED, and the topic has a pointer"
-        elif control.committed and not known and view.start == 0:
-            wrong = "says COMMITTED, and the topic has no pointer"
-        elif control.pointer is not None and control.pointer >= view.start:
-            wrong = "" if control.pointer in known else "names a pointer that is none"
+        fate, known = facts.fate(txid), ends.get(txid, set())
+        if not known and _began_below_start(facts, txid):
+            # The decision, if it is gone, said whether it is placed.
+            facts.unverifiable["marker of a decision that was trimmed"] += 1
+            continue
+        wrong = _wrong_aside(view, txid, marker.control, known)
         if wrong:
-            fate = facts.fate(txid)
             found.add(
                 "marker-mismatch",
                 f"the marker of {txid} at {topic}[{number}] offset {marker.offset} {wrong}",
                 _bounds(view),
                 *((decided(fate),) if fate is not None else ()),
             )
+        told = None if fate is None else fate.pointers.get((topic, number))
+        if fate is not None and told is not None and told >= view.start and told not in known:
+            found.add(
+                "marker-mismatch",
+                f"{txid} is finished with an end at {at(view.partition, told)}, where it has no"
+                " pointer and no place",
+                in_journal(txid.partition, fate.finished or 0, f"COMMITTED {txid}"),
+                decided(fate),
+            )
+
+
+def _wrong_aside(view: View, txid: TxId, control: Control, known: Collection[int]) -> str:
+    """Returns what is wrong with a marker of a sidecar.
+
+    Args:
+        view: the partition.
+        txid: of the marker.
+        control: the marker.
+        known: where the transaction's pointers lie in the partition, or its place.
+    """
+    if not control.committed:
+        return "says ABORTED, and the topic has a pointer, or a place" if known else ""
+    if not known and view.start == 0:
+        return "says COMMITTED, and the topic has no pointer and no place"
+    if control.pointer is None:
+        # Who writes a pointer again may not know where it lies. A place is known to everybody.
+        return "names no place, and its transaction has one" if txid in view.placed else ""
+    if control.pointer >= view.start and control.pointer not in known:
+        return "names a pointer that is none, or a place"
+    return ""
 
 
 def _check_order(facts: Facts, view: View, found: Findings) -> None:

@@ -37,9 +37,9 @@ from .journal import (
     PlacedEnd,
 )
 from .logs import End, View
+from .wire import ASIDE_FROM, TxId
 from .wire import MARKERS as TO_MARKERS_RECORD
 from .wire import PLACES as TO_METADATA_RECORD
-from .wire import TxId
 
 _BEFORE: Final[Mapping[str, tuple[str, ...]]] = {
     # The second record of a switch under way says that it goes on without mode records.
@@ -318,7 +318,8 @@ class _Acknowledged:
 def _by_partition(facts: Facts) -> dict[Partition, list[Append]]:
     found: dict[Partition, list[Append]] = {}
     for append in facts.history.appends.values():
-        if append.acked is not None and append.offset >= 0:
+        # A sidecar's offsets say nothing of the partition's end.
+        if append.acked is not None and 0 <= append.offset < ASIDE_FROM:
             found.setdefault(append.partition, []).append(append)
     return found
 

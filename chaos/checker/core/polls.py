@@ -10,6 +10,7 @@ from .findings import KEPT, Evidence, Findings, at, delivered, ends_at, lies
 from .history import Segment
 from .journal import Partition
 from .logs import Order, Standing, View
+from .wire import ASIDE_FROM
 
 
 def check_polls(facts: Facts, found: Findings) -> None:
@@ -19,11 +20,13 @@ def check_polls(facts: Facts, found: Findings) -> None:
     for reader in facts.history.readers:
         for segment in reader.segments:
             _check_twice(facts, segment, found)
-            pair = _check_order(facts, segment, found)
-            if pair is not None:
-                reversed_pairs.append((segment, *pair))
-            elif not reader.final:  # what last readers miss is reported by operation
-                skipped |= _check_skips(facts, segment, found)
+            _check_aside(facts, segment, found)
+            for order in facts.orders(reader, segment.partition):
+                pair = _check_order(facts, segment, order, found)
+                if pair is not None:
+                    reversed_pairs.append((segment, *pair))
+                elif not reader.final:  # what last readers miss is reported by operation
+                    skipped |= _check_skips(facts, segment, order, found)
     _check_groups(facts, skipped, {id(segment) for segment, _, _ in reversed_pairs}, found)
     for segment, one, other in reversed_pairs[:KEPT]:
         _check_others(facts, segment, one, other, found)
@@ -46,13 +49,36 @@ def _check_twice(facts: Facts, segment: Segment, found: Findings) -> None:
             )
 
 
-def _order(facts: Facts, segment: Segment) -> Order:
-    return facts.order(segment.reader, segment.partition)
+def _check_aside(facts: Facts, segment: Segment, found: Findings) -> None:
+    """Checks that a reader of uncommitted records comes to a place before it is given what lies in
+    the sidecar and is placed there."""
+    view = facts.views[segment.partition]
+    if segment.reader.isolation != "read_uncommitted" or not view.placed_aside:
+        return
+    lowest: int | None = None
+    """Index of the lowest offset of the partition itself that is given further on."""
+    for index in reversed(range(len(segment.offsets))):
+        offset = segment.offsets[index]
+        if offset < ASIDE_FROM:
+            lowest = index if lowest is None or offset < segment.offsets[lowest] else lowest
+            continue
+        place = view.placed_aside.get(offset)
+        if place is not None and lowest is not None and segment.offsets[lowest] < place:
+            found.add(
+                "nonmonotonic-poll",
+                f"{segment.reader.process} was given {at(segment.partition, offset)}, which is"
+                f" placed behind it, before {at(segment.partition, segment.offsets[lowest])}",
+                delivered(facts, segment, index),
+                delivered(facts, segment, lowest),
+                *_ends(facts, segment.partition, offset),
+            )
 
 
-def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, int] | None:
-    """Compares with the log's order. Returns the first pair in reverse order, or None."""
-    rank = _order(facts, segment).rank
+def _check_order(
+    facts: Facts, segment: Segment, order: Order, found: Findings
+) -> tuple[int, int] | None:
+    """Compares with an order. Returns the first pair in reverse order, or None."""
+    rank = order.rank
     highest, highest_index, first = -1, -1, None
     seen: set[int] = set()
     for index, offset in enumerate(segment.offsets):
@@ -84,8 +110,9 @@ def _ends(facts: Facts, partition: Partition, *offsets: int) -> Iterator[Evidenc
         yield lies(facts, partition, offset) if end is None else ends_at(facts, view, end)
 
 
-def _check_skips(facts: Facts, segment: Segment, found: Findings) -> set[tuple[Partition, int]]:
-    order = _order(facts, segment)
+def _check_skips(
+    facts: Facts, segment: Segment, order: Order, found: Findings
+) -> set[tuple[Partition, int]]:
     ranks = [order.rank[offset] for offset in segment.offsets if offset in order.rank]
     skipped: set[tuple[Partition, int]] = set()
     if not ranks or max(ranks) - min(ranks) + 1 == len(set(ranks)):
@@ -154,25 +181,37 @@ def _check_groups(
     for (together, _, partition), segments in groups.items():
         if any(id(segment) in unordered for segment in segments):
             continue
-        order = facts.order(segments[0].reader, partition)
-        last: dict[int, tuple[Segment, int]] = {}
-        for segment in segments:
-            for index, offset in enumerate(segment.offsets):
-                if offset in order.rank:
-                    last[order.rank[offset]] = segment, index
-        if not last:
+        for order in facts.orders(segments[0].reader, partition):
+            _check_together(facts, together, segments, order, skipped, found)
+
+
+def _check_together(
+    facts: Facts,
+    together: str,
+    segments: Sequence[Segment],
+    order: Order,
+    skipped: set[tuple[Partition, int]],
+    found: Findings,
+) -> None:
+    partition = segments[0].partition
+    last: dict[int, tuple[Segment, int]] = {}
+    for segment in segments:
+        for index, offset in enumerate(segment.offsets):
+            if offset in order.rank:
+                last[order.rank[offset]] = segment, index
+    if not last:
+        return
+    for gap in _gaps(min(last), max(last), set(last)):
+        offset = order.offsets[gap[0]]
+        if (partition, offset) in skipped:
             continue
-        for gap in _gaps(min(last), max(last), set(last)):
-            offset = order.offsets[gap[0]]
-            if (partition, offset) in skipped:
-                continue
-            found.add(
-                "skipped-poll",
-                f"{together} was never given {at(partition, offset)} and {len(gap) - 1} more",
-                delivered(facts, *last[gap[0] - 1]),
-                lies(facts, partition, offset),
-                delivered(facts, *last[gap[-1] + 1]),
-            )
+        found.add(
+            "skipped-poll",
+            f"{together} was never given {at(partition, offset)} and {len(gap) - 1} more",
+            delivered(facts, *last[gap[0] - 1]),
+            lies(facts, partition, offset),
+            delivered(facts, *last[gap[-1] + 1]),
+        )
 
 
 def _check_others(facts: Facts, segment: Segment, one: int, other: int, found: Findings) -> None:
@@ -223,9 +262,15 @@ def _check_trimmed(facts: Facts, found: Findings) -> None:
             view = facts.views[segment.partition]
             if view.start == 0:
                 continue
-            indexes = [i for i, o in enumerate(segment.offsets) if _is_trimmed(view, o)]
+            raw = reader.isolation == "read_uncommitted"
+            # What was placed of a sidecar's may have come to these readers at any time.
+            indexes = [
+                index
+                for index, offset in enumerate(segment.offsets)
+                if _is_trimmed(view, offset) and not (raw and offset >= ASIDE_FROM)
+            ]
             if indexes:
-                key = segment.partition, reader.isolation == "read_uncommitted"
+                key = segment.partition, raw
                 trimmed.setdefault(key, []).append((segment, indexes))
     for found_in in trimmed.values():
         most, indexes = max(found_in, key=lambda item: len(item[1]))
