@@ -55,7 +55,12 @@ exist. Brokers learn of new ones one after the other. Shorter than `CONFIRM_MS`:
 AGAIN_MS: Final = 250
 """Shortest time between two look-ups of one topic; a shorter one asks the brokers more."""
 GAP_MAX_MS: Final = 2_000
-"""A look-up that is asked for longer than this after an answer does not follow that in a row."""
+"""A look-up that is asked for longer than this after an answer does not follow that in a row. One
+that takes longer is slow: it tells of one moment of that time, and hides the rest."""
+SLOW_MIN: Final = 4
+"""Slow look-ups in a row after which it counts no more what they hide. Each of them would have to
+come to a broker that is behind. With more, a topic that is gone holds its markers up for longer
+where all look-ups are slow."""
 LACKED_MAX: Final = 64
 """Missing partitions of a topic that are remembered. A command that names one more waits longer."""
 TOPICS_MAX: Final = 20_000
@@ -83,6 +88,41 @@ class _Lacked:
 
 
 @dataclass(slots=True)
+class _Streak:
+    """Answers in a row that say the same."""
+
+    since_ms: int | None = None
+    """When the first of them came; None: there is none."""
+    looks: int = 0
+    """Number of the answers."""
+    slow: int = 0
+    """Number of slow look-ups behind the first."""
+    hidden_ms: int = 0
+    """How long the slow ones took between the first and the latest. One broker that was paused
+    within a look-up may have given both answers beside it, while all others knew better."""
+    _latest_ms: int = 0
+
+    def add(self, asked_ms: int, now_ms: int) -> None:
+        """Adds an answer, with the time of its question."""
+        self.looks += 1
+        if self.since_ms is None:
+            self.since_ms = now_ms
+            return
+        self.hidden_ms += self._latest_ms
+        is_slow = now_ms - asked_ms > GAP_MAX_MS
+        self.slow += is_slow
+        self._latest_ms = is_slow * (now_ms - asked_ms)
+
+    def lasts(self, as_of_ms: int) -> bool:
+        """Returns whether the answers agreed for long enough; the latest is as of `as_of_ms`."""
+        if self.since_ms is None or self.looks < LOOKS_MIN:
+            return False
+        # Not up to the latest answer: that may be as old as its question.
+        hidden_ms = self.hidden_ms if self.slow < SLOW_MIN else 0
+        return as_of_ms - self.since_ms - hidden_ms >= CONFIRM_MS
+
+
+@dataclass(slots=True)
 class _Topic:
     facts: TopicFacts | None = None
     """What is believed; None: it was never seen, or is confirmed to be gone."""
@@ -90,10 +130,8 @@ class _Topic:
     """When a look-up found it last; None if it is not believed to exist."""
     told_ms: int | None = None
     """When the latest answer came."""
-    missed_ms: int | None = None
-    """Since when look-ups in a row found no such topic; None: the latest one found it."""
-    misses: int = 0
-    """Number of those look-ups."""
+    misses: _Streak = field(default_factory=_Streak)
+    """Answers in a row that found no such topic."""
     unsupported: UnsupportedTopicError | None = None
     """Why it can't be used for transactions, by the latest answer."""
     unwritable: UnsupportedTopicError | None = None
@@ -112,10 +150,8 @@ class _Topic:
     """Whether the latest answer can't be old."""
     holder: str = ""
     """Id of the topic that the latest answer which found one told of."""
-    held_ms: int = 0
-    """Since when answers in a row told of it."""
-    tells: int = 0
-    """Number of those answers."""
+    tells: _Streak = field(default_factory=_Streak)
+    """Answers in a row that told of it."""
     settled: str = ""
     """Id of the topic that answers told of for long enough; until then of the first that was told,
     or of the one that a journal says is in metadata mode."""
@@ -136,17 +172,19 @@ class _Topic:
         return self.unsupported if unwritten else self.unwritable or self.unsupported
 
     @property
+    def is_missed(self) -> bool:
+        """Whether the latest answer did not find it."""
+        return self.misses.looks > 0
+
+    @property
     def is_doubted(self) -> bool:
         """Whether it is believed to exist, and the latest answer did not find it."""
-        return self.facts is not None and self.missed_ms is not None
+        return self.facts is not None and self.is_missed
 
     @property
     def is_gone(self) -> bool:
         """Whether look-ups found no such topic for long enough."""
-        if self.told_ms is None or self.missed_ms is None:
-            return False
-        # Not up to `told_ms`: the latest answer may be as old as its question.
-        return self.misses >= LOOKS_MIN and self.as_of_ms - self.missed_ms >= CONFIRM_MS
+        return self.misses.lasts(self.as_of_ms)
 
     def lacks(self, partition: int) -> bool:
         """Returns whether the partition does not exist, as far as is known."""
@@ -180,9 +218,7 @@ class _Topic:
     @property
     def is_held(self) -> bool:
         """Whether look-ups told of the same topic for long enough."""
-        if self.told_ms is None or self.tells < LOOKS_MIN:
-            return False
-        return self.as_of_ms - self.held_ms >= CONFIRM_MS
+        return self.tells.lasts(self.as_of_ms)
 
     @property
     def _is_behind_a_gap(self) -> bool:
@@ -192,19 +228,17 @@ class _Topic:
     def note_holder(self, topic_id: str, now_ms: int) -> None:
         """Notes which topic an answer told of. Call it before `note`."""
         if topic_id != self.holder or self._is_behind_a_gap:
-            self.holder, self.held_ms, self.tells = topic_id, now_ms, 0
-        self.tells += 1
+            self.holder, self.tells = topic_id, _Streak()
+        self.tells.add(self.as_of_ms, now_ms)
         if not self.settled:
             self.settled = topic_id
 
     def note(self, *, found: bool, now_ms: int) -> None:
         """Notes whether a look-up found the topic."""
-        if found:
-            self.missed_ms, self.misses = None, 0
-        elif self.missed_ms is None or self._is_behind_a_gap:
-            self.missed_ms, self.misses = now_ms, 1
-        else:
-            self.misses += 1
+        if found or self._is_behind_a_gap:
+            self.misses = _Streak()
+        if not found:
+            self.misses.add(self.as_of_ms, now_ms)
         self.told_ms = now_ms
 
 
@@ -467,7 +501,7 @@ class TopicKnowledge:
         if topic in self.facts:
             return False  # It gets its markers while one broker does not know it.
         known = self._topics.get(topic)
-        return known is not None and known.missed_ms is not None
+        return known is not None and known.is_missed
 
     def is_certain(self, topic: str) -> bool:
         """Returns whether no answer about the topic can be old, by the latest look-up."""
@@ -478,7 +512,7 @@ class TopicKnowledge:
         """Returns whether the latest answer found the topic, by a look-up that began at `since_ms`
         or later."""
         known = self._topics.get(topic)
-        if known is None or known.told_ms is None or known.missed_ms is not None:
+        if known is None or known.told_ms is None or known.is_missed:
             return False
         return known.as_of_ms >= since_ms
 
@@ -494,7 +528,7 @@ class TopicKnowledge:
     def is_agreed(self, topic: str) -> bool:
         """Returns whether look-ups told for long enough of one and the same topic of this name."""
         known = self._topics.get(topic)
-        if known is None or known.facts is None or known.missed_ms is not None:
+        if known is None or known.facts is None or known.is_missed:
             return False
         return known.is_certain or known.is_held
 
@@ -513,7 +547,7 @@ class TopicKnowledge:
         if known is None:
             return Existence.ALIVE
         is_recent = known.told_ms is not None and now_ms - known.told_ms <= GAP_MAX_MS
-        if known.missed_ms is not None:
+        if known.is_missed:
             return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
         if not topic_id or may_be_same(known.holder, topic_id):
             return Existence.ALIVE
