@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
@@ -97,11 +96,10 @@ class Producer:
         """
         config = merged(config, more, logger)
         settings = ProducerConfig.parse(config)
-        log, coordinators, close_log = resources(config, settings.tls, log, coordinators)
+        opened = resources(config, settings, log, coordinators)
         self._config = settings
-        self._transactions = OpenTransactions(settings, log, coordinators, close_log)
+        self._transactions = OpenTransactions(settings, *opened)
         self._engine = self._transactions.engine
-        self._send = self._engine.sender.send
         self._current = None
         """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
         """
@@ -248,20 +246,9 @@ class Producer:
         self._engine.check()
         if self._transactional:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
-        on_delivery = on_delivery or self._engine.sender.on_delivery
         pairs: Any = list(check_headers(headers)) or None
-        deadline_s = time.monotonic() + self._config.delivery_timeout_s
-        while True:
-            try:
-                self._send(topic, value, key, partition, on_delivery, None, timestamp, pairs)
-            except BufferError:
-                self._engine.sender.make_room(deadline_s)
-            except KafkaException as error:
-                if not self._engine.sender.replaced(self._send, error):
-                    raise
-                self._send = self._engine.sender.send
-            else:
-                return
+        sender = self._engine.sender
+        sender.produce_plainly(topic, value, key, partition, on_delivery, timestamp, pairs)
 
     def _goes_into(self, current: TransactionShell) -> bool:
         unended = current.is_open or current.was_ended_unasked
@@ -389,7 +376,8 @@ class Producer:
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fails records that are not acknowledged; transactions that lose one become abort-only."""
-        self._librdkafka.purge(in_queue, in_flight, blocking)
+        self._engine.check_not_closed()
+        self._engine.sender.purge(in_queue, in_flight, blocking)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Returns cluster metadata, as confluent-kafka does."""

@@ -16,6 +16,7 @@ from logtx.producer import plain_offsets, producer
 from logtx.producer.futures import EndFuture
 from logtx.producer.producer import Producer
 from logtx.producer.sender import Sender
+from logtx.producer.sender_thread import SenderThread
 from logtx.producer.transaction_shell import TransactionShell
 from logtx.producer.writer import Writer
 
@@ -125,7 +126,7 @@ def nobody_closes(patch: Patch) -> None:
 
 def stopped_for_good(patch: Patch) -> None:
     """A librdkafka producer that stopped is not replaced."""
-    patch(Sender, "replaced", lambda *_: False)
+    patch(SenderThread, "replaced", lambda *_: False)
 
 
 def refused_late_is_not_told(patch: Patch) -> None:
