@@ -109,6 +109,7 @@ class Engine:
             on_tick=on_tick,
             on_stopped=on_stopped,
             on_delivery=config.librdkafka.get("on_delivery"),
+            username=config.librdkafka.get("sasl.username"),
         )
 
         self.sidecars: Final = SidecarNames(self._open_sidecars, self.sender.check_may_wait)

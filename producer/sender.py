@@ -70,6 +70,7 @@ class Sender:
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
         on_delivery: DeliveryCallback | None = None,
+        username: str | None = None,
     ) -> None:
         """Joins the thread, or starts one.
 
@@ -82,12 +83,14 @@ class Sender:
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
                 after its last reports. Some of them may be lost.
             on_delivery: the application's callback for records that have none of their own.
+            username: ``sasl.username``.
 
         Raises:
             ConfigError: librdkafka refuses a setting.
         """
         self.on_delivery: Final = on_delivery
         self.tick_s = tick_s
+        self._username = username
         self._make = make
         self._delivery_timeout_s = delivery_timeout_s
         self._on_tick = on_tick
@@ -242,10 +245,13 @@ class Sender:
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the SASL credentials of the producer, and of those that replace it.
 
+        Those who share it have the same user, so a new password is for all of them.
+
         Raises:
-            ConfigError: other producers use them, too.
+            ConfigError: another user's would be those of other producers, too.
         """
-        self.thread.claim("new credentials would be those of")
+        if username != self._username:
+            self.thread.claim("another user's credentials would be those of")
         self.thread.set_sasl_credentials(username, password)
 
     def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:

@@ -52,7 +52,8 @@ class PlainCount:
     @property
     def unreported(self) -> int:
         """Number of records whose reports were not served."""
-        return self._admitted.drawn - self._withdrawn.drawn - self.reports
+        # Below 0 if a signal handler raised librdkafka's error behind a record that was taken.
+        return max(self._admitted.drawn - self._withdrawn.drawn - self.reports, 0)
 
     def delivered(self, _error: object, _message: object) -> None:
         """Counts a report: a delivery callback."""
