@@ -50,7 +50,9 @@ class Producer:
             txn.produce("delays", key=b"AA", value=b"...")
 
     Any number of its transactions may be open at once; all share one idempotent librdkafka
-    producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists logtx's own
+    producer, so a broker's passing trouble aborts none of them. Producers of this process with the
+    same settings share it, too (``producer.shared``), and disturb each other in nothing: each
+    counts its own records, and ends by itself. `ProducerConfig` lists logtx's own
     settings; all others are librdkafka's.
 
     With ``transaction.key`` instead of ``transactional.id`` it has one connection and one open
@@ -348,7 +350,7 @@ class Producer:
     def poll(self, timeout: float = -1) -> int:
         """Waits up to `timeout` seconds for delivery reports.
 
-        Their callbacks are called on the producer's own thread, also without `poll`.
+        Their callbacks are called on a thread of the producer, also without `poll`.
 
         Returns:
             How many came since the last call.
@@ -375,7 +377,11 @@ class Producer:
         return left
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fails records that are not acknowledged; transactions that lose one become abort-only."""
+        """Fails records that are not acknowledged; transactions that lose one become abort-only.
+
+        Raises:
+            ConfigError: other producers share librdkafka's, and their records would fail, too.
+        """
         self._engine.check_not_closed()
         self._engine.sender.purge(in_queue, in_flight, blocking)
 
@@ -392,6 +398,9 @@ class Producer:
         """Replaces the SASL credentials with which records are written from now on.
 
         The coordinators' addresses are read with those that the producer was made with.
+
+        Raises:
+            ConfigError: it is another user, and other producers share librdkafka's.
         """
         self._engine.check_not_closed()
         self._engine.sender.set_sasl_credentials(username, password)

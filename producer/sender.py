@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 from confluent_kafka import KafkaException
 
-from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
+from ..journal.errors import ConfigError, LogtxError, QueueFullError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, Headers, LogProducer
 from ..journal.native.interface import Count
 from .core.numbers import Numbers, PlainCount
@@ -35,6 +36,9 @@ _LOG = logging.getLogger(__name__)
 _NOT_TAKEN: Final = (TypeError, ValueError, OverflowError, NotImplementedError)
 """What confluent-kafka raises for arguments that it can't use: librdkafka did not take the record.
 """
+_SWEPT: Final = 16
+"""How many branches that have ended are looked at when another one ends, whether all their records
+are reported. More take longer; with fewer, some are kept for longer."""
 _ROOM_SLICE_S: Final = 0.02
 """Longest single wait for room in the local queue, after which the record is tried again."""
 
@@ -118,6 +122,8 @@ class Sender:
         """How many reports `poll` has told of."""
         self._left: SenderThread | None = None
         """The thread before, which may still serve reports."""
+        self._shift = 0
+        """What its reports are more than what its thread has served, once it has claimed that."""
         self._thread = SHARED.join(share, make, self)
 
     # ---- records --------------------------------------------------------------------------------
@@ -158,6 +164,7 @@ class Sender:
             # Not the same count: each is moved by one thread.
             self._set_plain_aside()
             self._left, self._thread = broken, own
+        self._shift = self._counted_reports
         broken.leave(self, 0)
 
     def produce_plainly(
@@ -179,24 +186,50 @@ class Sender:
             receiver: Any = plain.delivered
             if told is not None:
                 receiver = self.receiver(plain.delivered, told, plain)
+            elif self._thread.is_claimed or self._claim():
+                # All that is queued is its own, and a report in Python costs a third of a record.
+                receiver = None
             try:
-                plain.admit()
+                if receiver is not None:
+                    plain.admit()
                 send(topic, value, key, partition, receiver, None, timestamp, headers)
                 return
             except BufferError:
-                plain.withdraw()
+                self._withdraw(receiver, plain)
             except KafkaException as error:
-                plain.withdraw()
+                self._withdraw(receiver, plain)
                 if not self.replaced(send, error):
                     raise
                 continue
             except _NOT_TAKEN:
-                plain.withdraw()
+                self._withdraw(receiver, plain)
                 raise
             except BaseException:
                 self._doubt()
                 raise
             self.make_room(deadline_s)
+
+    @staticmethod
+    def _withdraw(receiver: object, plain: PlainCount) -> None:
+        if receiver is not None:
+            plain.withdraw()
+
+    def _claim(self) -> bool:
+        """Keeps others off the thread, if none is there. Returns whether none is, nor will be."""
+        thread = self._thread
+        was_claimed = thread.is_claimed
+        if not thread.claim():
+            return False
+        if not was_claimed:
+            self._shift = self._counted_reports - thread.served
+        return True
+
+    def _claim_for(self, what: str) -> None:
+        if not self._claim():
+            raise ConfigError(
+                f"{what} other producers of this process, which share one producer of librdkafka: "
+                "set producer.shared=false for this one"
+            )
 
     def count(self, tally: BranchTally) -> None:
         """Counts what a branch writes, from now on."""
@@ -209,7 +242,8 @@ class Sender:
         with self._guard:
             if tally in self._counts:
                 self._ended[tally] = now_s + self._delivery_timeout_s
-            for each, until_s in list(self._ended.items()):
+            # Not all: many may wait for a broker that is away, and each end would look at them.
+            for each, until_s in list(islice(self._ended.items(), _SWEPT)):
                 if not each.unreported or until_s <= now_s:
                     del self._ended[each]
                     self._counts.discard(each)
@@ -251,7 +285,7 @@ class Sender:
             ConfigError: another user's would be those of other producers, too.
         """
         if username != self._username:
-            self.thread.claim("another user's credentials would be those of")
+            self._claim_for("another user's credentials would be those of")
         self.thread.set_sasl_credentials(username, password)
 
     def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
@@ -260,7 +294,7 @@ class Sender:
         Raises:
             ConfigError: others' records would fail, too.
         """
-        self.thread.claim("a purge would fail records of")
+        self._claim_for("a purge would fail records of")
         producer: Any = self.producer
         producer.purge(in_queue, in_flight, blocking)
 
@@ -296,6 +330,11 @@ class Sender:
     @property
     def _reports(self) -> int:
         """Number of its records whose reports were served so far."""
+        thread = self._thread
+        return thread.served + self._shift if thread.is_claimed else self._counted_reports
+
+    @property
+    def _counted_reports(self) -> int:
         counts = self._all_counts()
         return self._ended_reports + sum(each.reports for each in counts)
 

@@ -29,7 +29,7 @@ from weakref import WeakSet, ref
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import ConfigError, LogtxError
+from ..journal.errors import LogtxError
 from ..journal.logs.interface import Headers, LogProducer
 from ..journal.native.interface import Count, Handle
 from .core.tally import BranchTally, Floors
@@ -148,19 +148,22 @@ class _Made(NamedTuple):
 class SenderThread:
     """One librdkafka producer and its thread; safe from any thread."""
 
-    def __init__(self, make: Make, member: Member, on_unused: Callable[[], None]) -> None:
+    def __init__(
+        self, make: Make, member: Member, on_unused: Callable[[], None] | None = None
+    ) -> None:
         """Starts the thread.
 
         Args:
             make: makes the producer, and another one in its place when it stopped.
             member: the first one that uses it.
-            on_unused: called once, without a lock, when nobody uses it any more.
+            on_unused: called once, without a lock, when nobody uses it any more. None: no other
+                may use it.
 
         Raises:
             ConfigError: librdkafka refuses a setting.
         """
         self._make = make
-        self._on_unused = on_unused
+        self._on_unused = on_unused or _nothing
         self._guard = threading.Lock()
         """Held by who joins, leaves, or replaces the producer."""
         self._members: WeakSet[Member] = WeakSet((member,))
@@ -168,8 +171,8 @@ class SenderThread:
         alive."""
         self.is_alone = True
         """Whether one member alone uses it."""
-        self._claimed = False
-        """Whether that member keeps others off."""
+        self.is_claimed = on_unused is None
+        """Whether that member keeps others off, for good."""
         self._left: WeakSet[Member] = WeakSet()
         """Who has left it because it is broken, and may still wait for last reports."""
         self._calls_application = False
@@ -207,7 +210,7 @@ class SenderThread:
     def takes(self, member: Member) -> bool:
         """Lets another member use it. Returns False if it can't, and is to be forgotten."""
         with self._guard:
-            if self._closed or self.is_broken or self._claimed:
+            if self._closed or self.is_broken or self.is_claimed:
                 return False
             self.is_alone = False
             # Seen by `may_call` before that calls the application, or seen here: whoever waits in
@@ -240,19 +243,11 @@ class SenderThread:
             self.wake()
             self._close(timeout_s)
 
-    def claim(self, what: str) -> None:
-        """Keeps others off, from now on.
-
-        Raises:
-            ConfigError: others use it already; `what` would harm them.
-        """
+    def claim(self) -> bool:
+        """Keeps others off, from now on. Returns False if others use it already."""
         with self._guard:
-            if not self.is_alone:
-                raise ConfigError(
-                    f"{what} other producers of this process, which share one producer of "
-                    "librdkafka: set producer.shared=false for this one"
-                )
-            self._claimed = True
+            self.is_claimed = self.is_claimed or self.is_alone
+            return self.is_claimed
 
     def may_call(self) -> bool:
         """Returns whether the thread may call the application now. Call `has_called` in any case.
@@ -375,11 +370,12 @@ class SenderThread:
                     self._next_replacement_s = now_s + _REPLACE_EVERY_S
                     self._stopped.append(self._made)
                     self._made = another
+                    self.wake()
                 elif not self.is_alone:
                     _LOG.error("producer_not_shared_any_more error=%s", error)
                     self._stopped.append(self._made)
                     self.is_broken = True
-        self.wake()
+                    self.wake()
         return self.is_broken or send is not self._made.send
 
     def watch(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
@@ -607,3 +603,7 @@ class SenderThread:
                 is_over = False
             if not is_over:
                 self._stalled.append(attempt)
+
+
+def _nothing() -> None:
+    """Is what nobody waits for."""

@@ -51,7 +51,7 @@ class Sharing:
             ConfigError: librdkafka refuses a setting.
         """
         if share is None:
-            return SenderThread(make, member, _nothing)
+            return SenderThread(make, member)
         with self._guard:
             found = self._threads.get(share)
             if found is None or not found.takes(member):
@@ -70,10 +70,6 @@ class Sharing:
         self._guard = threading.Lock()
         self._parents += self._threads.values()
         self._threads = {}
-
-
-def _nothing() -> None:
-    pass
 
 
 SHARED: Final = Sharing()

@@ -19,6 +19,7 @@ from logtx.journal.errors import ConfigError, LogtxError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
+from logtx.producer.transaction import Transaction
 
 from ..producer.fake import FakeCoordinators
 
@@ -45,7 +46,7 @@ class Neighbour:
         self.wrong: list[str] = []
         self._rng = random.Random(seed)
         self._log = log
-        self._config = {**config, "transactional.id": "neighbour"}
+        self._config = config
         self._disturbed = disturbed
         self._coordinators = FakeCoordinators()
         self._written = 0
@@ -62,18 +63,18 @@ class Neighbour:
         self._thread.join(30)
         if self._thread.is_alive():
             return [*self.wrong, "it hangs"]
-        attempts = [self._transact() for _ in range(5) if not self._disturbed or self._transact()]
+        if all(self._transact() for _ in range(5)):
+            self.wrong.append("its transactions do not commit any more")
         self._timed("flush", lambda: self._producer.flush(2))
         self._timed("close", lambda: self._producer.close(1))
-        if any(attempts):
-            self.wrong.append("its transactions do not commit any more")
         twice = {value: n for value, n in self._reports.items() if n != 1}
         if twice:
             self.wrong.append(f"its records were not reported once: {twice}")
         return self.wrong
 
-    def _open(self) -> Producer:
-        return Producer(self._config, log=self._log, coordinators=self._coordinators)
+    def _open(self, name: str = "neighbour") -> Producer:
+        config = {**self._config, "transactional.id": name}
+        return Producer(config, log=self._log, coordinators=self._coordinators)
 
     def _timed(self, name: str, call: Any) -> Any:
         began_s = time.monotonic()
@@ -112,15 +113,33 @@ class Neighbour:
 
     def _write(self) -> None:
         txn = self._producer.begin_transaction()
-        for _ in range(self._rng.randint(1, 3)):
-            value = b"n%d" % self._written
-            self._written += 1
-            txn.produce(TOPIC, value, partition=0, on_delivery=self._callback(value))
-            self._reports[value] = 0
-        if self._rng.random() < 0.2:
+        if self._rng.random() < 0.5:
+            # Its records wait for a moment, and the application may do anything meanwhile.
+            self._log.hold_appends(TOPIC, 0)
+            threading.Timer(0.005, lambda: self._log.release_appends(TOPIC, 0)).start()
+        try:
+            for _ in range(self._rng.randint(1, 3)):
+                self._produce(txn)
+            if self._rng.random() < 0.2:
+                # Another one that shares comes, and goes again.
+                self._timed("a guest's close", lambda: self._open("guest").close(1))
+            if self._rng.random() < 0.2:
+                txn.abort()
+            elif txn.commit().state is not State.COMMITTED:
+                self.wrong.append("a commit returned another state")
+        except LogtxError:
             txn.abort()
-        elif txn.commit().state is not State.COMMITTED:
-            self.wrong.append("a commit returned another state")
+            raise
+
+    def _produce(self, txn: Transaction) -> None:
+        value = b"n%d" % self._written
+        self._written += 1
+        self._reports[value] = 0
+        try:
+            txn.produce(TOPIC, value, partition=0, on_delivery=self._callback(value))
+        except LogtxError:
+            del self._reports[value]
+            raise
 
     def _callback(self, value: bytes) -> Any:
         manner = self._rng.random()

@@ -145,6 +145,22 @@ def interrupted_places_are_kept(patch: Patch) -> None:
     patch(TransactionShell, "forget", lambda _: None)
 
 
+def purges_take_all(patch: Patch) -> None:
+    """A purge fails the records of all producers that share librdkafka's."""
+    patch(SenderThread, "claim", lambda _: True)
+
+
+def a_close_fails_all(patch: Patch) -> None:
+    """A producer that closes gives up the records of all that share librdkafka's."""
+    leave = SenderThread.leave
+
+    def mutant(self: SenderThread, member: Any, timeout_s: float) -> None:
+        self.producer.purge()
+        leave(self, member, timeout_s)
+
+    patch(SenderThread, "leave", mutant)
+
+
 MUTATIONS: Final = (
     Mutation(1, "blocks", 8, decided_is_ended),
     Mutation(2, "plainly", 4, plain_once_it_is_over),
@@ -160,5 +176,7 @@ MUTATIONS: Final = (
     Mutation(18, "closed", 2, nobody_closes),
     Mutation(25, "goes-on", 4, stopped_for_good),
     Mutation(0, "reports", 4, refused_late_is_not_told),
-    Mutation(0, "goes-on", 536, interrupted_places_are_kept),
+    Mutation(0, "goes-on", 164, interrupted_places_are_kept),
+    Mutation(0, "neighbour", 54, purges_take_all),
+    Mutation(0, "neighbour", 27, a_close_fails_all),
 )

@@ -246,6 +246,24 @@ def test_a_purge_is_refused_where_it_would_take_records_of_others(
     memory_log.release_appends("u", 0)
 
 
+def test_who_wrote_plain_records_alone_stays_alone(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog
+) -> None:
+    """They are not counted, so nobody could tell them from others' records."""
+    memory_log.create_topic("t", partitions=1)
+    first = make_memory_producer(transactional__id="a")
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"plain", partition=0)
+    others = [make_memory_producer(transactional__id=name) for name in "bc"]
+    assert thread_of(others[0]) is thread_of(others[1]) is not thread_of(first)
+    assert [others[0].flush(0), first.flush(0)] == [0, 1]
+    assert first.poll(0) == 0
+    memory_log.release_appends("t", 0)
+    assert first.poll(5) == 1
+    write(first, "t")
+    assert first.poll(5) == 1
+
+
 def test_a_new_password_is_for_all_and_another_user_for_none(
     make_memory_producer: MakeProducer,
 ) -> None:
