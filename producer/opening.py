@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from ..journal.logs.interface import Log, LogProducer
-from ..journal.logs.open import open_log
+from ..journal.logs.lending import LOGS
 from ..journal.native.interface import Handle
 from ..journal.native.loading import opened
-from ..journal.settings import refused
+from ..journal.settings import agreed, refused
 from .config import OWN
 from .sender_thread import Keep
-from .sharing import agreed
 
 if TYPE_CHECKING:
     from .config import ProducerConfig
@@ -56,9 +55,9 @@ def resources(
     # A log that was given may be any: who shares has the very same.
     place: object = log
     if log is None:
-        log = open_log(config)
+        lease = LOGS.lend(config, shared=settings.shared)
+        log, close = lease.log, lease.close
         place = log.bootstrap_servers
-        close = log.close
     if coordinators is None:
         coordinators = FoundCoordinators(log, protection)
     agreed_on = agreed(settings.librdkafka) if settings.shared else None

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from .sender_thread import Make, Member, SenderThread
-
-
-def agreed(settings: Mapping[str, Any]) -> Hashable | None:
-    """Returns what is equal for the same settings; None: nobody else can have the same.
-
-    An object that the application gives, such as a callback, a logger or a partitioner, may belong
-    to one producer. So whoever has one has a librdkafka producer of its own.
-    """
-    if not all(value is None or isinstance(value, _PLAIN) for value in settings.values()):
-        return None
-    return frozenset((name, _text(value)) for name, value in settings.items())
-
-
-_PLAIN: Final = (str, bytes, int, float)
-
-
-def _text(value: Any) -> Any:
-    """Returns a value as librdkafka reads it: 5 and "5" are the same."""
-    return value if value is None or isinstance(value, str | bytes) else str(value).lower()
 
 
 class Sharing:

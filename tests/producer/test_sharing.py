@@ -20,12 +20,14 @@ from logtx.journal.errors import (
     QueueFullError,
     TransactionAbortOnlyError,
 )
+from logtx.journal.logs.lending import LOGS
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.settings import agreed
 from logtx.journal.state import State
 from logtx.producer.branch import Branches
 from logtx.producer.producer import Producer
 from logtx.producer.sender_thread import SenderThread
-from logtx.producer.sharing import SHARED, agreed
+from logtx.producer.sharing import SHARED
 
 from ..children import in_child
 from ..signals import KINDS, Tracer
@@ -55,6 +57,11 @@ def _nothing_is_left() -> Iterator[None]:
 
 def thread_of(producer: Producer) -> SenderThread:
     return producer._engine.sender.thread
+
+
+def log_of(producer: Producer) -> object:
+    coordinators: Any = producer._engine._coordinators
+    return coordinators._log
 
 
 def write(producer: Producer, topic: str = "u", **more: Any) -> None:
@@ -113,13 +120,18 @@ def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> N
 
 
 def test_those_that_open_their_log_share(mock_cluster: str) -> None:
-    made = [logtx.Producer({"bootstrap.servers": mock_cluster}) for _ in range(2)]
+    servers = {"bootstrap.servers": mock_cluster}
+    other = logtx.Producer({**servers, "producer.shared": False})
+    made = [logtx.Producer({**servers, "transaction.group": group}) for group in "gh"]
     assert thread_of(made[0]) is thread_of(made[1])
+    assert len({id(log_of(producer)) for producer in (*made, other)}) == 2
+    other.close()
     for number, producer in enumerate(made):
         producer.produce("sharing", b"%d" % number)
         assert producer.flush(10) == 0
         # What the first one opened is closed by now.
         producer.close()
+    assert not LOGS._lent
 
 
 def test_branches_share_too(pair: tuple[Producer, Producer], memory_log: MemoryLog) -> None:
