@@ -30,9 +30,10 @@ from logtx.producer.sender_thread import SenderThread
 from logtx.producer.sharing import SHARED
 
 from ..children import in_child
+from ..conftest import MakeTopic
 from ..signals import KINDS, Tracer
 from ..waiting import eventually
-from .conftest import MakeProducer, read_topic
+from .conftest import MakeProducer, ReadAll, read_topic
 from .fake import FakeCoordinators
 
 BOUND_S = 1.5
@@ -147,6 +148,30 @@ def test_branches_share_too(pair: tuple[Producer, Producer], memory_log: MemoryL
     assert branches._sender.thread is thread_of(pair[0])
     branches.close()
     write(pair[0])
+
+
+def test_both_write_much_at_one_time(
+    make_producer: MakeProducer, make_topic: MakeTopic, read_all: ReadAll
+) -> None:
+    topic, count = make_topic(partitions=2), 1_000
+    pair = [make_producer(transactional__id=name) for name in "ab"]
+    assert thread_of(pair[0]) is thread_of(pair[1])
+
+    def work(producer: Producer, partition: int) -> None:
+        with producer.begin_transaction() as txn:
+            for _ in range(count):
+                txn.produce(topic, b"v", partition=partition)
+            assert producer.flush(10) == 0
+            assert len(producer) == 0
+        assert producer.poll(0) == 0, "flush has told of all"
+
+    threads = [threading.Thread(target=work, args=(p, n)) for n, p in enumerate(pair)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(read_all(topic, 2)) >= 2 * count
+    assert [producer.flush(5) for producer in pair] == [0, 0]
 
 
 # ---- ends ----------------------------------------------------------------------------------------
