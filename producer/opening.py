@@ -52,16 +52,13 @@ def resources(
         from .coordinators import FoundCoordinators
 
         protection = opened_tls(settings.tls)
-    # A log that was given may be any: who shares has the very same.
-    place: object = log
     if log is None:
         lease = LOGS.lend(config, shared=settings.shared)
         log, close = lease.log, lease.close
-        place = log.bootstrap_servers
     if coordinators is None:
         coordinators = FoundCoordinators(log, protection)
     agreed_on = agreed(settings.librdkafka) if settings.shared else None
-    share = None if agreed_on is None else (place, agreed_on)
+    share = None if agreed_on is None else (log, agreed_on)
     return Resources(log, coordinators, close, share)
 
 

@@ -126,6 +126,19 @@ def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> N
         producer.close()
 
 
+def test_a_log_of_the_same_name_is_another_one(coordinators: FakeCoordinators) -> None:
+    made = []
+    for _ in range(2):
+        config = {"bootstrap.servers": "memory://again", "transactional.id": "p"}
+        made.append(Producer(config, coordinators=coordinators))
+        MemoryLog.named("again").create_topic("t", partitions=1)
+        write(made[-1], "t")
+        assert len(read_topic(MemoryLog.named("again"), "t")) == 1
+        MemoryLog.drop("again")
+    for producer in made:
+        producer.close()
+
+
 def test_those_that_open_their_log_share(mock_cluster: str) -> None:
     servers = {"bootstrap.servers": mock_cluster}
     other = logtx.Producer({**servers, "producer.shared": False})
