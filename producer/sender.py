@@ -319,13 +319,14 @@ class Sender:
     @property
     def queued(self) -> int:
         """Number of records whose reports were not served yet, and of callbacks not returned."""
-        threads = [t for t in (self._thread, self._left) if t is not None]
-        # Also the records of branches that were given up, as nobody else has any.
-        here = sum(thread.queued for thread in threads) + self._postponed
-        if len(threads) == 1 and self._thread.is_alone:
+        thread, left = self._thread, self._left
+        # Where it is alone also records that are not counted, as nobody else has any.
+        here = thread.queued + self._postponed
+        if left is None and thread.is_alone:
             return here
         # Of a call that was broken off nobody knows whether it has counted too many.
-        return min(here, sum(each.unreported for each in self._all_counts()))
+        counted = sum(each.unreported for each in self._all_counts())
+        return min(here, counted) if left is None else here + min(left.queued, counted)
 
     @property
     def _reports(self) -> int:
