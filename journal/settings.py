@@ -6,7 +6,7 @@ Every function here removes the setting from `settings` and returns its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ _TRUE: Final = ("true", "t", "1")
 _FALSE: Final = ("false", "f", "0")
 _LIKE_OURS: Final = "coordinator.query.interval.ms"
 """The one setting of librdkafka that begins as some of ours do."""
+_PLAIN: Final = (str, bytes, int, float)
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 _D = TypeVar("_D", str, None)
 _N = TypeVar("_N", int, None)
@@ -62,6 +63,22 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     if brokers and not settings.get("bootstrap.servers"):
         settings["bootstrap.servers"] = brokers
     return settings
+
+
+def agreed(settings: Mapping[str, Any]) -> Hashable | None:
+    """Returns what is equal for the same settings of librdkafka; None: nobody else has the same.
+
+    An object that the application gives, such as a callback, a logger or a partitioner, may belong
+    to one client. So whoever has one shares nothing.
+    """
+    if not all(value is None or isinstance(value, _PLAIN) for value in settings.values()):
+        return None
+    return frozenset((name, _as_read(value)) for name, value in settings.items())
+
+
+def _as_read(value: Any) -> Any:
+    """Returns a value as librdkafka reads it: 5 and "5" are the same."""
+    return value if value is None or isinstance(value, str | bytes) else str(value).lower()
 
 
 def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> bool:

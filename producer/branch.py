@@ -41,7 +41,8 @@ from ..journal.txid import TxId
 from .core.bookkeeping import copy_of
 from .core.summary import NONCE_BITS, BranchSummary, read_token
 from .core.tally import BranchTally
-from .sender import Send, Sender
+from .sender import Sender
+from .sender_thread import Send
 from .sidecars import SidecarNames
 from .writer import Record, Writer
 
@@ -163,6 +164,7 @@ class Branch(Writer):
             raise copy_of(self._failure)
         self._tally.raise_floors()
         self._tally.drop_callbacks()
+        self._sender.ended(self._tally)
         self._summary = BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
         return self._summary
 
@@ -172,6 +174,7 @@ class Branch(Writer):
             self._direct = False
             self._finished = True
             release, self._release = self._release, None
+        self._sender.ended(self._tally)
         if release is not None:
             release()
 
@@ -236,13 +239,16 @@ class Branches:
         from .opening import open_producer, resources
 
         self._settings = settings = ProducerConfig.parse(config)
-        log, coordinators, self._close_log = resources(config, settings.tls, log, coordinators)
+        opened = resources(config, settings, log, coordinators)
+        log, coordinators, self._close_log, share = opened
         self._queries = coordinators.queries(timeout_s=settings.coordinator_timeout_s)
         self._delay_s = settings.registration_delay_ms / 1000
         self._registrars: set[_Registrar] = set()
         self._sender = Sender(
             partial(open_producer, log, settings),
+            share=share,
             tick_s=min(max(self._delay_s / 2, 0.01), 0.05),
+            delivery_timeout_s=settings.delivery_timeout_s,
             on_tick=self._on_tick,
             on_stopped=self._on_stopped,
         )

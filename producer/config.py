@@ -22,6 +22,7 @@ OWN: Final = (
     *TLS,
     "coordinator.timeout.ms",
     "partition.registration.delay.ms",
+    "producer.shared",
     "transaction.begin.ahead",
     "transaction.group",
     "transaction.key",
@@ -35,6 +36,7 @@ OWN: Final = (
 _OWN_PREFIXES: Final = (
     "coordinator.",
     "partition.registration.",
+    "producer.",
     "transaction.",
     "transactional.",
     "transactions.",
@@ -79,6 +81,9 @@ class ProducerConfig:
     sidecar_min_bytes: int = -1
     """``transaction.sidecar.min.bytes``: what a transaction that does not say it writes to a topic
     before it goes over to its sidecar: 0 nothing, -1 everything."""
+    shared: bool = True
+    """``producer.shared``: whether it shares librdkafka's producer with others of this process that
+    have the same settings of librdkafka."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
     librdkafka: Mapping[str, Any]
@@ -121,6 +126,7 @@ class ProducerConfig:
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
+            "shared": take_flag(rest, "producer.shared", True),
             "sidecar_min_bytes": take_integer(rest, "transaction.sidecar.min.bytes", -1, -1),
         }
         refuse_unknown(rest, _OWN_PREFIXES, OWN, "producer")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Final, Self
 
@@ -34,7 +34,8 @@ from .core.bookkeeping import copy_of
 from .futures import Callbacks
 from .opening import open_producer
 from .resolver import Resolver, Undecided
-from .sender import Send, Sender
+from .sender import Sender
+from .sender_thread import Send
 from .sidecars import SidecarNames
 
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Engine:
         config: ProducerConfig,
         log: Log,
         coordinators: Coordinators,
+        share: Hashable | None,
         *,
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
@@ -71,6 +73,7 @@ class Engine:
             config: the producer's.
             log: the log that records are written to.
             coordinators: how to reach coordinators.
+            share: see `Sender`.
             on_tick: called often on the sender's thread; returns whether transactions are open.
             on_stopped: called on that thread with the `send` of a producer that stopped for good.
             on_fatal: called once if the session is closed for good, after `fatal` is set.
@@ -82,7 +85,7 @@ class Engine:
         self.closed = False
         """Whether the application closed the producer."""
         self._coordinators = coordinators
-        self.callbacks: Final = Callbacks()
+        self.callbacks: Final = Callbacks("logtx-callbacks")
         """Calls the callbacks of the transactions' futures."""
         self._on_fatal = on_fatal
         self._on_decided = on_decided
@@ -100,10 +103,13 @@ class Engine:
         tick_s = min(max(config.registration_delay_ms / 2000, 0.01), _TICK_MAX_S)
         self.sender: Final = Sender(
             partial(open_producer, log, config),
+            share=share,
             tick_s=tick_s,
+            delivery_timeout_s=config.delivery_timeout_s,
             on_tick=on_tick,
             on_stopped=on_stopped,
             on_delivery=config.librdkafka.get("on_delivery"),
+            username=config.librdkafka.get("sasl.username"),
         )
 
         self.sidecars: Final = SidecarNames(self._open_sidecars, self.sender.check_may_wait)

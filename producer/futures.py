@@ -29,17 +29,23 @@ _IDLE_S: Final = 1.0
 class Callbacks:
     """Calls callbacks, one after the other, on a thread that it starts when needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """Calls nothing yet; `name` is the thread's."""
+        self._name = name
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
 
-    def call(self, callback: Callable[[Future[Outcome]], object], future: Future[Outcome]) -> None:
+    def is_current(self) -> bool:
+        """Returns whether the caller is a callback."""
+        return self._thread is not None and threading.current_thread() is self._thread
+
+    def call(self, callback: Callable[..., object], *arguments: object) -> None:
         """Calls the callback soon; what it raises is logged."""
         with self._changed:
-            self._waiting.append(partial(callback, future))
+            self._waiting.append(partial(callback, *arguments))
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="logtx-callbacks", daemon=True)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
             self._changed.notify()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import wait
 from itertools import takewhile
 from typing import Final
@@ -26,7 +26,7 @@ from .config import ProducerConfig
 from .coordinators import Coordinators
 from .core.ahead import Ahead
 from .engine import Engine
-from .sender import Send
+from .sender_thread import Send
 from .transaction_shell import TransactionShell
 
 _IN_VAIN_S: Final = 0.5
@@ -55,6 +55,7 @@ class OpenTransactions:
         log: Log,
         coordinators: Coordinators,
         close_log: Callable[[], None],
+        share: Hashable | None,
     ) -> None:
         """Opens librdkafka's producer; only `Engine.connect` asks the coordinator.
 
@@ -63,6 +64,7 @@ class OpenTransactions:
             log: the log that records are written to.
             coordinators: how to reach coordinators.
             close_log: `close` calls it last.
+            share: see `Sender`.
         """
         self._config = config
         self._close_log = close_log
@@ -88,6 +90,7 @@ class OpenTransactions:
             config,
             log,
             coordinators,
+            share,
             on_tick=self._on_tick,
             on_stopped=self._on_stopped,
             on_fatal=self._on_fatal,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
 from ..journal.logs.interface import Log, LogProducer
-from ..journal.logs.open import open_log
+from ..journal.logs.lending import LOGS
 from ..journal.native.interface import Handle
 from ..journal.native.loading import opened
-from ..journal.settings import refused
-from ..journal.tls import TlsConfig
+from ..journal.settings import agreed, refused
 from .config import OWN
+from .sender_thread import Keep
 
 if TYPE_CHECKING:
     from .config import ProducerConfig
@@ -23,13 +23,24 @@ _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
 """Settings that are functions without a result, which librdkafka's poll and flush call."""
 
 
+class Resources(NamedTuple):
+    """What a producer is built on."""
+
+    log: Log
+    coordinators: Coordinators
+    close_log: Callable[[], None]
+    """Closes the log, if it was opened for this producer."""
+    share: Hashable | None
+    """Equal for producers that may share a librdkafka producer; None: this one may not."""
+
+
 def resources(
     config: Mapping[str, Any],
-    tls: TlsConfig | None,
+    settings: ProducerConfig,
     log: Log | None,
     coordinators: Coordinators | None,
-) -> tuple[Log, Coordinators, Callable[[], None]]:
-    """Returns the log, the way to its coordinators, and a function that closes what this opened.
+) -> Resources:
+    """Returns what a producer is built on: what is given, and what has to be opened.
 
     Raises:
         ConfigError: a file of TLS can't be used.
@@ -40,17 +51,19 @@ def resources(
         from ..coordinator.client.tls import opened_tls
         from .coordinators import FoundCoordinators
 
-        protection = opened_tls(tls)
+        protection = opened_tls(settings.tls)
     if log is None:
-        log = open_log(config)
-        close = log.close
+        lease = LOGS.lend(config, shared=settings.shared)
+        log, close = lease.log, lease.close
     if coordinators is None:
         coordinators = FoundCoordinators(log, protection)
-    return log, coordinators, close
+    agreed_on = agreed(settings.librdkafka) if settings.shared else None
+    share = None if agreed_on is None else (log, agreed_on)
+    return Resources(log, coordinators, close, share)
 
 
 def open_producer(
-    log: Log, config: ProducerConfig, keep: Callable[[Exception], None]
+    log: Log, config: ProducerConfig, keep: Keep
 ) -> tuple[LogProducer, Handle | None]:
     """Opens the idempotent producer that all transactions share.
 
@@ -76,13 +89,11 @@ def open_producer(
         raise refused(error.args[0].str(), OWN) from error
 
 
-def _guarded(
-    callback: Callable[..., object], keep: Callable[[Exception], None]
-) -> Callable[..., None]:
+def _guarded(callback: Callable[..., object], keep: Keep) -> Callable[..., None]:
     def called(*arguments: object) -> None:
         try:
             callback(*arguments)
-        except Exception as error:  # noqa: BLE001 - the application's, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the application's, whatever it is
             keep(error)
 
     return called

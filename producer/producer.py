@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
@@ -51,7 +50,9 @@ class Producer:
             txn.produce("delays", key=b"AA", value=b"...")
 
     Any number of its transactions may be open at once; all share one idempotent librdkafka
-    producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists logtx's own
+    producer, so a broker's passing trouble aborts none of them. Producers of this process with the
+    same settings share it, too (``producer.shared``), and disturb each other in nothing: each
+    counts its own records, and ends by itself. `ProducerConfig` lists logtx's own
     settings; all others are librdkafka's.
 
     With ``transaction.key`` instead of ``transactional.id`` it has one connection and one open
@@ -97,11 +98,10 @@ class Producer:
         """
         config = merged(config, more, logger)
         settings = ProducerConfig.parse(config)
-        log, coordinators, close_log = resources(config, settings.tls, log, coordinators)
+        opened = resources(config, settings, log, coordinators)
         self._config = settings
-        self._transactions = OpenTransactions(settings, log, coordinators, close_log)
+        self._transactions = OpenTransactions(settings, *opened)
         self._engine = self._transactions.engine
-        self._send = self._engine.sender.send
         self._current = None
         """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
         """
@@ -248,20 +248,9 @@ class Producer:
         self._engine.check()
         if self._transactional:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
-        on_delivery = on_delivery or self._engine.sender.on_delivery
         pairs: Any = list(check_headers(headers)) or None
-        deadline_s = time.monotonic() + self._config.delivery_timeout_s
-        while True:
-            try:
-                self._send(topic, value, key, partition, on_delivery, None, timestamp, pairs)
-            except BufferError:
-                self._engine.sender.make_room(deadline_s)
-            except KafkaException as error:
-                if not self._engine.sender.replaced(self._send, error):
-                    raise
-                self._send = self._engine.sender.send
-            else:
-                return
+        sender = self._engine.sender
+        sender.produce_plainly(topic, value, key, partition, on_delivery, timestamp, pairs)
 
     def _goes_into(self, current: TransactionShell) -> bool:
         unended = current.is_open or current.was_ended_unasked
@@ -361,7 +350,7 @@ class Producer:
     def poll(self, timeout: float = -1) -> int:
         """Waits up to `timeout` seconds for delivery reports.
 
-        Their callbacks are called on the producer's own thread, also without `poll`.
+        Their callbacks are called on a thread of the producer, also without `poll`.
 
         Returns:
             How many came since the last call.
@@ -388,8 +377,13 @@ class Producer:
         return left
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fails records that are not acknowledged; transactions that lose one become abort-only."""
-        self._librdkafka.purge(in_queue, in_flight, blocking)
+        """Fails records that are not acknowledged; transactions that lose one become abort-only.
+
+        Raises:
+            ConfigError: other producers share librdkafka's, and their records would fail, too.
+        """
+        self._engine.check_not_closed()
+        self._engine.sender.purge(in_queue, in_flight, blocking)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Returns cluster metadata, as confluent-kafka does."""
@@ -404,6 +398,9 @@ class Producer:
         """Replaces the SASL credentials with which records are written from now on.
 
         The coordinators' addresses are read with those that the producer was made with.
+
+        Raises:
+            ConfigError: it is another user, and other producers share librdkafka's.
         """
         self._engine.check_not_closed()
         self._engine.sender.set_sasl_credentials(username, password)

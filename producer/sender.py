@@ -1,14 +1,12 @@
-"""The librdkafka producer that a Producer's transactions share, and the thread that serves it.
+"""A producer's part of the thread that sends and serves its records.
 
-A producer of librdkafka can stop for good: an idempotent one does when a broker's answer leaves it
-unsure which records are written. Then another one takes its place. Each transaction writes all of
-its own records through one of them, for the offsets of one alone rise in the order of `produce`.
+The thread may serve other producers of the process, too. Here is what each of them has for itself:
+the count of its records, what its callbacks raised, and where these are called.
 
-Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
-on the main thread, can break off in the middle of a report and lose it: its transaction would wait
-for it. The thread serves when it is woken after every `SERVE_EVERY` records; when a transaction
-waits for its reports (it flushes, so that a small commit does not wait for librdkafka's linger);
-and now and then. The application's `poll` and `flush` wait for it.
+*Callbacks.* The thread calls a producer's callbacks itself as long as no other producer uses it.
+Else it hands them to a thread of this producer, for a callback that waits would hold up the reports
+of all others, and may even wait for one of them. A report whose callback was handed over counts
+only when that has returned: so a commit comes behind the callbacks of its records in both cases.
 """
 
 from __future__ import annotations
@@ -16,174 +14,251 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Final
-from weakref import ref
+from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import islice
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
-from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
+from ..journal.errors import ConfigError, LogtxError, QueueFullError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, Headers, LogProducer
-from ..journal.native.interface import Count, Handle
+from ..journal.native.interface import Count
+from .core.numbers import Numbers, PlainCount
 from .core.tally import BranchTally, Floors
+from .futures import Callbacks
+from .sender_thread import Make, Send, SenderThread
+from .sharing import SHARED
 
 _LOG = logging.getLogger(__name__)
 
-SERVE_EVERY: Final = 256
-"""Number of records after which the thread is woken; a power of two.
-
-Fewer cost more wake-ups, more let reports wait and fill the local queue.
+_NOT_TAKEN: Final = (TypeError, ValueError, OverflowError, NotImplementedError)
+"""What confluent-kafka raises for arguments that it can't use: librdkafka did not take the record.
 """
-_FLUSH_SLICE_S: Final = 0.01
-"""Length of one flush: how late the thread notices other work. Less costs more calls."""
-_COUNTED_SLICE_S: Final = 0.002
-"""The same while records are counted in C, whose last report breaks off no flush."""
-_SETTLE_S: Final = 0.001
-"""Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
+_SWEPT: Final = 16
+"""How many branches that have ended are looked at when another one ends, whether all their records
+are reported. More take longer; with fewer, some are kept for longer."""
 _ROOM_SLICE_S: Final = 0.02
 """Longest single wait for room in the local queue, after which the record is tried again."""
-_IDLE_S: Final = 1.0
-"""Longest sleep without an open transaction: how late ``error_cb`` and ``stats_cb`` may be called.
-
-Every request wakes the thread, so a longer sleep delays nothing else.
-"""
-_REPLACE_EVERY_S: Final = 10.0
-"""Shortest time between two replacements of a producer that stopped.
-
-A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
-told then. A longer time lets transactions fail for longer after two causes that passed.
-"""
-_CLOSE_FLUSH_S: Final = 1.0
-"""Longest wait of `close` for the reports of what it gave up."""
 
 
-Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
-"""(topic, value, key, partition, delivery callback, None, timestamp, headers) → queued.
+class Counts(Protocol):
+    """Counts reports: a `BranchTally`, or a `PlainCount`."""
 
-The None stands in the place of `on_delivery`, which in confluent-kafka's C function is a second
-name of `callback`.
-"""
+    @property
+    def reports(self) -> int:
+        """Number of reports that were served."""
 
-Keep = Callable[[Exception], None]
-"""Takes what a callback of the application raised."""
+    @property
+    def unreported(self) -> int:
+        """Number of reports that are missing."""
 
+    def postpone(self) -> None:
+        """Counts the report that is served next only once `told` is called."""
 
-def positional(producer: LogProducer) -> Send:
-    """Returns `producer.produce`, to be called without keywords.
-
-    Measured per record of 100 B with header and callback: 730 ns with three keywords, 450 ns with
-    none; that is a third of logtx's cost per record. The order of the arguments is not documented,
-    so it is tried first, with a header that must be refused. If that fails, the function returned
-    uses keywords.
-    """
-    call: Any = producer.produce
-    try:
-        # An empty topic name is refused too, so nothing is queued, whatever the order is.
-        call("", None, None, -1, None, None, 0, [("probe", object())])
-    except TypeError as error:
-        if "header value" in str(error):
-            return call  # type: ignore[no-any-return]
-    except (KafkaException, ValueError):
-        _LOG.warning("produce_order_unknown")
-
-    def send(
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int,
-        on_delivery: Any,
-        _unused: None,
-        timestamp: int,
-        headers: Any,
-    ) -> None:
-        producer.produce(
-            topic,
-            value,
-            key,
-            partition,
-            on_delivery=on_delivery,
-            timestamp=timestamp,
-            headers=headers,
-        )
-
-    return send
+    def told(self) -> None:
+        """Counts a report that was postponed."""
 
 
 class Sender:
-    """One librdkafka producer and its thread; safe from any thread."""
+    """One producer's part of a sender thread; safe from any thread."""
 
     def __init__(
         self,
-        make: Callable[[Keep], tuple[LogProducer, Handle | None]],
+        make: Make,
         *,
+        share: Hashable,
         tick_s: float,
+        delivery_timeout_s: float,
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
         on_delivery: DeliveryCallback | None = None,
+        username: str | None = None,
     ) -> None:
-        """Starts the thread.
+        """Joins the thread, or starts one.
 
         Args:
-            make: makes an idempotent producer, which nothing else may use, and its handle if it
-                counts in C. Gets a function that takes what callbacks of the application raise.
+            make: makes an idempotent producer. Gets a function that takes what callbacks raise.
+            share: who has an equal one may use the same thread; None: nobody else uses it.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
+            delivery_timeout_s: after which librdkafka has reported each record.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
                 after its last reports. Some of them may be lost.
             on_delivery: the application's callback for records that have none of their own.
+            username: ``sasl.username``.
+
+        Raises:
+            ConfigError: librdkafka refuses a setting.
         """
         self.on_delivery: Final = on_delivery
+        self.tick_s = tick_s
+        self._username = username
         self._make = make
-        self._raised: Exception | None = None
-        """What a callback of the application raised, until `raise_kept` raises it."""
-        self.producer, self._handle = make(self._keep)
-        """The one that new transactions write through."""
-        self.send = positional(self.producer)
-        """Queues a record; the hot path's way to `producer.produce`."""
-        self._stopped: list[tuple[LogProducer, Send, Handle | None]] = []
-        """Former producers, whose last reports are still to be served."""
-        self._next_replacement_s = 0.0
-        self._credentials: tuple[str, str] | None = None
-        self.floors: Final = Floors()
-        """What its producers' reports have said."""
-        self._on_stopped = on_stopped
-        self._tick_s = tick_s
+        self._delivery_timeout_s = delivery_timeout_s
         self._on_tick = on_tick
-        self._served = threading.Condition()
-        """Notified whenever reports were served."""
-        self._served_count = 0
-        self._told_count = 0
-        """How many of these `poll` has told of."""
-        self._pollers = 0
-        """How many calls of the application wait for reports."""
-        self._guard = threading.Lock()
-        self._hurried: set[Hashable] = set()
-        self._stalled: list[Callable[[], bool]] = []
-        self._wake = threading.Event()
+        self._on_stopped = on_stopped
+        self._raised: BaseException | None = None
+        """What a callback of the application raised, until `raise_kept` raises it."""
+        self._callbacks = Callbacks("logtx-delivery")
+        self._handed, self._returned = Numbers(), Numbers()
+        """Of callbacks that were handed over, and that have returned since."""
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="logtx-sender", daemon=True)
-        self._thread.start()
+        self._counts: WeakSet[BranchTally] = WeakSet()
+        """Of the branches whose records may lack reports."""
+        self._ended: dict[BranchTally, float] = {}
+        """Those of them that write nothing any more → when to forget them, monotonic clock."""
+        self._guard = threading.Lock()
+        """Of the counts, and of who moves to another thread."""
+        self._ended_reports = 0
+        """How many reports branches had that are not in there any more."""
+        self.plain = PlainCount()
+        """Counts records without a transaction."""
+        self._plain_before: list[tuple[PlainCount, float]] = []
+        """Those that are not certain, or of a thread that was left, and until when some of their
+        records may be missing, monotonic clock."""
+        self._told_count = 0
+        """How many reports `poll` has told of."""
+        self._left: SenderThread | None = None
+        """The thread before, which may still serve reports."""
+        self._shift = 0
+        """What its reports are more than what its thread has served, once it has claimed that."""
+        self._thread = SHARED.join(share, make, self)
 
-    def hurry(self, waiter: Hashable) -> None:
-        """Flushes until `done`: the waiter needs the reports of records that librdkafka has."""
+    # ---- records --------------------------------------------------------------------------------
+
+    @property
+    def thread(self) -> SenderThread:
+        """The thread that serves what is sent from now on."""
+        thread = self._thread
+        if thread.is_broken:
+            self._move(thread)
+        return self._thread
+
+    @property
+    def producer(self) -> LogProducer:
+        """The one that new transactions write through."""
+        return self.thread.producer
+
+    @property
+    def send(self) -> Send:
+        """Queues a record; the hot path's way to `producer.produce`."""
+        return self.thread.send
+
+    @property
+    def floors(self) -> Floors:
+        """What the producer's reports have said."""
+        return self.thread.floors
+
+    def _move(self, broken: SenderThread) -> None:
+        """Goes on with a thread of its own, and leaves the broken one."""
         with self._guard:
-            self._hurried.add(waiter)
-        self._wake.set()
+            if self._thread is not broken:
+                return
+            try:
+                own = SHARED.join(None, self._make, self)
+            except LogtxError:
+                _LOG.exception("producer_not_replaced")
+                return
+            # Not the same count: each is moved by one thread.
+            self._set_plain_aside()
+            self._left, self._thread = broken, own
+        self._shift = self._counted_reports
+        broken.leave(self, 0)
 
-    def done(self, waiter: Hashable) -> None:
-        """Stops flushing for this waiter, which has its reports."""
+    def produce_plainly(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        on_delivery: DeliveryCallback | None,
+        timestamp: int,
+        headers: Any,
+    ) -> None:
+        """Sends a record that belongs to no transaction: see `Producer.produce`."""
+        deadline_s = time.monotonic() + self._delivery_timeout_s
+        told = on_delivery or self.on_delivery
+        while True:
+            # Asked each time: both may be others, if the producer was replaced.
+            send, plain = self.send, self.plain
+            receiver: Any = plain.delivered
+            if told is not None:
+                receiver = self.receiver(plain.delivered, told, plain)
+            elif self._thread.is_claimed or self._claim():
+                # All that is queued is its own, and a report in Python costs a third of a record.
+                receiver = None
+            try:
+                if receiver is not None:
+                    plain.admit()
+                send(topic, value, key, partition, receiver, None, timestamp, headers)
+                return
+            except BufferError:
+                self._withdraw(receiver, plain)
+            except KafkaException as error:
+                self._withdraw(receiver, plain)
+                if not self.replaced(send, error):
+                    raise
+                continue
+            except _NOT_TAKEN:
+                self._withdraw(receiver, plain)
+                raise
+            except BaseException:
+                self._doubt()
+                raise
+            self.make_room(deadline_s)
+
+    @staticmethod
+    def _withdraw(receiver: object, plain: PlainCount) -> None:
+        if receiver is not None:
+            plain.withdraw()
+
+    def _claim(self) -> bool:
+        """Keeps others off the thread, if none is there. Returns whether none is, nor will be."""
+        thread = self._thread
+        was_claimed = thread.is_claimed
+        if not thread.claim():
+            return False
+        if not was_claimed:
+            self._shift = self._counted_reports - thread.served
+        return True
+
+    def _claim_for(self, what: str) -> None:
+        if not self._claim():
+            raise ConfigError(
+                f"{what} other producers of this process, which share one producer of librdkafka: "
+                "set producer.shared=false for this one"
+            )
+
+    def count(self, tally: BranchTally) -> None:
+        """Counts what a branch writes, from now on."""
         with self._guard:
-            self._hurried.discard(waiter)
+            self._counts.add(tally)
 
-    def retry(self, attempt: Callable[[], bool]) -> None:
-        """Calls `attempt` on the thread until it returns True, because the local queue was full."""
+    def ended(self, tally: BranchTally) -> None:
+        """Notes that a branch writes no more. Forgets it when all its records are reported."""
+        now_s = time.monotonic()
         with self._guard:
-            self._stalled.append(attempt)
-        self._wake.set()
+            if tally in self._counts:
+                self._ended[tally] = now_s + self._delivery_timeout_s
+            # Not all: many may wait for a broker that is away, and each end would look at them.
+            for each, until_s in list(islice(self._ended.items(), _SWEPT)):
+                if not each.unreported or until_s <= now_s:
+                    del self._ended[each]
+                    self._counts.discard(each)
+                    self._ended_reports += each.reports
 
-    def wake(self) -> None:
-        """Makes the thread serve the reports that are there, and tick: transactions are open."""
-        self._wake.set()
+    def _doubt(self) -> None:
+        """Notes that it is not known whether a plain record was taken that is counted."""
+        with self._guard:
+            self._set_plain_aside()
+
+    def _set_plain_aside(self) -> None:
+        now_s = time.monotonic()
+        self._plain_before = [(c, s) for c, s in self._plain_before if c.unreported or s > now_s]
+        self._plain_before.append((self.plain, now_s + self._delivery_timeout_s))
+        self.plain = PlainCount()
 
     def replaced(self, send: Send, error: KafkaException) -> bool:
         """Replaces the producer that refused a record, if it stopped for good.
@@ -195,63 +270,80 @@ class Sender:
         Returns:
             Whether `send` is another function now.
         """
-        if error.args[0].code() != KafkaError._FATAL and not error.args[0].fatal():
-            return False
-        with self._guard:
-            # Other threads get the same refusal, and one of them is enough.
-            now_s = time.monotonic()
-            if send is self.send and not self._closed and now_s >= self._next_replacement_s:
-                try:
-                    another, handle = self._make(self._keep)
-                except LogtxError:
-                    _LOG.exception("producer_not_replaced")
-                    return False
-                _LOG.error("producer_replaced error=%s", error)
-                self._next_replacement_s = now_s + _REPLACE_EVERY_S
-                if self._credentials is not None:
-                    another.set_sasl_credentials(*self._credentials)
-                self._stopped.append((self.producer, send, self._handle))
-                self._handle, another_send = handle, positional(another)
-                self.producer, self.send = another, another_send
-        self._wake.set()
-        return send is not self.send
+        return self._thread.replaced(send, error) and self.send is not send
 
     def watch(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
-        """Lets the producer with this `send` watch a branch's reports in C; it may count some, too.
-
-        Args:
-            send: the branch's, through which it has sent nothing yet.
-            headers: the branch's, in front of which no others come.
-            tally: the branch's.
-
-        Returns:
-            What watches it; None: the producer does not count.
-        """
-        # Another thread may be replacing the producer: a `send` must not meet another's handle.
-        with self._guard:
-            made = ((self.producer, self.send, self._handle), *self._stopped)
-        handle = next((handle for _, its_send, handle in made if its_send is send), None)
-        if handle is None or self.on_delivery is not None:
-            return None
-        txid, control = (*(value for _, value in headers), b"")[:2]
-        assert txid is not None
-        try:
-            count = handle.count(txid, control or b"", tally.topics, ref(tally))
-        except RuntimeError:
-            return None  # The producer is closed.
-        tally.watch_by(count)
-        return count
+        """Lets the producer with this `send` watch a branch in C: see `SenderThread.watch`."""
+        return None if self.on_delivery is not None else self.thread.watch(send, headers, tally)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Replaces the SASL credentials of this producer, and of those that replace it."""
-        with self._guard:
-            self._credentials = username, password
-            self.producer.set_sasl_credentials(username, password)
+        """Replaces the SASL credentials of the producer, and of those that replace it.
+
+        Those who share it have the same user, so a new password is for all of them.
+
+        Raises:
+            ConfigError: another user's would be those of other producers, too.
+        """
+        if username != self._username:
+            self._claim_for("another user's credentials would be those of")
+        self.thread.set_sasl_credentials(username, password)
+
+    def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
+        """Fails records that are not acknowledged.
+
+        Raises:
+            ConfigError: others' records would fail, too.
+        """
+        self._claim_for("a purge would fail records of")
+        producer: Any = self.producer
+        producer.purge(in_queue, in_flight, blocking)
+
+    # ---- waits ----------------------------------------------------------------------------------
+
+    def hurry(self, waiter: Hashable) -> None:
+        """Flushes until `done`: the waiter needs the reports of records that librdkafka has."""
+        self._thread.hurry(waiter, time.monotonic() + self._delivery_timeout_s)
+
+    def done(self, waiter: Hashable) -> None:
+        """Stops flushing for this waiter, which has its reports."""
+        self._thread.done(waiter)
+
+    def retry(self, attempt: Callable[[], bool]) -> None:
+        """Calls `attempt` on the thread until it returns True, because the local queue was full."""
+        self.thread.retry(attempt)
+
+    def wake(self) -> None:
+        """Makes the thread serve the reports that are there, and tick: transactions are open."""
+        self._thread.wake()
 
     @property
     def queued(self) -> int:
-        """Number of records whose reports were not served yet."""
-        return len(self.producer) + sum(len(stopped) for stopped, *_ in self._stopped)
+        """Number of records whose reports were not served yet, and of callbacks not returned."""
+        thread, left = self._thread, self._left
+        # Where it is alone also records that are not counted, as nobody else has any.
+        here = thread.queued + self._postponed
+        if left is None and thread.is_alone:
+            return here
+        # Of a call that was broken off nobody knows whether it has counted too many.
+        counted = sum(each.unreported for each in self._all_counts())
+        return min(here, counted) if left is None else here + min(left.queued, counted)
+
+    @property
+    def _reports(self) -> int:
+        """Number of its records whose reports were served so far."""
+        thread = self._thread
+        return thread.served + self._shift if thread.is_claimed else self._counted_reports
+
+    @property
+    def _counted_reports(self) -> int:
+        counts = self._all_counts()
+        return self._ended_reports + sum(each.reports for each in counts)
+
+    def _all_counts(self) -> list[Counts]:
+        now_s = time.monotonic()
+        with self._guard:
+            plain = [count for count, until_s in self._plain_before if until_s > now_s]
+            return [*self._counts, *plain, self.plain]
 
     def make_room(self, deadline_s: float) -> None:
         """Waits a moment, at most, for records to be acknowledged.
@@ -263,8 +355,8 @@ class Sender:
             QueueFullError: the deadline passed and the local queue is still full; or this is
                 called in a delivery callback, which can't wait for other reports.
         """
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or self._closed:
+        thread, now_s = self._thread, time.monotonic()
+        if deadline_s <= now_s or self._closed:
             raise QueueFullError(
                 "the local queue is full and the broker acknowledges nothing: check the brokers"
             )
@@ -273,7 +365,10 @@ class Sender:
                 "the local queue is full, and a delivery callback can't wait for room: produce "
                 "from elsewhere, or raise queue.buffering.max.messages"
             )
-        self._await_served(min(_ROOM_SLICE_S, left_s))
+        # Of any producer's: they share the queue.
+        before = thread.served
+        until_s = min(deadline_s, now_s + _ROOM_SLICE_S)
+        thread.await_served(lambda: thread.served != before, until_s)
 
     def poll(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until reports are served.
@@ -283,55 +378,107 @@ class Sender:
         """
         if self.in_callback():
             return 0
+        # Those of a branch that is garbage are not counted any more.
+        told = min(self._told_count, self._reports)
         deadline_s = time.monotonic() + timeout_s
-        while True:
-            with self._served:
-                served = self._served_count - self._told_count
-                self._told_count = self._served_count
-            left_s = deadline_s - time.monotonic()
-            if served or left_s <= 0 or self._closed:
-                return served
-            self._await_served(min(left_s, _IDLE_S))
+        self._thread.await_served(lambda: self._reports > told or self._closed, deadline_s)
+        self._told_count = self._reports
+        return self._told_count - told
 
     def flush(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until nothing is queued. Returns the number of records left."""
-        deadline_s = time.monotonic() + timeout_s
-        waiter = object()
-        try:
-            self.hurry(waiter)
-            while self.queued and not self._closed and not self.in_callback():
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._await_served(min(left_s, _IDLE_S))
-        finally:
-            self.done(waiter)
-        with self._served:
-            self._told_count = self._served_count
+        if not self.in_callback():
+            waiter, deadline_s = object(), time.monotonic() + timeout_s
+            thread = self._thread
+            try:
+                thread.hurry(waiter, deadline_s)
+                thread.await_served(lambda: not self.queued or self._closed, deadline_s)
+            finally:
+                thread.done(waiter)
+            self._told_count = self._reports
         return self.queued
 
-    def _await_served(self, timeout_s: float) -> None:
-        with self._served:
-            before = self._served_count
-            self._pollers += 1
-            self._wake.set()
+    # ---- callbacks ------------------------------------------------------------------------------
+
+    def receiver(self, own: Any, on_delivery: DeliveryCallback, counts: Counts) -> Any:
+        """Returns a delivery callback that calls the application's, and ours.
+
+        Args:
+            own: ours.
+            on_delivery: the application's. An error that it raises stops no other report.
+            counts: what `own` counts in.
+        """
+
+        def delivered(error: Any, message: Any) -> None:
+            if not self._may_call():
+                counts.postpone()
+                own(error, message)
+                self._hand_over(on_delivery, error, message, counts)
+                return
             try:
-                self._served.wait_for(
-                    lambda: self._served_count != before or self._closed, timeout_s
-                )
+                self.tell(on_delivery, error, message)
             finally:
-                self._pollers -= 1
+                self._thread.has_called()
+                own(error, message)
+
+        return delivered
+
+    def _may_call(self) -> bool:
+        """Returns whether a callback may be called here, where reports are served."""
+        thread = self._thread
+        if not thread.is_current():
+            return False
+        # Behind those that were handed over: callbacks are called in the order of the reports.
+        if thread.may_call() and not self._postponed:
+            return True
+        thread.has_called()
+        return False
+
+    @property
+    def _postponed(self) -> int:
+        return self._handed.drawn - self._returned.drawn
+
+    def _hand_over(
+        self, on_delivery: DeliveryCallback, error: Any, message: Any, counts: Counts
+    ) -> None:
+        thread, left = self._thread, self._left
+        if left is not None and left.is_current():
+            thread = left
+        self._handed.draw()
+        thread.postponed += 1
+        self._callbacks.call(self._tell_there, thread, on_delivery, error, message, counts)
+
+    def _tell_there(
+        self,
+        thread: SenderThread,
+        on_delivery: DeliveryCallback,
+        error: Any,
+        message: Any,
+        counts: Counts,
+    ) -> None:
+        try:
+            self.tell(on_delivery, error, message)
+        finally:
+            thread.post(partial(self._has_told, thread, counts))
+
+    def _has_told(self, thread: SenderThread, counts: Counts) -> None:
+        thread.postponed -= 1
+        self._returned.draw()
+        counts.told()
 
     def tell(self, on_delivery: DeliveryCallback, error: Any, message: Any) -> None:
         """Calls a callback of the application, and keeps what it raises for `raise_kept`."""
         try:
             on_delivery(error, message)
-        except Exception as raised:  # noqa: BLE001 - the application's, whatever it is
-            self._keep(raised)
+        except BaseException as raised:
+            if not isinstance(raised, Exception) and not self.in_callback():
+                raise  # Ctrl-C, in a call of the application.
+            # Logged too: an application that never polls would not hear of it.
+            _LOG.error("callback_raised", exc_info=raised)
+            self.keep(raised)
 
-    def _keep(self, error: Exception) -> None:
-        # Logged too: an application that never polls would not hear of it.
-        _LOG.error("callback_raised", exc_info=error)
+    def keep(self, error: BaseException) -> None:
+        """Keeps what was raised for `raise_kept`."""
         self._raised = self._raised or error
 
     def raise_kept(self) -> None:
@@ -355,130 +502,32 @@ class Sender:
     def in_callback(self) -> bool:
         """Returns whether the caller is a callback, which must wait for nothing."""
         # A poll within a poll would serve later reports before earlier ones.
-        return threading.current_thread() is self._thread
+        left = self._left
+        return (
+            self._thread.is_current()
+            or self._callbacks.is_current()
+            or (left is not None and left.is_current())
+        )
+
+    # ---- what the thread calls ------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """Does what is due. Returns whether transactions are open."""
+        return self._on_tick()
+
+    def stopped(self, send: Send) -> None:
+        """Notes that the producer with this `send` stopped, after its last reports."""
+        self._on_stopped(send)
+        if self._left is not None and send is self._left.send:
+            self._left = None
+            # Whoever waits there may wait for nothing but these.
+            self._thread.post(_nothing)
 
     def close(self, timeout_s: float) -> None:
-        """Stops the thread; what is still queued then fails."""
+        """Leaves the thread. If nobody else uses it, it stops, and what is still queued fails."""
         self._closed = True
-        self._wake.set()
-        self._thread.join(max(timeout_s, 1.0))
-        if self._thread.is_alive():
-            _LOG.warning("sender_not_stopped: a callback of the application does not return")
-            return
-        stopped = ((producer, handle) for producer, _, handle in self._stopped)
-        for producer, handle in (*stopped, (self.producer, self._handle)):
-            if self._give_up(producer, handle, _CLOSE_FLUSH_S):
-                if handle is not None:
-                    handle.detach()
-                producer.close()
+        self._thread.leave(self, timeout_s)
 
-    def _run(self) -> None:
-        open_transactions, next_tick_s = False, 0.0
-        while not self._closed:
-            if not self._hurried and not self._stalled and not self._pollers:
-                self._wake.wait(self._tick_s if open_transactions else _IDLE_S)
-            # Cleared before it looks for work: what comes after that is seen in the next round.
-            self._wake.clear()
-            try:
-                self._attempt_stalled()
-                if self._stopped:
-                    self._serve_stopped()
-                if self._hurried or self._stalled:
-                    self._flush_slice()
-                else:
-                    slice_s = _FLUSH_SLICE_S if self._pollers else 0
-                    self._serve(self.producer, self._handle, slice_s)
-                if time.monotonic() >= next_tick_s:
-                    open_transactions = self._on_tick()
-                    next_tick_s = time.monotonic() + self._tick_s
-            except Exception:  # noqa: BLE001 - every open transaction depends on this thread
-                _LOG.exception("sender_round_failed")
-                self._wake.wait(self._tick_s)
 
-    def _serve_stopped(self) -> None:
-        with self._guard:
-            stopped = list(self._stopped)
-        for producer, send, handle in stopped:
-            if self._give_up(producer, handle, _FLUSH_SLICE_S):
-                with self._guard:
-                    self._stopped.remove((producer, send, handle))
-                # It is left to the garbage collector: once closed, it would refuse records with
-                # another error.
-                self._on_stopped(send)
-            else:
-                self._wake.set()
-
-    def _give_up(self, producer: LogProducer, handle: Handle | None, timeout_s: float) -> bool:
-        """Fails what a producer still has. Returns whether all is told."""
-        # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
-        producer.purge()
-        self._serve(producer, handle, timeout_s, flush=True)
-        return not len(producer)
-
-    def _flush_slice(self) -> None:
-        handle = self._handle
-        slice_s = _COUNTED_SLICE_S if handle is not None and handle.busy else _FLUSH_SLICE_S
-        self._serve(self.producer, handle, slice_s, flush=True)
-        if not len(self.producer) and self._hurried:
-            # Everything is reported, and the waiter is about to say so: this avoids spinning
-            # meanwhile.
-            self._wake.wait(_SETTLE_S)
-
-    def _serve(
-        self,
-        producer: LogProducer,
-        handle: Handle | None,
-        timeout_s: float,
-        *,
-        flush: bool = False,
-    ) -> None:
-        """Calls librdkafka's poll or flush, and takes what was counted in C."""
-        try:
-            if flush:
-                before = len(producer)
-                left = producer.flush(timeout_s)
-                # More may have been queued meanwhile.
-                served = before - left if left else max(before, 1)
-            else:
-                served = producer.poll(timeout_s)
-        except KafkaException as error:
-            # confluent-kafka raises what is fatal. A report that it passes to us at the same time
-            # may break: see `on_stopped`.
-            served = 1
-            if not self._told_fatal(producer, error):
-                self._keep(error)
-        except Exception as error:  # noqa: BLE001 - of a callback that `make` did not wrap
-            served = 1
-            self._keep(error)
-        if handle is not None:
-            self._take(handle.changed())
-        if served > 0:
-            with self._served:
-                self._served_count += served
-                self._served.notify_all()
-
-    def _take(self, changed: Iterable[Count]) -> None:
-        """Tells tallies what has changed in the counts that watch them."""
-        for count in changed:
-            tally: BranchTally | None = count.owner()
-            if tally is None:
-                continue
-            try:
-                tally.counted(KafkaError)
-            except Exception as error:  # noqa: BLE001 - the others' transactions wait for theirs
-                self._keep(error)
-
-    def _told_fatal(self, producer: LogProducer, error: KafkaException) -> bool:
-        """Returns whether the error only says that a producer stopped that is replaced by now."""
-        if producer is self.producer:
-            return self.replaced(self.send, error)
-        fatal: bool = error.args[0].fatal()
-        return fatal
-
-    def _attempt_stalled(self) -> None:
-        with self._guard:
-            attempts, self._stalled = self._stalled, []
-        for attempt in attempts:
-            if not attempt():
-                with self._guard:
-                    self._stalled.append(attempt)
+def _nothing() -> None:
+    """Wakes whoever waits."""

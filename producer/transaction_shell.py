@@ -478,6 +478,7 @@ class TransactionShell(EarlyWriter, Transaction):
         with self._lock:
             held, self._holds_slot = self._holds_slot, False
         if held:
+            self._sender.ended(self._tally)
             self._listener.ended(self)
 
     # ---- resolution: called by the resolver, on its own thread ----------------------------------

@@ -26,7 +26,8 @@ from ..journal.sidecar import check_named_by_user
 from .core.bookkeeping import abort_only
 from .core.growing import Growing, size_of
 from .core.tally import BranchTally
-from .sender import SERVE_EVERY, Send, Sender
+from .sender import Sender
+from .sender_thread import SERVE_EVERY, Send
 from .sidecars import SidecarNames
 
 _MASK: Final = SERVE_EVERY - 1
@@ -96,11 +97,12 @@ class Writer:
             on_failure=self._on_failure,
             on_partition=on_partition,
         )
+        sender.count(self._tally)
         self._admit = self._tally.admit
         self._own_receivers = self._tally.receivers()
         self._receivers: Mapping[str, Any] = self._own_receivers
         if sender.on_delivery is not None:
-            self._receivers = _Told(self._own_receivers, sender)
+            self._receivers = _Told(self._own_receivers, self._tally, sender)
         self._send = sender.send
         self._headers: Headers = []
         self._sidecars: SidecarNames | None = None
@@ -419,7 +421,7 @@ class Writer:
             receiver: Any = self._receivers[record.topic]
         else:
             own = self._own_receivers[record.topic]
-            receiver = _both(own, record.on_delivery, self._sender)
+            receiver = self._sender.receiver(own, record.on_delivery, self._tally)
         headers: Any = [*self._headers, *record.headers] if record.headers else self._headers
         self._send(
             record.topic,
@@ -514,26 +516,15 @@ def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | Non
 class _Told(dict[str, Any]):
     """Topic → delivery callback that calls the application's too."""
 
-    def __init__(self, receivers: Mapping[str, Any], sender: Sender) -> None:
+    def __init__(self, receivers: Mapping[str, Any], tally: BranchTally, sender: Sender) -> None:
         self._receivers = receivers
+        self._tally = tally
         self._sender = sender
 
     def __missing__(self, topic: str) -> Any:
         assert self._sender.on_delivery is not None
-        both = _both(self._receivers[topic], self._sender.on_delivery, self._sender)
-        return self.setdefault(topic, both)
-
-
-def _both(receiver: Any, on_delivery: DeliveryCallback, sender: Sender) -> Any:
-    """Joins the user's callback and ours; an error of the user's must not stop other reports."""
-
-    def delivered(error: Any, message: Any) -> None:
-        try:
-            sender.tell(on_delivery, error, message)
-        finally:
-            receiver(error, message)
-
-    return delivered
+        own, on_delivery = self._receivers[topic], self._sender.on_delivery
+        return self.setdefault(topic, self._sender.receiver(own, on_delivery, self._tally))
 
 
 def _as_bytes(content: Content) -> bytes | None:

@@ -14,7 +14,7 @@ from logtx.integration.inspect.sums import sum_up
 from logtx.journal.errors import ConfigError, ConsumerError, UnsupportedTopicError
 from logtx.journal.logs.interface import Log
 from logtx.journal.sidecar import sidecar_of
-from logtx.producer.sender import SERVE_EVERY
+from logtx.producer.sender_thread import SERVE_EVERY
 
 from .parameters import KAFKA, SLOW_KAFKA, SLOW_MOCK
 from .test_end_to_end import MakeTopic, cluster, consumer, servers, values

@@ -86,6 +86,9 @@ class GroupReader(_GroupClient):
 
     def __init__(self, make: Make, group: str) -> None:
         self._denied: KafkaError | None = None
+        self._answers: dict[tuple[str, int], tuple[float, KafkaPartition]] = {}
+        """(topic, partition) → when the last question was asked that was answered, by the monotonic
+        clock, and its answer."""
         super().__init__(make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED}))
 
     @property
@@ -96,12 +99,23 @@ class GroupReader(_GroupClient):
     def read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition | None:
         """Returns the committed place; None if this reader was closed meanwhile.
 
+        Of those who wait for their turn at one time, the first asks for all: when many clients of a
+        process look for a coordinator at once, the last must not wait for the answers of all.
+
         Raises:
             KafkaException: refused, or no answer.
             BrokerError: those who asked before got no answer.
         """
+        came_s, key = time.monotonic(), (place.topic, place.partition)
         with self._turn(asking):
-            return None if self._closed else self._read(place, asking)
+            if self._closed:
+                return None
+            asked_s, answer = self._answers.get(key, (0.0, place))
+            if asked_s <= came_s:
+                asked_s = time.monotonic()
+                answer = self._read(place, asking)
+                self._answers[key] = asked_s, answer
+            return answer
 
     def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
         try:

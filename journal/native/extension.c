@@ -618,6 +618,20 @@ static PyObject *Count_is_settled(Count *self, void *Py_UNUSED(unused)) {
     return PyBool_FromLong(settled);
 }
 
+static PyObject *Count_reports(Count *self, void *Py_UNUSED(unused)) {
+    if (!lock_unless_parents(self)) return PyLong_FromLong(0);
+    int64_t reports = self->count.reports;
+    unlock(self);
+    return PyLong_FromLongLong(reports);
+}
+
+static PyObject *Count_unreported(Count *self, void *Py_UNUSED(unused)) {
+    if (!lock_unless_parents(self)) return PyLong_FromLong(0);
+    int64_t left = self->count.admitted - self->count.reports;
+    unlock(self);
+    return PyLong_FromLongLong(left > 0 ? left : 0);
+}
+
 /* failure() -> (code, topic, partition, offset) of the first record that failed, or None. */
 static PyObject *Count_failure(Count *self, PyObject *Py_UNUSED(none)) {
     count_t *count = &self->count;
@@ -714,6 +728,8 @@ static PyMethodDef count_methods[] = {
 static PyGetSetDef count_fields[] = {
     {"is_settled", (getter)Count_is_settled, NULL, NULL, NULL},
     {"owner", (getter)Count_owner, NULL, NULL, NULL},
+    {"reports", (getter)Count_reports, NULL, NULL, NULL},
+    {"unreported", (getter)Count_unreported, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot count_slots[] = {

@@ -20,6 +20,14 @@ class Count(Protocol):
     def is_settled(self) -> bool:
         """Whether it is closed, and every record that it took has its report."""
 
+    @property
+    def reports(self) -> int:
+        """Number of the records it took that have their report."""
+
+    @property
+    def unreported(self) -> int:
+        """Number of the others."""
+
     def produce(
         self, topic: str, value: object, key: object, partition: int, timestamp: int, /
     ) -> int:

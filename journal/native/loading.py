@@ -143,8 +143,9 @@ def _try(extension: Any) -> str | None:
         unknown = count.produce("another", b"v", None, 0, 0)
         count.close()
         producer.flush(_TRIAL_S)
-        seen = (taken, unknown, count.is_settled, count.failure(), count.spans())
-        expected = ([1, 2, 3], 0, True, None, [("trial", 0, 0, 2, 3)])
+        told = (count.is_settled, count.failure(), count.reports, count.unreported)
+        seen = (taken, unknown, told, count.spans())
+        expected = ([1, 2, 3], 0, (True, None, 3, 0), [("trial", 0, 0, 2, 3)])
         if seen != expected or handle.changed() != [count]:
             return f"the trial counted {seen}"
     finally:

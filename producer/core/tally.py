@@ -8,7 +8,7 @@ thread at a time serves the delivery callbacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count, islice
+from itertools import islice
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
 from ...journal.native.interface import Count
 from ...journal.sidecar import check_named_by_user
+from .numbers import Numbers
 
 MADE_UP_MAX: Final = 1_000_000
 """Offsets that librdkafka makes up lie below: it is the largest ``batch.num.messages``. With less,
@@ -136,8 +137,8 @@ class BranchTally:
             on_partition: called when `first_offsets` has grown by a partition.
         """
         self.branch: Final = branch
-        self._numbers = count()
-        self.admit: Final = self._numbers.__next__
+        self._numbers = Numbers()
+        self.admit: Final = self._numbers.draw
         """Number of the next record, from 0. One C call: atomic, and half the cost of a lock."""
         self.failure: LogtxError | None = None
         self.writes_to_sidecars = False
@@ -159,7 +160,7 @@ class BranchTally:
 
     def admit_many(self, size: int) -> list[int]:
         """Admits `size` records. Returns their numbers."""
-        return list(islice(self._numbers, size))
+        return list(islice(self._numbers.all, size))
 
     def receivers(self) -> Mapping[str, Receiver]:
         """Returns a new mapping of topic → delivery callback, which is made when first asked for.
@@ -265,6 +266,34 @@ class BranchTally:
         # that it had taken: the transaction is abort-only then.
         all_told = self._reports >= self._goal and self._all_counted
         return all_told or self._given_up
+
+    @property
+    def reports(self) -> int:
+        """Number of records whose reports were served."""
+        return self._reports + (self._count.reports if self._count is not None else 0)
+
+    @property
+    def unreported(self) -> int:
+        """Number of records whose reports were not served; after `give_up` it is a guess."""
+        if self._closed_at is None:
+            admitted = self._numbers.drawn - self._withdrawn
+        else:
+            admitted = int(self._goal)
+        in_c = 0 if self._count is None else self._count.unreported
+        return max(admitted - self._reports, 0) + in_c
+
+    def postpone(self) -> None:
+        """Counts the report that is served next only once `told` is called.
+
+        Both are called on the thread that serves reports.
+        """
+        self._reports -= 1
+
+    def told(self) -> None:
+        """Counts a report that was postponed: the application's callback has been called."""
+        self._reports += 1
+        if self._reports == self._goal and self._all_counted:
+            self._on_settled()
 
     def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yields partitions with acknowledged records and their first offset; safe at any time."""

@@ -54,6 +54,7 @@ from logtx.producer.transaction import Transaction
 
 from ..producer.fake import FakeCoordinators
 from ..signals import KINDS, Tracer
+from .neighbour import DISTURBING, Neighbour
 from .producer_history import PARTITIONS, Begun, CallbackError, History, Input, Sent
 
 COORDINATOR_S: Final = 0.3
@@ -106,6 +107,10 @@ class Application:
         self.roomy = config["transactions.in.flight.max"] > 1
         if self.small_queue:
             config["queue.buffering.max.messages"] = QUEUE_MAX
+        self.neighbour: Neighbour | None = None
+        if seed % 3 == 0:
+            disturbed = not DISTURBING.isdisjoint(chosen)
+            self.neighbour = Neighbour(seed, self.log, config, disturbed)
         self.producer: Any = Producer(config, log=self.log, coordinators=self.coordinators)
         self.transactional = self.mode == "intruder" or self.rng.random() < 0.5
         self.current: Begun | None = None
@@ -709,6 +714,8 @@ class Application:
                 self.end(begun, txn, "abort", "sync")
         self._goes_on()
         self.settle()
+        if self.neighbour is not None:
+            self.h.wrong += [("neighbour", what) for what in self.neighbour.end()]
         self._close()
         self._collect()
         return self.h

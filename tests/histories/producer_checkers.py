@@ -25,6 +25,7 @@ CHECKERS = {
     "hangs": "Every call and every future ends in time.",
     "goes-on": "When the faults stop, transactions commit again.",
     "closed": "A producer that is closed or dropped leaves no thread and no session.",
+    "neighbour": "A producer that shares librdkafka's with another is not disturbed by it.",
 }
 """Checker → what it checks."""
 

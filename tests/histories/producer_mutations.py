@@ -16,6 +16,7 @@ from logtx.producer import plain_offsets, producer
 from logtx.producer.futures import EndFuture
 from logtx.producer.producer import Producer
 from logtx.producer.sender import Sender
+from logtx.producer.sender_thread import SenderThread
 from logtx.producer.transaction_shell import TransactionShell
 from logtx.producer.writer import Writer
 
@@ -125,7 +126,7 @@ def nobody_closes(patch: Patch) -> None:
 
 def stopped_for_good(patch: Patch) -> None:
     """A librdkafka producer that stopped is not replaced."""
-    patch(Sender, "replaced", lambda *_: False)
+    patch(SenderThread, "replaced", lambda *_: False)
 
 
 def refused_late_is_not_told(patch: Patch) -> None:
@@ -144,6 +145,22 @@ def interrupted_places_are_kept(patch: Patch) -> None:
     patch(TransactionShell, "forget", lambda _: None)
 
 
+def purges_take_all(patch: Patch) -> None:
+    """A purge fails the records of all producers that share librdkafka's."""
+    patch(SenderThread, "claim", lambda _: True)
+
+
+def a_close_fails_all(patch: Patch) -> None:
+    """A producer that closes gives up the records of all that share librdkafka's."""
+    leave = SenderThread.leave
+
+    def mutant(self: SenderThread, member: Any, timeout_s: float) -> None:
+        self.producer.purge()
+        leave(self, member, timeout_s)
+
+    patch(SenderThread, "leave", mutant)
+
+
 MUTATIONS: Final = (
     Mutation(1, "blocks", 8, decided_is_ended),
     Mutation(2, "plainly", 4, plain_once_it_is_over),
@@ -153,11 +170,13 @@ MUTATIONS: Final = (
     Mutation(9, "exactly", 35, late_records_are_dropped),
     Mutation(11, "errors", 4, idle_is_false),
     Mutation(13, "hangs", 30, callbacks_on_our_threads),
-    Mutation(13, "hangs", 57, waits_in_reports),
+    Mutation(13, "hangs", 164, waits_in_reports),
     Mutation(16, "errors", 10, callbacks_raise_anywhere),
     Mutation(17, "reports", 4, dropped_is_not_told),
     Mutation(18, "closed", 2, nobody_closes),
     Mutation(25, "goes-on", 4, stopped_for_good),
     Mutation(0, "reports", 4, refused_late_is_not_told),
-    Mutation(0, "goes-on", 536, interrupted_places_are_kept),
+    Mutation(0, "goes-on", 1100, interrupted_places_are_kept),
+    Mutation(0, "neighbour", 54, purges_take_all),
+    Mutation(0, "neighbour", 27, a_close_fails_all),
 )

@@ -22,7 +22,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.sidecar import sidecar_of
 from logtx.producer.branch import Branch, Branches
 from logtx.producer.core.summary import BranchSummary
-from logtx.producer.sender import SERVE_EVERY
+from logtx.producer.sender_thread import SERVE_EVERY
 
 from ..conftest import MakeTopic
 from ..waiting import eventually

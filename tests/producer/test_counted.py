@@ -174,7 +174,7 @@ def test_several_transactions_and_threads(
             if txid == txn.txid.to_bytes()
         }
     for producer in producers:
-        handle = producer._engine.sender._handle
+        handle = producer._engine.sender.thread._made.handle
         assert handle is not None
         # One that was begun ahead is aborted soon.
         eventually(lambda handle=handle: handle.size == 0)  # type: ignore[misc]
@@ -327,10 +327,10 @@ def test_what_c_counted_refuses_no_report_that_is_served_later_trap_226(
         first.produce(topic, b"v", partition=1)
     assert count_of(first) is not None
     producer.flush(10)
-    sender = producer._engine.sender
-    gate = Gate(sender.producer, sender._handle)
-    monkeypatch.setattr(sender, "producer", gate)
-    monkeypatch.setattr(sender, "_handle", gate)
+    thread = producer._engine.sender.thread
+    made = thread._made
+    gate: Any = Gate(made.producer, made.handle)
+    monkeypatch.setattr(thread, "_made", made._replace(producer=gate, handle=gate))
     # The report of the second's record waits, while the first settles with the record behind it.
     second.produce(topic, b"second", partition=0)
     first.produce(topic, b"first", partition=0)
@@ -352,7 +352,7 @@ def test_a_closed_producer_takes_nothing(producer: Producer, topic: str) -> None
 
 
 def test_a_count_goes_with_its_transaction(producer: Producer, topic: str) -> None:
-    handle = producer._engine.sender._handle
+    handle = producer._engine.sender.thread._made.handle
     assert handle is not None
     kept = []
     for n in range(30):

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.producer.sender import positional
+from logtx.producer.sender_thread import positional
 
 from ..conftest import MakeTopic
 from .conftest import MakeProducer, ReadAll
@@ -88,7 +88,7 @@ def test_a_count_that_raises_lets_no_other_wait(make_memory_producer: MakeProduc
 
     dropped = SimpleNamespace(owner=lambda: None)
     counts: Any = [count("first", MemoryError("none left")), dropped, count("second")]
-    producer._engine.sender._take(counts)
+    producer._engine.sender.thread._take(counts)
     assert told == ["first", "second"]
     with pytest.raises(MemoryError, match="none left"):
         producer.poll(0)

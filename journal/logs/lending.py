@@ -1,0 +1,94 @@
+"""Lends logs to the clients of this process: those that reach the cluster in one way use one.
+
+A log of Kafka has an admin client, and a consumer that reads who owns a journal partition. Both are
+clients of librdkafka, with threads and connections of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+from weakref import ReferenceType, WeakSet, ref
+
+from ..settings import agreed, plain
+from .interface import Log
+from .memory.broker import SCHEME
+from .open import open_log
+
+
+class Lease:
+    """A log that a client uses until it calls `close`."""
+
+    def __init__(self, log: Log, key: Hashable | None) -> None:
+        """Is made by `Logs.lend`; `key` is None if nobody else uses the log."""
+        self.log: Final = log
+        self.key: Final = key
+
+    def close(self) -> None:
+        """Uses the log no more. The last one who does closes it."""
+        LOGS.give_back(self)
+
+
+class Logs:
+    """The logs that are lent; safe from any thread."""
+
+    def __init__(self) -> None:
+        """Has none."""
+        self._guard = threading.Lock()
+        # Both weak: who is garbage uses nothing, for Ctrl-C came before anything could close it.
+        self._lent: dict[Hashable, tuple[ReferenceType[Log], WeakSet[Lease]]] = {}
+
+    def lend(self, config: Mapping[str, Any], *, shared: bool = True) -> Lease:
+        """Lends the log of a client's configuration: see `open_log`.
+
+        Args:
+            config: the client's.
+            shared: whether others may use the same.
+
+        Raises:
+            ConfigError: ``bootstrap.servers`` is missing.
+        """
+        key = _key(plain(config)) if shared else None
+        if key is None:
+            return Lease(open_log(config), None)
+        with self._guard:
+            known, leases = self._lent.get(key, (None, WeakSet[Lease]()))
+            log = known() if known is not None else None
+            if log is None:
+                log, leases = open_log(config), WeakSet()
+                self._lent[key] = ref(log), leases
+            lease = Lease(log, key)
+            leases.add(lease)
+        return lease
+
+    def give_back(self, lease: Lease) -> None:
+        """Closes the log if nobody else uses it."""
+        with self._guard:
+            known, leases = self._lent.get(lease.key, (None, WeakSet[Lease]()))
+            if known is not None and known() is lease.log:
+                leases.discard(lease)
+                if leases:
+                    return
+                del self._lent[lease.key]
+        lease.log.close()
+
+    def after_fork(self) -> None:
+        """Forgets the parent's logs, in a child."""
+        self._guard = threading.Lock()
+        self._lent = {}
+
+
+def _key(config: Mapping[str, Any]) -> Hashable | None:
+    servers = config.get("bootstrap.servers")
+    if not isinstance(servers, str) or servers.startswith(SCHEME):
+        return None  # One in memory is found by its name in any case.
+    # Spares programs that only use a log in memory the import of the admin client.
+    from .kafka_cluster import shared_settings
+
+    return agreed({**shared_settings(config), "bootstrap.servers": servers})
+
+
+LOGS: Final = Logs()
+os.register_at_fork(after_in_child=LOGS.after_fork)

@@ -1,0 +1,609 @@
+"""A librdkafka producer, and the thread that serves it; producers with the same settings share it.
+
+A producer of librdkafka can stop for good: an idempotent one does when a broker's answer leaves it
+unsure which records are written. Then another one takes its place. Each transaction writes all of
+its own records through one of them, for the offsets of one alone rise in the order of `produce`.
+
+Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
+on the main thread, can break off in the middle of a report and lose it: its transaction would wait
+for it. The thread serves when it is woken after every `SERVE_EVERY` records; when a transaction
+waits for its reports (it flushes, so that a small commit does not wait for librdkafka's linger);
+and now and then. The application's `poll` and `flush` wait for it.
+
+What an application's thread calls here holds no lock over anything but calls of C, changes no count
+that a later line would change back, and waits for no `Condition`: Ctrl-C may end it at any line,
+and the other producers go on. Those locks are taken only by who joins, leaves, or replaces.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakSet, ref
+
+from confluent_kafka import KafkaError, KafkaException
+
+from ..journal.errors import LogtxError
+from ..journal.logs.interface import Headers, LogProducer
+from ..journal.native.interface import Count, Handle
+from .core.tally import BranchTally, Floors
+
+_LOG = logging.getLogger(__name__)
+
+SERVE_EVERY: Final = 256
+"""Number of records after which the thread is woken; a power of two.
+
+Fewer cost more wake-ups, more let reports wait and fill the local queue.
+"""
+_FLUSH_SLICE_S: Final = 0.01
+"""Length of one flush: how late the thread notices other work. Less costs more calls."""
+_SHORT_SLICE_S: Final = 0.002
+"""The same while something may settle a transaction that breaks off no flush: the last report of
+records that are counted in C, or the end of an application's callback on a thread of its own."""
+_SETTLE_S: Final = 0.001
+"""Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
+_IDLE_S: Final = 1.0
+"""Longest sleep without an open transaction: how late ``error_cb`` and ``stats_cb`` may be called.
+
+Every request wakes the thread, so a longer sleep delays nothing else.
+"""
+_REPLACE_EVERY_S: Final = 10.0
+"""Shortest time between two replacements of a producer that stopped.
+
+A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
+told then. A longer time lets transactions fail for longer after two causes that passed.
+"""
+_CLOSE_FLUSH_S: Final = 1.0
+"""Longest wait of `close` for the reports of what it gave up."""
+
+
+Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
+"""(topic, value, key, partition, delivery callback, None, timestamp, headers) → queued.
+
+The None stands in the place of `on_delivery`, which in confluent-kafka's C function is a second
+name of `callback`.
+"""
+
+Keep = Callable[[BaseException], None]
+"""Takes what a callback of the application raised."""
+
+Make = Callable[[Keep], tuple[LogProducer, Handle | None]]
+"""Makes an idempotent producer, which nothing else may use, and its handle if it counts in C."""
+
+
+def positional(producer: LogProducer) -> Send:
+    """Returns `producer.produce`, to be called without keywords.
+
+    Measured per record of 100 B with header and callback: 730 ns with three keywords, 450 ns with
+    none; that is a third of logtx's cost per record. The order of the arguments is not documented,
+    so it is tried first, with a header that must be refused. If that fails, the function returned
+    uses keywords.
+    """
+    call: Any = producer.produce
+    try:
+        # An empty topic name is refused too, so nothing is queued, whatever the order is.
+        call("", None, None, -1, None, None, 0, [("probe", object())])
+    except TypeError as error:
+        if "header value" in str(error):
+            return call  # type: ignore[no-any-return]
+    except (KafkaException, ValueError):
+        _LOG.warning("produce_order_unknown")
+
+    def send(
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        on_delivery: Any,
+        _unused: None,
+        timestamp: int,
+        headers: Any,
+    ) -> None:
+        producer.produce(
+            topic,
+            value,
+            key,
+            partition,
+            on_delivery=on_delivery,
+            timestamp=timestamp,
+            headers=headers,
+        )
+
+    return send
+
+
+class Member(Protocol):
+    """One producer of the application, or of one of its Spark tasks."""
+
+    tick_s: float
+    """How often it wants `tick` to be called while that returns True, seconds."""
+
+    def tick(self) -> bool:
+        """Does what is due. Returns whether transactions are open. Does not block."""
+
+    def stopped(self, send: Send) -> None:
+        """Notes that the producer with this `send` stopped for good; some last reports may be lost.
+
+        Called after its last reports.
+        """
+
+    def keep(self, error: BaseException) -> None:
+        """Takes what librdkafka or a callback raised, for the application to be told."""
+
+
+class _Made(NamedTuple):
+    """A librdkafka producer."""
+
+    producer: LogProducer
+    send: Send
+    handle: Handle | None
+
+
+class SenderThread:
+    """One librdkafka producer and its thread; safe from any thread."""
+
+    def __init__(
+        self, make: Make, member: Member, on_unused: Callable[[], None] | None = None
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            make: makes the producer, and another one in its place when it stopped.
+            member: the first one that uses it.
+            on_unused: called once, without a lock, when nobody uses it any more. None: no other
+                may use it.
+
+        Raises:
+            ConfigError: librdkafka refuses a setting.
+        """
+        self._make = make
+        self._on_unused = on_unused or _nothing
+        self._guard = threading.Lock()
+        """Held by who joins, leaves, or replaces the producer."""
+        self._members: WeakSet[Member] = WeakSet((member,))
+        """A member that is garbage, for Ctrl-C came before anything could close it, keeps nothing
+        alive."""
+        self.is_alone = True
+        """Whether one member alone uses it."""
+        self.is_claimed = on_unused is None
+        """Whether that member keeps others off, for good."""
+        self._left: WeakSet[Member] = WeakSet()
+        """Who has left it because it is broken, and may still wait for last reports."""
+        self._calls_application = False
+        """Whether the thread is in a callback of the application, or about to call one."""
+        self.is_broken = False
+        """Whether its members leave it, each for one of its own: see `replaced`."""
+        self._credentials: tuple[str, str] | None = None
+        self._made = self._another()
+        self._stopped: list[_Made] = []
+        """Former producers, whose last reports are still to be served."""
+        self._next_replacement_s = 0.0
+        self.floors: Final = Floors()
+        """What its producers' reports have said."""
+        self._tick_s = member.tick_s
+        self._waiting: deque[queue.SimpleQueue[None]] = deque()
+        """Of those who wait until reports were served: each gets an item."""
+        self._polled_until_s = 0.0
+        """Until when the application may wait for reports. No count of those who do: a signal
+        handler's exception could come before one is taken back."""
+        self.served = 0
+        """How many reports were served so far, and other events."""
+        self._hurried: dict[Hashable, float] = {}
+        """Who needs reports → until when at most, monotonic clock."""
+        self._stalled: deque[Callable[[], bool]] = deque()
+        self._posted: deque[Callable[[], None]] = deque()
+        self.postponed = 0
+        """How many callbacks of the application run, or wait, on threads of their own."""
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="logtx-sender", daemon=True)
+        self._thread.start()
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def takes(self, member: Member) -> bool:
+        """Lets another member use it. Returns False if it can't, and is to be forgotten."""
+        with self._guard:
+            if self._closed or self.is_broken or self.is_claimed:
+                return False
+            self.is_alone = False
+            # Seen by `may_call` before that calls the application, or seen here: whoever waits in
+            # a callback for another producer must not hold up that one's reports.
+            taken = not self._calls_application
+            if taken:
+                self._members.add(member)
+                self._tick_s = min(self._tick_s, member.tick_s)
+            self.is_alone = len(self._members) == 1
+        return taken
+
+    def leave(self, member: Member, timeout_s: float) -> None:
+        """Lets a member use it no more; the last one stops the thread, and what is queued fails.
+
+        Args:
+            member: which.
+            timeout_s: longest wait for the thread.
+        """
+        with self._guard:
+            self._members.discard(member)
+            self.is_alone = len(self._members) == 1
+            if self.is_broken:
+                # The thread ends when the last reports are told.
+                self._left.add(member)
+                return
+            unused = not self._members and not self._closed
+            self._closed = self._closed or unused
+        if unused:
+            self._on_unused()
+            self.wake()
+            self._close(timeout_s)
+
+    def claim(self) -> bool:
+        """Keeps others off, from now on. Returns False if others use it already."""
+        with self._guard:
+            self.is_claimed = self.is_claimed or self.is_alone
+            return self.is_claimed
+
+    def may_call(self) -> bool:
+        """Returns whether the thread may call the application now. Call `has_called` in any case.
+
+        Not if others would have to wait for its callback.
+        """
+        self._calls_application = True
+        return self.is_alone
+
+    def has_called(self) -> None:
+        """Notes that the application's callback has returned, or is not called here."""
+        self._calls_application = False
+
+    # ---- what any thread calls ------------------------------------------------------------------
+
+    @property
+    def producer(self) -> LogProducer:
+        """The one that new transactions write through."""
+        return self._made.producer
+
+    @property
+    def send(self) -> Send:
+        """Queues a record; the hot path's way to `producer.produce`."""
+        return self._made.send
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is served any more."""
+        return self._closed
+
+    @property
+    def queued(self) -> int:
+        """Number of records of all members whose reports were not served yet."""
+        # Twice, if it stopped and nothing has taken its place.
+        made = dict.fromkeys((*self._stopped, self._made))
+        return sum(len(each.producer) for each in made)
+
+    def is_current(self) -> bool:
+        """Returns whether the caller runs on the thread."""
+        return threading.current_thread() is self._thread
+
+    def hurry(self, waiter: Hashable, until_s: float) -> None:
+        """Flushes until `done`: the waiter needs the reports of records that librdkafka has.
+
+        Args:
+            waiter: who.
+            until_s: when to stop at the latest, monotonic clock: a signal handler's exception may
+                keep the waiter from its `done`.
+        """
+        self._hurried[waiter] = until_s
+        self.wake()
+
+    def done(self, waiter: Hashable) -> None:
+        """Stops flushing for this waiter, which has its reports."""
+        self._hurried.pop(waiter, None)
+
+    def retry(self, attempt: Callable[[], bool]) -> None:
+        """Calls `attempt` on the thread until it returns True, because the local queue was full."""
+        self._stalled.append(attempt)
+        self.wake()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Calls `call` on the thread, soon."""
+        self._posted.append(call)
+        self.wake()
+
+    def wake(self) -> None:
+        """Makes the thread serve the reports that are there, and tick: transactions are open."""
+        if self._wake.empty():
+            self._wake.put(None)
+
+    def await_served(self, until: Callable[[], bool], deadline_s: float) -> None:
+        """Waits until `until` returns True; it is asked whenever reports were served.
+
+        Args:
+            until: what is waited for.
+            deadline_s: when to give up, monotonic clock.
+        """
+        while True:
+            served: queue.SimpleQueue[None] = queue.SimpleQueue()
+            # Comes first: what is served from now on is told.
+            self._waiting.append(served)
+            now_s = time.monotonic()
+            left_s = min(deadline_s - now_s, _IDLE_S)
+            if until() or left_s <= 0 or self._closed:
+                with suppress(ValueError):  # It was told.
+                    self._waiting.remove(served)
+                return
+            self._polled_until_s = max(self._polled_until_s, now_s + left_s)
+            self.wake()
+            with suppress(queue.Empty):
+                served.get(timeout=left_s)
+
+    def replaced(self, send: Send, error: KafkaException) -> bool:
+        """Replaces the producer that refused a record, if it stopped for good.
+
+        If that happens again too soon, the cause may be one of its members. Then no other takes its
+        place: each member leaves for a thread of its own, and the cause goes with its member.
+
+        Args:
+            send: the `send` that was called.
+            error: what it raised.
+
+        Returns:
+            Whether `send` is not to be called any more.
+        """
+        if error.args[0].code() != KafkaError._FATAL and not error.args[0].fatal():
+            return False
+        with self._guard:
+            # Other threads get the same refusal, and one of them is enough.
+            if send is self._made.send and not self._closed and not self.is_broken:
+                now_s = time.monotonic()
+                if now_s >= self._next_replacement_s:
+                    try:
+                        another = self._another()
+                    except LogtxError:
+                        _LOG.exception("producer_not_replaced")
+                        return False
+                    _LOG.error("producer_replaced error=%s", error)
+                    self._next_replacement_s = now_s + _REPLACE_EVERY_S
+                    self._stopped.append(self._made)
+                    self._made = another
+                    self.wake()
+                elif not self.is_alone:
+                    _LOG.error("producer_not_shared_any_more error=%s", error)
+                    self._stopped.append(self._made)
+                    self.is_broken = True
+                    self.wake()
+        return self.is_broken or send is not self._made.send
+
+    def watch(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
+        """Lets the producer with this `send` watch a branch's reports in C; it may count some, too.
+
+        Args:
+            send: the branch's, through which it has sent nothing yet.
+            headers: the branch's, in front of which no others come.
+            tally: the branch's.
+
+        Returns:
+            What watches it; None: the producer does not count.
+        """
+        # Another thread may be replacing the producer: a `send` must not meet another's handle.
+        with self._guard:
+            made = (self._made, *self._stopped)
+        handle = next((each.handle for each in made if each.send is send), None)
+        if handle is None:
+            return None
+        txid, control = (*(value for _, value in headers), b"")[:2]
+        assert txid is not None
+        try:
+            count = handle.count(txid, control or b"", tally.topics, ref(tally))
+        except RuntimeError:
+            return None  # The producer is closed.
+        tally.watch_by(count)
+        return count
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Replaces the SASL credentials of this producer, and of those that replace it."""
+        with self._guard:
+            self._credentials = username, password
+            self.producer.set_sasl_credentials(username, password)
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def _another(self) -> _Made:
+        producer, handle = self._make(self._keep)
+        if self._credentials is not None:
+            producer.set_sasl_credentials(*self._credentials)
+        return _Made(producer, positional(producer), handle)
+
+    def _keep(self, error: BaseException) -> None:
+        """Tells all members of what concerns the producer itself."""
+        # Logged too: an application that never polls would not hear of it.
+        _LOG.error("callback_raised", exc_info=error)
+        for member in self._present():
+            member.keep(error)
+
+    def _present(self) -> list[Member]:
+        with self._guard:
+            return list(self._members)
+
+    def _close(self, timeout_s: float) -> None:
+        """Waits for the thread, and fails what is still queued."""
+        self._thread.join(max(timeout_s, 1.0))
+        if self._thread.is_alive():
+            _LOG.warning("sender_not_stopped: a callback of the application does not return")
+            return
+        self._end()
+
+    def _end(self) -> None:
+        for made in dict.fromkeys((*self._stopped, self._made)):
+            if self._give_up(made, _CLOSE_FLUSH_S):
+                if made.handle is not None:
+                    made.handle.detach()
+                made.producer.close()
+
+    def _run(self) -> None:
+        is_open, next_tick_s = False, 0.0
+        while not self._closed:
+            if not self._is_busy():
+                self._sleep(self._tick_s if is_open else _IDLE_S)
+            try:
+                self._run_posted()
+                self._attempt_stalled()
+                if self._stopped:
+                    self._serve_stopped()
+                if self._hurried or self._stalled:
+                    self._flush_slice()
+                else:
+                    self._serve(self._made, self._slice_s() if self._is_waited_for() else 0)
+                if (now_s := time.monotonic()) >= next_tick_s:
+                    is_open = self._tick(now_s)
+                    next_tick_s = time.monotonic() + self._tick_s
+            except Exception:  # noqa: BLE001 - every open transaction depends on this thread
+                _LOG.exception("sender_round_failed")
+                self._sleep(self._tick_s)
+
+    def _is_busy(self) -> bool:
+        return bool(self._hurried or self._stalled or self._posted) or self._is_waited_for()
+
+    def _is_waited_for(self) -> bool:
+        return bool(self._waiting) and time.monotonic() < self._polled_until_s
+
+    def _sleep(self, timeout_s: float) -> None:
+        """Waits until `wake`. Whoever calls that has said before what it wants."""
+        with suppress(queue.Empty):
+            self._wake.get(timeout=timeout_s)
+
+    def _tick(self, now_s: float) -> bool:
+        for waiter, until_s in list(self._hurried.items()):
+            if until_s <= now_s:
+                self.done(waiter)
+        members = self._present()
+        is_open = False
+        for member in members:
+            try:
+                is_open = member.tick() or is_open
+            except Exception:  # noqa: BLE001 - the others' transactions wait for theirs
+                _LOG.exception("tick_failed")
+        if not members and not self._stopped:
+            self._end_if_unused()
+        return is_open
+
+    def _end_if_unused(self) -> None:
+        """Ends the thread if its members are garbage."""
+        with self._guard:
+            unused = not self._members and not self._closed
+            self._closed = self._closed or unused
+        if unused:
+            self._on_unused()
+            self._end()
+
+    def _serve_stopped(self) -> None:
+        with self._guard:
+            stopped = list(self._stopped)
+        for made in stopped:
+            if self._give_up(made, _FLUSH_SLICE_S):
+                with self._guard:
+                    self._stopped.remove(made)
+                    told = {*self._members, *self._left}
+                # It is left to the garbage collector: once closed, it would refuse records with
+                # another error.
+                for member in told:
+                    self._tell_stopped(member, made.send)
+            else:
+                self.wake()
+
+    def _tell_stopped(self, member: Member, send: Send) -> None:
+        try:
+            member.stopped(send)
+        except Exception:  # noqa: BLE001 - the others' transactions wait for the same
+            _LOG.exception("stopped_not_told")
+
+    def _give_up(self, made: _Made, timeout_s: float) -> bool:
+        """Fails what a producer still has. Returns whether all is told."""
+        # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
+        made.producer.purge()
+        self._serve(made, timeout_s, flush=True)
+        return not len(made.producer)
+
+    def _slice_s(self) -> float:
+        handle = self._made.handle
+        is_short = self.postponed or (handle is not None and handle.busy)
+        return _SHORT_SLICE_S if is_short else _FLUSH_SLICE_S
+
+    def _flush_slice(self) -> None:
+        made = self._made
+        self._serve(made, self._slice_s(), flush=True)
+        if not len(made.producer) and self._hurried:
+            # Everything is reported, and the waiter is about to say so: this avoids spinning
+            # meanwhile.
+            self._sleep(_SETTLE_S)
+
+    def _serve(self, made: _Made, timeout_s: float, *, flush: bool = False) -> None:
+        """Calls librdkafka's poll or flush, and takes what was counted in C."""
+        producer = made.producer
+        try:
+            if flush:
+                before = len(producer)
+                left = producer.flush(timeout_s)
+                # More may have been queued meanwhile.
+                served = before - left if left else max(before, 1)
+            else:
+                served = producer.poll(timeout_s)
+        except KafkaException as error:
+            # confluent-kafka raises what is fatal. A report that it passes to us at the same time
+            # may break: see `Member.stopped`.
+            served = 1
+            if not self._told_fatal(made, error):
+                self._keep(error)
+        except Exception as error:  # noqa: BLE001 - of a callback that `make` did not wrap
+            served = 1
+            self._keep(error)
+        if made.handle is not None:
+            self._take(made.handle.changed())
+        if served > 0:
+            self._tell_served(served)
+
+    def _tell_served(self, served: int) -> None:
+        self.served += served
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().put(None)
+
+    def _take(self, changed: Iterable[Count]) -> None:
+        """Tells tallies what has changed in the counts that watch them."""
+        for count in changed:
+            tally: BranchTally | None = count.owner()
+            if tally is None:
+                continue
+            try:
+                tally.counted(KafkaError)
+            except Exception as error:  # noqa: BLE001 - the others' transactions wait for theirs
+                self._keep(error)
+
+    def _told_fatal(self, made: _Made, error: KafkaException) -> bool:
+        """Returns whether the error only says that a producer stopped that is replaced by now."""
+        if made is self._made:
+            return self.replaced(made.send, error)
+        fatal: bool = error.args[0].fatal()
+        return fatal
+
+    def _run_posted(self) -> None:
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+
+    def _attempt_stalled(self) -> None:
+        for _ in range(len(self._stalled)):
+            attempt = self._stalled.popleft()
+            try:
+                is_over = attempt()
+            except Exception:  # noqa: BLE001 - the others' records wait for theirs
+                _LOG.exception("attempt_failed")
+                is_over = False
+            if not is_over:
+                self._stalled.append(attempt)
+
+
+def _nothing() -> None:
+    """Is what nobody waits for."""

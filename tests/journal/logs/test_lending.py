@@ -1,0 +1,133 @@
+"""Logs that clients of a process share, and questions to one of them that many ask at once."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.journal.errors import ConfigError
+from logtx.journal.logs.asking import Asking
+from logtx.journal.logs.group_clients import GroupReader
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.logs.lending import Logs
+
+from ...children import in_child
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({}, True),
+        ({"linger.ms": 5}, True),
+        ({"metadata.broker.list": "127.0.0.1:1"}, True),
+        ({"client.id": "another"}, False),
+        ({"sasl.password": "another"}, False),
+        ({"oauth_cb": print}, False),
+        ({"bootstrap.servers": "127.0.0.1:2"}, False),
+    ],
+)
+def test_who_reaches_the_cluster_in_one_way_uses_one_log(other: dict[str, Any], same: bool) -> None:
+    logs = Logs()
+    first, second = logs.lend(SERVERS), logs.lend({**SERVERS, **other})
+    assert (first.log is second.log) == same
+    assert logs.lend(SERVERS, shared=False).log is not first.log
+
+
+def test_no_log_without_servers() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        Logs().lend({})
+
+
+def closed_logs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    closed: list[object] = []
+
+    def close(log: KafkaLog) -> None:
+        closed.append(log)
+
+    monkeypatch.setattr(KafkaLog, "close", close)
+    return closed
+
+
+def test_the_last_one_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = closed_logs(monkeypatch)
+    logs = Logs()
+    first, second = logs.lend(SERVERS), logs.lend(SERVERS)
+    logs.give_back(first)
+    logs.give_back(first)
+    assert not closed
+    logs.give_back(second)
+    assert closed == [second.log]
+    assert not logs._lent
+    third = logs.lend(SERVERS)
+    assert third.log is not second.log
+
+
+def test_who_is_garbage_keeps_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = closed_logs(monkeypatch)
+    logs = Logs()
+    lease = logs.lend(SERVERS)
+    logs.lend(SERVERS)  # Nobody keeps it.
+    gc.collect()
+    logs.give_back(lease)
+    assert closed == [lease.log]
+
+
+def test_a_child_lends_logs_of_its_own() -> None:
+    logs = Logs()
+    lease = logs.lend(SERVERS)
+
+    def work() -> str:
+        logs.after_fork()
+        return str(logs.lend(SERVERS).log is lease.log)
+
+    with logs._guard:  # Of a thread that does not run in the child.
+        assert in_child(work) == "False"
+
+
+class Slow:
+    """A consumer that takes its time to answer, each time with another offset."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = threading.Event()
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self.asked += 1
+        offset = self.asked
+        assert self.may_answer.wait(timeout)
+        return [TopicPartition(place.topic, place.partition, offset) for place in places]
+
+
+def test_those_who_wait_for_one_answer_ask_once() -> None:
+    slow = Slow()
+    consumer: Any = slow
+    reader = GroupReader(lambda _: consumer, "g")
+    found: list[int] = []
+
+    def ask(partition: int) -> None:
+        place = TopicPartition("t", partition)
+        answer = reader.read(place, Asking("it", 10.0))
+        assert answer is not None
+        found.append(answer.offset)
+
+    threads = [threading.Thread(target=ask, args=(0,)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    while slow.asked == 0:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    slow.may_answer.set()
+    for thread in threads:
+        thread.join(10)
+    # The first one's may be older than what the others want to know.
+    assert (slow.asked, sorted(found)) == (2, [1] + [2] * 19)
+    ask(0)
+    ask(1)
+    assert found[-2:] == [3, 4], "who comes later asks anew, and of another partition too"

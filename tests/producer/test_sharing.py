@@ -1,0 +1,642 @@
+"""Producers of a process that share librdkafka's producer: nothing of one disturbs another."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+import logtx
+from logtx.journal.errors import (
+    ConfigError,
+    LogtxError,
+    ProducerFencedError,
+    QueueFullError,
+    TransactionAbortOnlyError,
+)
+from logtx.journal.logs.lending import LOGS
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.settings import agreed
+from logtx.journal.state import State
+from logtx.producer.branch import Branches
+from logtx.producer.producer import Producer
+from logtx.producer.sender_thread import SenderThread
+from logtx.producer.sharing import SHARED
+
+from ..children import in_child
+from ..conftest import MakeTopic
+from ..signals import KINDS, Tracer
+from ..waiting import eventually
+from .conftest import MakeProducer, ReadAll, read_topic
+from .fake import FakeCoordinators
+
+BOUND_S = 1.5
+"""Longest that a small transaction may take."""
+
+
+@pytest.fixture
+def pair(memory_log: MemoryLog, make_memory_producer: MakeProducer) -> tuple[Producer, Producer]:
+    """Two producers that share."""
+    for topic in ("t", "u"):
+        memory_log.create_topic(topic, partitions=1)
+    first, second = (make_memory_producer(transactional__id=name) for name in "ab")
+    assert thread_of(first) is thread_of(second)
+    return first, second
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    before = set(shared_threads())
+    yield
+    eventually(lambda: before.issuperset(shared_threads()) or gc.collect() < 0)
+
+
+def shared_threads() -> list[SenderThread]:
+    """Those of other tests, which were left to the collector of garbage, are among them."""
+    return list(SHARED._threads.values())
+
+
+def thread_of(producer: Producer) -> SenderThread:
+    return producer._engine.sender.thread
+
+
+def log_of(producer: Producer) -> object:
+    coordinators: Any = producer._engine._coordinators
+    return coordinators._log
+
+
+def write(producer: Producer, topic: str = "u", **more: Any) -> None:
+    began_s = time.monotonic()
+    with producer.begin_transaction() as txn:
+        txn.produce(topic, b"v", partition=0, **more)
+    assert time.monotonic() - began_s < BOUND_S
+
+
+def sender_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "logtx-sender"]
+
+
+# ---- who shares ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        ({}, {}, True),
+        ({"linger.ms": 5}, {"linger.ms": "5"}, True),
+        ({"enable.idempotence": True}, {"enable.idempotence": "true"}, True),
+        ({"transaction.group": "g"}, {"transaction.group": "h"}, True),
+        ({"linger.ms": 5}, {"linger.ms": 6}, False),
+        ({"compression.type": "lz4"}, {}, False),
+        ({"client.id": "one"}, {"client.id": "other"}, False),
+        ({"transaction.timeout.ms": 5_000}, {"transaction.timeout.ms": 6_000}, False),
+        ({"producer.shared": False}, {"producer.shared": False}, False),
+        ({"producer.shared": False}, {}, False),
+        ({"stats_cb": print}, {"stats_cb": print}, False),
+        ({"error_cb": print}, {"error_cb": print}, False),
+        ({"on_delivery": print}, {"on_delivery": print}, False),
+        ({"oauth_cb": print}, {"oauth_cb": print}, False),
+    ],
+)
+def test_who_has_the_same_settings_shares(
+    one: dict[str, Any], other: dict[str, Any], share: bool, make_memory_producer: MakeProducer
+) -> None:
+    first = make_memory_producer(transactional__id="a", **one)
+    second = make_memory_producer(transactional__id="b", **other)
+    assert (thread_of(first) is thread_of(second)) == share
+    assert (first._engine.sender.producer is second._engine.sender.producer) == share
+
+
+def test_an_object_is_never_agreed_on() -> None:
+    assert agreed({"linger.ms": 5, "acks": "all"}) == agreed({"acks": "all", "linger.ms": "5"})
+    assert agreed({"logger": object()}) is None
+
+
+def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> None:
+    logs = MemoryLog("one"), MemoryLog("other")
+    made = [Producer({"transactional.id": "p"}, log=log, coordinators=coordinators) for log in logs]
+    assert thread_of(made[0]) is not thread_of(made[1])
+    for producer in made:
+        producer.close()
+
+
+def test_a_log_of_the_same_name_is_another_one(coordinators: FakeCoordinators) -> None:
+    made = []
+    for _ in range(2):
+        config = {"bootstrap.servers": "memory://again", "transactional.id": "p"}
+        made.append(Producer(config, coordinators=coordinators))
+        MemoryLog.named("again").create_topic("t", partitions=1)
+        write(made[-1], "t")
+        assert len(read_topic(MemoryLog.named("again"), "t")) == 1
+        MemoryLog.drop("again")
+    for producer in made:
+        producer.close()
+
+
+def test_those_that_open_their_log_share(mock_cluster: str) -> None:
+    servers = {"bootstrap.servers": mock_cluster}
+    other = logtx.Producer({**servers, "producer.shared": False})
+    made = [logtx.Producer({**servers, "transaction.group": group}) for group in "gh"]
+    assert thread_of(made[0]) is thread_of(made[1])
+    assert len({id(log_of(producer)) for producer in (*made, other)}) == 2
+    log = log_of(made[0])
+    other.close()
+    for number, producer in enumerate(made):
+        producer.produce("sharing", b"%d" % number)
+        assert producer.flush(10) == 0
+        # What the first one opened is closed by now.
+        producer.close()
+    assert log is not LOGS.lend(servers).log
+
+
+def test_branches_share_too(pair: tuple[Producer, Producer], memory_log: MemoryLog) -> None:
+    settings = {"coordinator.timeout.ms": 2_000}
+    branches = Branches(settings, log=memory_log, coordinators=FakeCoordinators())
+    assert branches._sender.thread is thread_of(pair[0])
+    branches.close()
+    write(pair[0])
+
+
+def test_both_write_much_at_one_time(
+    make_producer: MakeProducer, make_topic: MakeTopic, read_all: ReadAll
+) -> None:
+    topic, count = make_topic(partitions=2), 1_000
+    pair = [make_producer(transactional__id=name) for name in "ab"]
+    assert thread_of(pair[0]) is thread_of(pair[1])
+
+    def work(producer: Producer, partition: int) -> None:
+        with producer.begin_transaction() as txn:
+            for _ in range(count):
+                txn.produce(topic, b"v", partition=partition)
+            assert producer.flush(10) == 0
+            assert len(producer) == 0
+        assert producer.poll(0) == 0, "flush has told of all"
+
+    threads = [threading.Thread(target=work, args=(p, n)) for n, p in enumerate(pair)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(read_all(topic, 2)) >= 2 * count
+    assert [producer.flush(5) for producer in pair] == [0, 0]
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def test_who_closes_fails_nothing_of_the_other(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    txn = second.begin_transaction()
+    assert txn.txid
+    memory_log.hold_appends("u", 0)
+    txn.produce("u", b"kept", partition=0)
+    began_s = time.monotonic()
+    assert first.close(5)
+    assert time.monotonic() - began_s < BOUND_S, "it waits for no record of the other"
+    memory_log.release_appends("u", 0)
+    assert txn.commit(5).state is State.COMMITTED
+    assert len(read_topic(memory_log, "u")) == 1
+
+
+def test_the_last_close_ends_the_thread_and_the_handle(
+    pair: tuple[Producer, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, inner = thread_of(pair[0]), pair[0]._engine.sender.producer
+    closed: list[object] = []
+    monkeypatch.setattr(inner, "close", lambda: closed.append(inner), raising=False)
+    pair[0].close()
+    assert thread._thread.is_alive()
+    assert not closed
+    pair[1].close()
+    assert closed == [inner]
+    assert not thread._thread.is_alive()
+    assert thread not in shared_threads()
+
+
+def test_a_thousand_opens_leave_nothing(
+    memory_log: MemoryLog, coordinators: FakeCoordinators
+) -> None:
+    before = len(sender_threads())
+    config = {"transactional.id": "p"}
+    keeps = Producer(config, log=memory_log, coordinators=coordinators)
+    thread = thread_of(keeps)
+    for number in range(1_000):
+        made = Producer(config, log=memory_log, coordinators=coordinators)
+        assert thread_of(made) is thread
+        if number % 3:
+            made.close()
+        del made  # A third is dropped.
+    gc.collect()
+    eventually(lambda: len(thread._members) == 1)
+    assert thread.is_alone
+    assert len(sender_threads()) <= before + 1
+    keeps.close()
+    eventually(lambda: len(sender_threads()) <= before)
+
+
+def test_one_that_was_interrupted_while_it_was_made_keeps_no_thread(
+    memory_log: MemoryLog, coordinators: FakeCoordinators
+) -> None:
+    before, at, done = len(sender_threads()), 0, False
+    shared_before = set(shared_threads())
+    while not done:
+        at += 1
+        tracer = Tracer("logtx.producer", at, KeyboardInterrupt)
+        with suppress(KeyboardInterrupt), tracer.on():
+            Producer({"transactional.id": "p"}, log=memory_log, coordinators=coordinators).close()
+        done = tracer.points < at
+    assert at > 50
+    gc.collect()
+    eventually(lambda: len(sender_threads()) <= before)
+    assert shared_before.issuperset(shared_threads())
+
+
+def test_an_abort_takes_no_record_of_the_other(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    memory_log.hold_appends("u", 0)
+    txn = second.begin_transaction()
+    txn.produce("u", b"kept", partition=0)
+    aborted = first.begin_transaction()
+    aborted.produce("t", b"aborted", partition=0)
+    aborted.abort(5)
+    memory_log.release_appends("u", 0)
+    assert txn.commit(5).state is State.COMMITTED
+
+
+def test_the_other_is_not_fenced(
+    pair: tuple[Producer, Producer], coordinators: FakeCoordinators
+) -> None:
+    first, second = pair
+    write(first)
+    write(second)
+    coordinators.fence("a")
+    with pytest.raises(ProducerFencedError):
+        write(first)
+    write(second)
+
+
+def test_a_purge_is_refused_where_it_would_take_records_of_others(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    first, second = pair
+    told: list[KafkaError | None] = []
+    memory_log.hold_appends("u", 0)
+    second.produce("u", b"kept", partition=0, on_delivery=lambda error, _: told.append(error))
+    with pytest.raises(ConfigError, match=r"producer\.shared"):
+        first.purge()
+    first.close()
+    assert not told
+    second.purge()
+    third = make_memory_producer(transactional__id="c")
+    assert thread_of(third) is not thread_of(second), "nobody joins one that may be purged"
+    assert second.flush(5) == 0
+    assert [error and error.code() for error in told] == [KafkaError._PURGE_INFLIGHT]
+    memory_log.release_appends("u", 0)
+
+
+def test_who_wrote_plain_records_alone_stays_alone(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog
+) -> None:
+    """They are not counted, so nobody could tell them from others' records."""
+    memory_log.create_topic("t", partitions=1)
+    first = make_memory_producer(transactional__id="a")
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"plain", partition=0)
+    others = [make_memory_producer(transactional__id=name) for name in "bc"]
+    assert thread_of(others[0]) is thread_of(others[1]) is not thread_of(first)
+    assert [others[0].flush(0), first.flush(0)] == [0, 1]
+    assert first.poll(0) == 0
+    memory_log.release_appends("t", 0)
+    assert first.poll(5) == 1
+    write(first, "t")
+    assert first.poll(5) == 1
+
+
+def test_a_new_password_is_for_all_and_another_user_for_none(
+    make_memory_producer: MakeProducer,
+) -> None:
+    user = {"sasl__username": "u", "sasl__password": "p"}
+    first, second = (make_memory_producer(transactional__id=name, **user) for name in "ab")
+    first.set_sasl_credentials("u", "new")
+    with pytest.raises(ConfigError, match=r"producer\.shared"):
+        first.set_sasl_credentials("another", "p")
+    second.close()
+    first.set_sasl_credentials("another", "p")
+    third = make_memory_producer(transactional__id="c", **user)
+    assert thread_of(third) is not thread_of(first)
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_flush_waits_for_its_own_records_alone(
+    plain: bool, pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    memory_log.hold_appends("u", 0)
+    if plain:
+        first.produce("u", b"held", partition=0)
+    else:
+        txn = first.begin_transaction()
+        assert txn.txid
+        txn.produce("u", b"held", partition=0)
+    second.produce("t", b"quick", partition=0)
+    began_s = time.monotonic()
+    assert second.flush(5) == 0
+    assert time.monotonic() - began_s < BOUND_S
+    assert (len(first), len(second)) == (1, 0)
+    assert first.flush(0.1) == 1
+    memory_log.release_appends("u", 0)
+    assert first.flush(5) == 0
+
+
+def test_a_poll_tells_of_its_own_reports_alone(pair: tuple[Producer, Producer]) -> None:
+    first, second = pair
+    for _ in range(3):
+        first.produce("t", b"v", partition=0)
+    write(first)
+    assert second.poll(0.2) == 0
+    eventually(lambda: first.poll(0.1) > 0)
+    assert second.poll(0) == 0
+
+
+def test_who_finds_the_queue_full_of_others_records_waits_for_room(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    few = {"queue__buffering__max__messages": 3, "delivery__timeout__ms": 1_000}
+    first, second = (make_memory_producer(transactional__id=name, **few) for name in "ab")
+    memory_log.hold_appends("t", 0)
+    for _ in range(3):
+        first.produce("t", b"first", partition=0)
+    threading.Timer(0.2, lambda: memory_log.release_appends("t", 0)).start()
+    second.produce("t", b"second", partition=0)
+    assert second.flush(5) == 0
+    memory_log.hold_appends("t", 0)
+    for _ in range(3):
+        first.produce("t", b"first", partition=0)
+    with pytest.raises(QueueFullError):
+        second._engine.sender.make_room(time.monotonic())
+    memory_log.release_appends("t", 0)
+
+
+# ---- callbacks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("of a callback"), SystemExit(3)])
+def test_what_a_callback_raises_is_its_producers(
+    error: BaseException, pair: tuple[Producer, Producer]
+) -> None:
+    first, second = pair
+
+    def fail(*_: object) -> None:
+        raise error
+
+    write(first, on_delivery=fail)
+    first.produce("t", b"plain", on_delivery=fail)
+    write(second)
+    assert second.flush(5) == 0
+    eventually(lambda: first._engine.sender._raised is not None)
+    with pytest.raises(type(error)):
+        first.flush(5)
+    assert second.poll(0) >= 0
+
+
+def test_a_callback_that_blocks_holds_up_its_own_producer_alone(
+    pair: tuple[Producer, Producer],
+) -> None:
+    first, second = pair
+    blocks, called = threading.Event(), threading.Event()
+
+    def block(*_: object) -> None:
+        called.set()
+        assert blocks.wait(10)
+
+    txn = first.begin_transaction()
+    txn.produce("t", b"v", partition=0, on_delivery=block)
+    future = txn.commit_async()
+    assert called.wait(5)
+    for _ in range(3):
+        write(second)
+    assert not future.done(), "a commit comes behind the callbacks of its records"
+    assert first.flush(0.1) == 1
+    blocks.set()
+    assert future.result(5).state is State.COMMITTED
+    assert first.flush(5) == 0
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_callback_may_wait_for_another_producer(
+    alone: bool, make_memory_producer: MakeProducer, memory_log: MemoryLog
+) -> None:
+    for topic in ("t", "u"):
+        memory_log.create_topic(topic, partitions=1)
+    first = make_memory_producer(transactional__id="a")
+    second = None if alone else make_memory_producer(transactional__id="b")
+    told: list[object] = []
+
+    def forward(*_: object) -> None:
+        try:
+            # One that is made here must not wait for the end of this callback.
+            write(second or make_memory_producer(transactional__id="b"))
+            told.append("written")
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            told.append(error)
+
+    write(first, "t", on_delivery=forward)
+    assert told == ["written"]
+    write(first)
+
+
+def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:
+    first, second = pair
+    found: list[int] = []
+    may_go_on = threading.Event()
+
+    def told(number: int) -> Callable[..., None]:
+        def tell(*_: object) -> None:
+            may_go_on.wait(5)
+            found.append(number)
+
+        return tell
+
+    for number in range(10):
+        first.produce("t", b"v", partition=0, on_delivery=told(number))
+    second.close()
+    for number in range(10, 20):
+        first.produce("t", b"v", partition=0, on_delivery=told(number))
+    may_go_on.set()
+    assert first.flush(5) == 0
+    assert found == list(range(20))
+
+
+# ---- fatal errors --------------------------------------------------------------------------------
+
+
+def until_written(producer: Producer, attempts: int = 4) -> int:
+    """Redoes a transaction as applications do. Returns how often it was aborted."""
+    for attempt in range(attempts):
+        try:
+            with producer.begin_transaction() as txn:
+                assert txn.txid
+                txn.produce("u", b"v", partition=0)
+        except TransactionAbortOnlyError:
+            continue
+        return attempt
+    raise AssertionError("no transaction commits any more")
+
+
+def test_after_a_fatal_error_both_go_on_with_another_one(
+    pair: tuple[Producer, Producer],
+) -> None:
+    first, second = pair
+    inner: Any = first._engine.sender.producer
+    lost = second.begin_transaction()
+    assert lost.txid
+    lost.produce("u", b"lost", partition=0)
+    second.flush(5)
+    inner.stopped = True
+    assert until_written(first) <= 2
+    assert first._engine.sender.producer is second._engine.sender.producer is not inner
+    eventually(lambda: not lost._direct)  # type: ignore[attr-defined]
+    with pytest.raises(TransactionAbortOnlyError):
+        lost.commit(5)
+    lost.abort(5)
+    assert until_written(second) == 0
+
+
+def test_a_cause_that_lasts_stays_with_its_producer(pair: tuple[Producer, Producer]) -> None:
+    first, second = pair
+    shared = thread_of(first)
+    for _ in range(2):
+        inner: Any = first._engine.sender.producer
+        inner.stopped = True
+        assert until_written(first) <= 2
+    assert shared.is_broken
+    assert until_written(second) <= 1
+    assert thread_of(first) is not thread_of(second)
+    assert shared not in (thread_of(first), thread_of(second))
+    eventually(lambda: not shared._thread.is_alive())
+    # From now on it has the errors, and the limit of replacements, for itself.
+    for _ in range(2):
+        inner = first._engine.sender.producer
+        inner.stopped = True
+        with suppress(LogtxError, KafkaException, AssertionError):
+            until_written(first, 2)
+        for _ in range(3):
+            write(second)
+    assert second.flush(5) == 0
+
+
+def test_what_librdkafka_raises_is_told_to_all(
+    pair: tuple[Producer, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner: Any = pair[0]._engine.sender.producer
+    error = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    raised: list[object] = []
+
+    def poll(_timeout: float) -> int:
+        if not raised:
+            raised.append(error)
+            raise error
+        return 0
+
+    monkeypatch.setattr(inner, "poll", poll, raising=False)
+    senders = [producer._engine.sender for producer in pair]
+    senders[0].poll(0.05)
+    eventually(lambda: all(sender._raised is error for sender in senders))
+    monkeypatch.undo()
+
+
+# ---- Ctrl-C and forks ----------------------------------------------------------------------------
+
+
+def everything(producer: Producer) -> None:
+    """Calls what an application calls."""
+    with producer.begin_transaction() as txn:
+        txn.produce("t", b"v", partition=0, on_delivery=lambda *_: None)
+    producer.produce("t", b"plain", partition=0)
+    producer.poll(0)
+    producer.flush(1)
+    assert len(producer) >= 0
+
+
+@pytest.mark.parametrize("modules", ["logtx.producer", "queue", "threading"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_at_any_line_of_one_disturbs_no_other(
+    modules: str, kind: str, pair: tuple[Producer, Producer]
+) -> None:
+    first, second = pair
+    everything(first)
+    write(second)
+    at, done, step = 0, False, 3
+    while not done:
+        at += step
+        tracer = Tracer(modules, at, KINDS[kind])
+        with suppress(LogtxError, KeyboardInterrupt, MemoryError, KafkaException), tracer.on():
+            everything(first)
+        done = tracer.points < at
+        if at % 5 == 0:
+            write(second)
+            second.produce("u", b"plain", partition=0)
+            began_s = time.monotonic()
+            assert second.flush(5) == 0, tracer.where
+            assert time.monotonic() - began_s < BOUND_S, tracer.where
+
+
+def test_a_call_that_was_broken_off_delays_flushes_no_longer_than_a_delivery(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    short = {"delivery__timeout__ms": 500}
+    first, second = (make_memory_producer(transactional__id=name, **short) for name in "ab")
+    sender = first._engine.sender
+    sender.plain.admit()
+    sender._doubt()
+    memory_log.hold_appends("t", 0)
+    second.produce("t", b"held", partition=0)
+    assert first.flush(0.1) == 1
+    memory_log.release_appends("t", 0)
+    time.sleep(0.5)
+    memory_log.hold_appends("t", 0)
+    second.produce("t", b"held", partition=0)
+    assert first.flush(0.1) == 0
+    memory_log.release_appends("t", 0)
+
+
+def test_a_child_shares_with_nobody_of_its_parent(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    write(pair[0])
+
+    def work() -> str:
+        made = [
+            Producer(
+                {"transactional.id": name, "coordinator.timeout.ms": 2_000},
+                log=memory_log,
+                coordinators=FakeCoordinators(),
+            )
+            for name in "cd"
+        ]
+        assert thread_of(made[0]) is thread_of(made[1])
+        assert thread_of(made[0]) not in SHARED._parents
+        shared = len(SHARED._threads)
+        made[0].close()
+        made[1].close()
+        return f"{shared} {len(SHARED._threads)} {thread_of(pair[0]) in SHARED._parents}"
+
+    with SHARED._guard:  # Of a thread that does not run in the child.
+        assert in_child(work) == "1 0 True"
+    for producer in pair:
+        write(producer)
