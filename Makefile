@@ -94,5 +94,5 @@ clean: ## Remove .venv, build output and caches
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.ns/*' -prune -exec rm -rf {} +
 
-$(READY): $(LOCKS) pyproject.toml make/bootstrap.sh make/native.py journal/native/extension.c
+$(READY): $(LOCKS) pyproject.toml make/bootstrap.sh make/native.py $(wildcard journal/native/*.[ch])
 	@make/bootstrap.sh

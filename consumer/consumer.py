@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.errors import ConcurrentUseError, LogtxError, NotSupportedError
 from ..journal.fork import keep_from_children, refuse
-from ..journal.logs.interface import Log, LogConsumer
+from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
 from ..journal.records.types import OffsetStep
 from ..journal.settings import merged, refused
@@ -36,6 +36,7 @@ from .lifetime import Parts, weakly
 from .positions import Positions, key_of, place_of
 from .reading import Reading
 from .serial_reader import CommittedTransaction
+from .source import open_consumer
 
 _LOG = logging.getLogger(__name__)
 _MESSAGES_MAX: Final = 1_000_000
@@ -115,12 +116,12 @@ class Consumer:
         self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
         try:
-            self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
+            self._inner, reader = open_consumer(self._log.consumer, self._config.librdkafka)
         except KafkaException as error:
             raise refused(error.args[0].str(), OWN) from error
         self._counters = ConsumerCounters()
         try:
-            self._reading = Reading(self._log, self._inner, self._config, self._counters)
+            self._reading = Reading(self._log, self._inner, self._config, self._counters, reader)
             self._positions = Positions(self._log, self._inner, self._config, self._reading)
         except LogtxError:
             self._inner.close()

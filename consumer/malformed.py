@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
 
@@ -17,24 +17,8 @@ class UnreadableHeadersError(Exception):
     """Signals that confluent-kafka can't read a record's headers, and all must be read again."""
 
 
-class UnreadableRecord(Message):
-    """A record whose headers can't be read: it is taken for one with a malformed TxId.
-
-    It is a Message, because records that wait for a horizon are fed together later, and a buffer
-    expects one type.
-    """
-
-    def __init__(self, message: Message) -> None:
-        """Copies all but the headers."""
-        super().__init__(
-            topic=cast(str, message.topic()),
-            partition=cast(int, message.partition()),
-            offset=cast(int, message.offset()),
-            key=cast(bytes, message.key()),
-            value=cast(bytes, message.value()),
-            headers=cast(Any, [(TXID_HEADER, None)]),
-            timestamp=message.timestamp(),
-        )
+UNREADABLE: Final[Any] = [(TXID_HEADER, None)]
+"""The headers of a record whose own can't be read: it is taken for one with a malformed TxId."""
 
 
 def readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
@@ -56,7 +40,8 @@ def _without_unreadable(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
         except SystemError:
             if start < at:
                 yield cast(Sequence[Record], batch[start:at])
-            yield [cast(Record, UnreadableRecord(message))]
+            message.set_headers(UNREADABLE)
+            yield [cast(Record, message)]
             start = at + 1
     if start < len(batch):
         yield cast(Sequence[Record], batch[start:])
@@ -73,7 +58,7 @@ def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
         offset=cast(int, offset),
         key=cast(bytes, message.key()),
         value=cast(bytes, message.value()),
-        headers=None if isinstance(record, UnreadableRecord) else cast(Any, message.headers()),
+        headers=None if message.headers() is UNREADABLE else cast(Any, message.headers()),
         error=KafkaError(KafkaError._BAD_MSG, text),
         timestamp=message.timestamp(),
     )

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, Final, cast
 from weakref import WeakMethod
 
@@ -20,6 +20,7 @@ from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
 from ..journal.errors import ConsumerError, LogtxError
 from ..journal.logs.interface import Log, LogConsumer
+from ..journal.native.interface import Reader
 from ..journal.position import Position
 from .assigned import Assigned, MakeBuffer, StartedAt
 from .config import MIB, ConsumerConfig
@@ -33,6 +34,7 @@ from .malformed import UnreadableHeadersError, readable_runs
 from .out_of_range import OutOfRange, Refusal, Restart
 from .side_read import SideReader
 from .sidecar_read import SidecarReader, delivered
+from .source import MessageSource, NativeSource, OtherQueueError, Part, Read
 from .spill.store import RocksSpillStore
 from .topic_ids import TopicIds
 from .unseen import Unseen
@@ -57,23 +59,6 @@ SIDE_READ_SLICE_S: Final = 0.005
 """Longest wait for a side read's next records before other partitions are looked after. Longer
 delays those, shorter costs CPU."""
 
-_topic_of: Any = Message.topic
-_partition_of: Any = Message.partition
-_error_of: Any = Message.error
-
-
-def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Yields each run of records of one partition, with the partition's number."""
-    numbers = list(map(_partition_of, batch))
-    if numbers.count(numbers[0]) == len(numbers):  # the usual case, at half the cost
-        yield numbers[0], batch
-        return
-    start = 0
-    for number, alike in groupby(numbers):
-        stop = start + len(list(alike))
-        yield number, batch[start:stop]
-        start = stop
-
 
 class Reading:
     """All assigned partitions of one consumer. One thread at a time may use it."""
@@ -84,6 +69,7 @@ class Reading:
         inner: LogConsumer,
         config: ConsumerConfig,
         counters: ConsumerCounters,
+        reader: Reader | None = None,
     ) -> None:
         """Makes the spill store; no partition is assigned yet.
 
@@ -92,6 +78,7 @@ class Reading:
             inner: librdkafka's consumer.
             config: the consumer's settings.
             counters: the consumer's counters.
+            reader: what reads its partitions in C; None: nothing does.
 
         Raises:
             SpillError: ``pending.dir`` can't be written.
@@ -99,10 +86,13 @@ class Reading:
         self.assigned: dict[TopicPartition, Assigned] = {}
         self.changes = 0
         """How often partitions were begun or stopped."""
-        self._topics: set[str] = set()
-        """All topics that were ever assigned, or passed over: records come from no other."""
         self.counters = counters
         self._inner = inner
+        self._source: MessageSource | NativeSource = (
+            MessageSource(inner, self.assigned.get)
+            if reader is None
+            else NativeSource(inner, reader)
+        )
         self._config = config
         self._store = RocksSpillStore(config.pending_dir, config.pending_disk_max_bytes)
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
@@ -251,7 +241,7 @@ class Reading:
 
     def pass_over(self, topics: Iterable[str]) -> None:
         """Notes topics of which records may come, and are dropped: nobody reads them here."""
-        self._topics.update(topics)
+        self._source.topics.update(topics)
 
     def require(self, key: TopicPartition) -> Assigned:
         """Returns an assigned partition.
@@ -321,7 +311,7 @@ class Reading:
     def _changed(self) -> None:
         self.changes += 1
         self.shared.divide(len(self.assigned))
-        self._topics.update(topic for topic, _ in self.assigned)
+        self._source.topics.update(topic for topic, _ in self.assigned)
         self._events = deque(
             e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
         )
@@ -344,37 +334,34 @@ class Reading:
         # Until all that was taken is in the buffers. An exception may come from anywhere within: a
         # callback that librdkafka serves, a signal handler, a header that does not decode.
         self.interrupted = True
-        first = self._first(timeout_s)
+        try:
+            read = self._read(limit, timeout_s)
+        except OtherQueueError:
+            self._restart_all()
+            return False
         self.fetched_s = time.monotonic()
-        if first is None:
+        if read is None:
             self.interrupted = False
             return False
         with collector_paused():
-            owner = self._owner(first)
-            batch = self._inner.consume(limit, 0) if limit > 1 else []
-            # A rebalance that `consume` served may have begun the partition anew.
-            if self._owner(first) is owner:
-                batch.insert(0, first)
-            if any(map(_error_of, batch)):
-                batch = self._without_events(batch)
+            self._note(read.events)
             try:
-                self._sort(batch)
+                self._sort(read.parts)
             except UnreadableHeadersError:
                 self._restart_all()
             self._note_ends()
         self.interrupted = False
         return True
 
-    def _first(self, timeout_s: float) -> Message | None:
-        # consume() with a time-out waits for a full batch; poll() returns at the first record.
+    def _read(self, limit: int, timeout_s: float) -> Read | None:
         if not self._watches or timeout_s <= 0:
-            return self._inner.poll(timeout_s)
+            return self._source.read(limit, timeout_s)
         timeout_s = min(timeout_s, self.following.wait_s)
-        first = self._inner.poll(0)
+        read = self._source.read(limit, 0)
         # An answer would not end a wait for data, and data that was read waits for it.
-        if first is None and not self.following.homes.await_answer(timeout_s):
-            first = self._inner.poll(timeout_s)
-        return first
+        if read is None and not self.following.homes.await_answer(timeout_s):
+            read = self._source.read(limit, timeout_s)
+        return read
 
     def _owner(self, message: Message) -> Assigned | None:
         return self.assigned.get(cast(TopicPartition, (message.topic(), message.partition())))
@@ -391,34 +378,27 @@ class Reading:
         idle = any(not (a.active or a.throttled or a.paused) for a in self.assigned.values())
         self.fetch(0, FETCH_MAX_RECORDS if idle else 1)
 
-    def _sort(self, batch: list[Message]) -> None:
-        # A partition's records come in a row, so C code splits the batch, without a look at each.
-        if not batch:
-            return
-        by_topic: Iterable[tuple[Any, list[Message]]]
-        if len(self._topics) == 1:
-            by_topic = [(next(iter(self._topics)), batch)]
-        else:
-            by_topic = ((topic, list(records)) for topic, records in groupby(batch, _topic_of))
-        for topic, records in by_topic:
-            for number, run in _runs(records):
-                # Records of a former assignment may still arrive.
-                assigned = self.assigned.get((topic, number))
-                if assigned is not None:
-                    self._feed(assigned, run)
+    def _sort(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            # Records of a former assignment may still arrive.
+            assigned = self.assigned.get(part.key)
+            if assigned is not None:
+                self._feed(assigned, part)
 
-    def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
-        buffer, feeds = assigned.buffer, assigned.input
+    def _feed(self, assigned: Assigned, part: Part) -> None:
+        buffer, feeds, batch = assigned.buffer, assigned.input, part.records
         assigned.eof = assigned.cut_s = None
         if assigned.active or assigned.front is not None or assigned.key in self._blocked:
-            assigned.ahead_bytes += sum(map(len, batch))
+            size = part.value_bytes
+            assigned.ahead_bytes += sum(map(len, batch)) if size is None else size
         # What waits for its horizon is fed later, when nobody could begin it again.
         if assigned.checks_headers or assigned.front is not None:
-            for run in readable_runs(batch):
+            readable = [cast(Sequence[Record], batch)] if part.runs else readable_runs(batch)
+            for run in readable:
                 feeds.feed(run)
         else:
             try:
-                buffer.feed(cast(Sequence[Record], batch))
+                buffer.feed(cast(Sequence[Record], batch), part.runs)
             except SystemError as error:
                 # confluent-kafka raises it for the name of a header that is not UTF-8.
                 assigned.checks_headers = True
@@ -466,19 +446,15 @@ class Reading:
                 assigned.eof = None
                 yield event
 
-    def _without_events(self, batch: list[Message]) -> list[Message]:
-        records = []
-        for message in batch:
-            error = message.error()
-            if error is None:
-                records.append(message)
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._out_of_range(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._ends.append(message)
+    def _note(self, events: Sequence[Message]) -> None:
+        for event in events:
+            code = cast(KafkaError, event.error()).code()
+            if code == KafkaError._AUTO_OFFSET_RESET:
+                self._out_of_range(event)
+            elif code == KafkaError._PARTITION_EOF:
+                self._ends.append(event)
             else:
-                self._events.append(message)
-        return records
+                self._events.append(event)
 
     def _out_of_range(self, event: Message) -> None:
         assigned = self._owner(event)

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "journal" / "native"
-SOURCE = FOLDER / "extension.c"
+SOURCES = [FOLDER / "extension.c", FOLDER / "reader.c"]
 TARGET = FOLDER / "_extension.abi3.so"
 """It keeps to the limited API: one for all versions of Python from 3.11 on."""
 
@@ -31,7 +31,7 @@ def command(*flags: str) -> list[str]:
         *compiler,
         *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fPIC", "-shared", "-pthread"),
         *("-Wall", "-Wextra", "-Wno-cast-function-type", *flags),
-        *("-I", sysconfig.get_paths()["include"], str(SOURCE)),
+        *("-I", sysconfig.get_paths()["include"], *map(str, SOURCES)),
         *libraries,
     ]
 

@@ -13,6 +13,7 @@ def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process look for the extension again, and use it."""
     monkeypatch.setenv(loading.VARIABLE, "1")
     monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading, "_found_reader", None)
 
 
 def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:

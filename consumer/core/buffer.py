@@ -51,6 +51,7 @@ from ...journal.control import (
 from ...journal.errors import (
     MalformedHeaderError,
 )
+from ...journal.native.interface import HeaderRun
 from ...journal.position import Journal, Position
 from ...journal.txid import TxId
 from .counters import ConsumerCounters
@@ -91,6 +92,19 @@ def met_before(start: Position) -> dict[Journal, int]:
     for journal, sequence in start.delivered.items():
         met[journal] = max(sequence, met.get(journal, -1))
     return met
+
+
+def _by_headers(
+    batch: Sequence[Record], runs: Sequence[HeaderRun] | None
+) -> Iterator[tuple[Sequence[tuple[str, bytes | None]] | None, Iterator[Record]]]:
+    """Yields consecutive records with equal headers; like `groupby`, each until the next."""
+    if runs is None:
+        yield from groupby(batch, type(batch[0]).headers)  # called in C, as `methodcaller` is not
+        return
+    start = 0
+    for headers, count in runs:
+        yield headers, iter(batch if count == len(batch) else batch[start : start + count])
+        start += count
 
 
 class PartitionBuffer(SettlingQueue):
@@ -171,14 +185,19 @@ class PartitionBuffer(SettlingQueue):
 
     # ---- in -------------------------------------------------------------------------------------
 
-    def feed(self, batch: Sequence[Record]) -> None:
+    def feed(self, batch: Sequence[Record], runs: Sequence[HeaderRun] | None = None) -> None:
         """Takes in a batch of records in offset order. Ignores those below `next_offset`.
 
         Ignores those behind a mode record that counts, too.
+
+        Args:
+            batch: the records.
+            runs: the batch by headers, if somebody compared these already.
         """
         if not batch or self.mode_met is not None:
             return
         if batch[0].offset() < self.next_offset:
+            runs = None
             batch = [record for record in batch if record.offset() >= self.next_offset]
             if not batch:
                 return
@@ -186,11 +205,11 @@ class PartitionBuffer(SettlingQueue):
         o2 = self._start.o2
         if self.next_offset < o2:
             fresh = next((i for i, r in enumerate(batch) if r.offset() >= o2), len(batch))
-            replayed, batch = batch[:fresh], batch[fresh:]
-            self._scan(replayed, live=False)
+            replayed, batch, runs = batch[:fresh], batch[fresh:], None
+            self._scan(replayed, None, live=False)
             self._passed.clear()  # delivered, or counted, before the restart
         try:
-            self._scan(batch, live=True)
+            self._scan(batch, runs, live=True)
             self.next_offset = (batch or replayed)[-1].offset() + 1
         except _StopsHereError as stop:
             self.mode_met = stop.met
@@ -208,15 +227,16 @@ class PartitionBuffer(SettlingQueue):
             self.next_offset = offset
             self._after_batch()
 
-    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
+    def _scan(
+        self, batch: Sequence[Record], runs: Sequence[HeaderRun] | None, *, live: bool
+    ) -> None:
         # The hot loop. Consecutive records with equal headers go the same way: C code groups and
         # moves them, without a Python instruction or a new object per record.
         if not batch:
             return
         extends: dict[RawTxId, Callable[[Iterable[Record]], None]] = {}
         plain = live and self.delivers_plain
-        headers_of = type(batch[0]).headers  # called in C, which `methodcaller` is not
-        for headers, alike in groupby(batch, headers_of):
+        for headers, alike in _by_headers(batch, runs):
             if headers:
                 name, raw = headers[0]
                 if len(headers) == 1:
@@ -227,7 +247,7 @@ class PartitionBuffer(SettlingQueue):
                             if extend is None:
                                 continue
                             extends[raw] = extend  # type: ignore[index]
-                        extend(alike)  # noqa: B031 - `_open` appended what it took from `alike`
+                        extend(alike)
                         continue
                 elif name == TXID_HEADER or any(n == TXID_HEADER for n, _ in headers):
                     if not self._several_headers(alike, headers, live):

@@ -12,7 +12,7 @@ Source: Transactional Messaging in Kafka, "Transactional consumer" (PendingTrans
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 from typing import Final, Protocol
@@ -240,8 +240,7 @@ class PendingTransactionMap:
             fresh = pending.records[pending.charged_records :]
             if not fresh:
                 continue
-            size = len(fresh) * RECORD_OVERHEAD_BYTES + sum(map(len, fresh))
-            size += sum(map(len, filter(None, map(_key_of, fresh))))
+            size = len(fresh) * RECORD_OVERHEAD_BYTES + _content_bytes(fresh)
             if pending.further_headers:
                 size += _further_headers_bytes(fresh)
             if not pending.counted:
@@ -320,6 +319,15 @@ class PendingTransactionMap:
         pending.charged_bytes = 0
         pending.charged_records = 0
         pending.charges = []
+
+
+def _content_bytes(records: list[Record]) -> int:
+    count: Callable[[list[Record]], int | None] | None
+    count = getattr(type(records[0]), "content_bytes", None)  # of the extension's messages, in C
+    counted: int | None = None if count is None else count(records)
+    if counted is not None:
+        return counted
+    return sum(map(len, records)) + sum(map(len, filter(None, map(_key_of, records))))
 
 
 def _further_headers_bytes(records: Sequence[Record]) -> int:

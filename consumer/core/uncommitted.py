@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, ModeRecord
 from ...journal.errors import MalformedHeaderError
+from ...journal.native.interface import HeaderRun
 from ...journal.position import Journal, Position
 from .buffer import PartitionBuffer
 from .entries import EndedTransaction, PlainRun
@@ -29,7 +30,10 @@ class UncommittedBuffer(PartitionBuffer):
 
     _knows_modes = True
 
-    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
+    def _scan(
+        self, batch: Sequence[Record], runs: Sequence[HeaderRun] | None, *, live: bool
+    ) -> None:
+        del runs
         if not live:
             return
         append = self._run().records.append

@@ -61,14 +61,7 @@ class _Columns(msgspec.Struct, array_like=True):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Columns)
-# Unbound methods: `map` calls them in C.
 _message: Any = Message
-_offset_of: Any = Message.offset
-_value_of: Any = Message.value
-_key_of: Any = Message.key
-_headers_of: Any = Message.headers
-_timestamp_of: Any = Message.timestamp
-_epoch_of: Any = Message.leader_epoch
 
 
 def encode_chunks(records: Sequence[Record]) -> Iterator[bytes]:
@@ -79,14 +72,15 @@ def encode_chunks(records: Sequence[Record]) -> Iterator[bytes]:
 
 
 def _columns(records: Sequence[Record]) -> _Columns:
+    kind: Any = type(records[0])  # of all of them; `map` calls its methods in C
     with collector_paused():  # each timestamp is a new tuple, which would wake the collector
-        kinds, times = map(list, zip(*map(_timestamp_of, records), strict=True))
-        epochs = list(map(_epoch_of, records))
+        kinds, times = map(list, zip(*map(kind.timestamp, records), strict=True))
+        epochs = list(map(kind.leader_epoch, records))
         return _Columns(
-            list(map(_offset_of, records)),
-            list(map(_value_of, records)),
-            list(map(_key_of, records)),
-            list(map(_headers_of, records)),
+            list(map(kind.offset, records)),
+            list(map(kind.value, records)),
+            list(map(kind.key, records)),
+            list(map(kind.headers, records)),
             kinds,
             times,
             [_NO_EPOCH if e is None else e for e in epochs] if None in epochs else epochs,

@@ -22,45 +22,7 @@
  * A child of fork() finds the lock in any state, and has none of librdkafka's threads. There the
  * parent's clients are left as they are: nothing is taken, told or freed.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- librdkafka's public API: a stable ABI, whose header is in no wheel ---------------------- */
-
-typedef struct rd_kafka_s rd_kafka_t;
-typedef struct rd_kafka_conf_s rd_kafka_conf_t;
-typedef struct rd_kafka_topic_s rd_kafka_topic_t;
-typedef struct rd_kafka_headers_s rd_kafka_headers_t;
-typedef struct {
-    int err;
-    rd_kafka_topic_t *rkt;
-    int32_t partition;
-    void *payload;
-    size_t len;
-    void *key;
-    size_t key_len;
-    int64_t offset;
-    void *_private;
-} rd_kafka_message_t;
-
-enum { V_END = 0, V_TOPIC = 1, V_PARTITION = 3, V_VALUE = 4, V_KEY = 5, V_MSGFLAGS = 7 };
-enum { V_TIMESTAMP = 8, V_HEADER = 9 };
-enum { MSG_F_COPY = 2, RD_KAFKA_PRODUCER = 0 };
-
-typedef int on_conf_destroy_t(void *);
-typedef int on_new_t(rd_kafka_t *, const rd_kafka_conf_t *, void *, char *, size_t);
-typedef int on_destroy_t(rd_kafka_t *, void *);
-typedef int on_acknowledgement_t(rd_kafka_t *, rd_kafka_message_t *, void *);
+#include "librdkafka.h"
 
 #define FUNCTIONS(X)                                                                               \
     X(int, conf_interceptor_add_on_conf_destroy,                                                   \
@@ -76,10 +38,8 @@ typedef int on_acknowledgement_t(rd_kafka_t *, rd_kafka_message_t *, void *);
       (const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *))                \
     X(int, producev, (rd_kafka_t *, ...))
 
-#define DECLARE(result, name, arguments) static result(*k_##name) arguments;
 FUNCTIONS(DECLARE)
 
-#define NAME "logtx"
 #define TXID "TxId"
 #define TXCTL "TxCtl"
 /* As in `producer/core/tally.py`. */
@@ -136,7 +96,7 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     place_t *places[SLOTS], *last_place;
 } client_t;
 
-static atomic_uint generation;           /* how many forks lead to this process */
+atomic_uint generation;
 static _Thread_local client_t *expected; /* the client whose handle this thread makes */
 static _Thread_local bool is_producing;  /* whether this thread is within rd_kafka_producev */
 
@@ -329,6 +289,7 @@ __attribute__((visibility("default"))) int
 conf_init(rd_kafka_conf_t *conf, void **Py_UNUSED(opaque), char *Py_UNUSED(error),
           size_t Py_UNUSED(size)) {
     client_t *client = expected;
+    if (expects_reader()) return begin_reader(conf);
     if (!client) return 0; /* The setting was copied to a client that is none of ours. */
     atomic_fetch_add(&client->users, 1);
     if (k_conf_interceptor_add_on_conf_destroy(conf, NAME, on_conf_destroy, client)) leave(client);
@@ -740,20 +701,28 @@ static PyType_Spec count_spec = {
     NAME ".Count", sizeof(Count), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, count_slots};
 
-/* load(path of confluent-kafka's extension): takes librdkafka's functions from what it loaded. */
-static PyObject *load(PyObject *Py_UNUSED(module), PyObject *path) {
+/* Returns the library that confluent-kafka's extension, of this path, has loaded. */
+void *find_library(PyObject *path) {
     const char *name = PyUnicode_AsUTF8AndSize(path, NULL);
     if (!name) return NULL;
     void *library = dlopen(name, RTLD_NOW | RTLD_NOLOAD); /* never closed again */
-    if (!library) return PyErr_Format(PyExc_OSError, "%s is not loaded", name);
-#define FIND(result, name, arguments)                                                              \
-    k_##name = (__typeof__(k_##name))dlsym(library, "rd_kafka_" #name);                            \
-    if (!k_##name) return PyErr_Format(PyExc_OSError, "there is no rd_kafka_" #name);
+    if (!library) PyErr_Format(PyExc_OSError, "%s is not loaded", name);
+    return library;
+}
+
+/* load(path of confluent-kafka's extension): takes librdkafka's functions from what it loaded. */
+static PyObject *load(PyObject *Py_UNUSED(module), PyObject *path) {
+    void *library = find_library(path);
+    if (!library) return NULL;
     FUNCTIONS(FIND)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {{"load", load, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+static PyMethodDef functions[] = {
+    {"load", load, METH_O, NULL},
+    {"load_reader", load_reader, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_extension", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
@@ -764,6 +733,6 @@ PyMODINIT_FUNC PyInit__extension(void) {
     handle_type = (PyTypeObject *)PyType_FromSpec(&handle_spec);
     count_type = (PyTypeObject *)PyType_FromSpec(&count_spec);
     PyObject *module = handle_type && count_type ? PyModule_Create(&definition) : NULL;
-    if (module && PyModule_AddType(module, handle_type)) Py_CLEAR(module);
+    if (module && (PyModule_AddType(module, handle_type) || !add_reader(module))) Py_CLEAR(module);
     return module;
 }

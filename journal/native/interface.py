@@ -1,8 +1,9 @@
-"""What the C extension does for a producer, as Python calls it. Pure."""
+"""What the C extension does for producers and consumers, as Python calls it. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 
 class Count(Protocol):
@@ -89,3 +90,32 @@ class Handle(Protocol):
 
     def detach(self) -> None:
         """Takes no more records. To be called before the producer is closed."""
+
+
+HeaderRun: TypeAlias = tuple[Sequence[tuple[str, bytes | None]] | None, int]
+"""(headers, number): so many records in a row have these headers."""
+PartRead: TypeAlias = tuple[str, int, list[Any], list[HeaderRun] | None, int]
+"""(topic, partition, messages, their headers, bytes of their values). The headers are None if those
+of some message can't be read: asking it for them raises a SystemError, as of confluent-kafka's."""
+Event: TypeAlias = tuple[int, str, str | None, int, int]
+"""(error code, text, topic, partition, offset)."""
+
+
+class Reader(Protocol):
+    """Reads the partitions of a librdkafka consumer. One thread at a time may use it."""
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the plugin was loaded, and it is not closed."""
+
+    def take_over(self, topic: str, partition: int, /) -> None:
+        """Reads a partition from now on. Call it before each assignment of the partition."""
+
+    def read(self, limit: int, /) -> tuple[list[PartRead], list[Event]]:
+        """Takes up to `limit` records and events that are there, in order, without waiting."""
+
+    def wait(self, ms: int, /) -> None:
+        """Waits until something came since the last wait: here, or for the consumer's own poll."""
+
+    def close(self) -> None:
+        """Reads no more. To be called before the consumer is closed."""

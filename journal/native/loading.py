@@ -12,14 +12,15 @@ import logging
 import os
 import sysconfig
 import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from confluent_kafka import Producer, cimpl
+from confluent_kafka import Consumer, Message, Producer, TopicPartition, cimpl
 
-from ..logs.interface import LogProducer
-from .interface import Handle
+from ..logs.interface import LogConsumer, LogProducer
+from .interface import Handle, HeaderRun, Reader
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,9 @@ VARIABLE: Final = "LOGTX_NATIVE"
 """Environment variable; "1" switches the extension on."""
 _PLUGINS: Final = "plugin.library.paths"
 _TRIAL_S: Final = 3.0
-"""Longest wait for the records of the trial, which takes 5 ms."""
+"""Longest wait for the records of a trial. That of a producer takes 5 ms, of a consumer 30."""
+_MOCK: Final = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0}
+_Client = TypeVar("_Client")
 
 
 class Found(NamedTuple):
@@ -41,6 +44,7 @@ class Found(NamedTuple):
 
 _guard = threading.Lock()
 _found: Found | None = None
+_found_reader: Found | None = None
 
 
 def _renew_guard() -> None:
@@ -61,10 +65,24 @@ def find() -> Found:
     return _found
 
 
+def find_reader() -> Found:
+    """Looks for the extension as `find`, and tries also whether it reads."""
+    global _found_reader
+    found = find()
+    if found.extension is None:
+        return found
+    if _found_reader is None:
+        with _guard:
+            _found_reader = _found_reader or _tried(found.extension, _try_reader)
+    return _found_reader
+
+
 def described() -> str:
     """Says which way records take in this process."""
-    found = find()
-    return "native" if found.extension is not None else f"pure Python: {found.reason}"
+    found, reads = find(), find_reader()
+    if found.extension is None:
+        return f"pure Python: {found.reason}"
+    return "native" if reads.extension is not None else f"native, reads in Python: {reads.reason}"
 
 
 def opened(
@@ -88,21 +106,62 @@ def opened(
     return _opened(extension, make, settings)
 
 
+def opened_consumer(
+    make: Callable[[Mapping[str, Any]], LogConsumer], settings: Mapping[str, Any]
+) -> tuple[LogConsumer, Reader | None]:
+    """Makes a consumer that a reader can read, where that is possible.
+
+    Args:
+        make: makes a consumer with some settings.
+        settings: the settings.
+
+    Returns:
+        The consumer, and its reader; None: it reads by itself.
+
+    Raises:
+        KafkaException: librdkafka refuses the settings.
+    """
+    extension = find_reader().extension
+    if extension is None:
+        return make(settings), None
+    return _opened_consumer(extension, make, settings)
+
+
 def _opened(
     extension: Any,
     make: Callable[[Mapping[str, Any]], LogProducer],
     settings: Mapping[str, Any],
 ) -> tuple[LogProducer, Handle | None]:
-    paths = [settings[_PLUGINS]] if settings.get(_PLUGINS) else []
-    counting = {**settings, _PLUGINS: ";".join((*paths, extension.__file__))}
-    made: list[LogProducer] = []
+    producer, handle = _made(extension, extension.Handle, make, settings)
+    return producer, handle if handle.is_counting else None
 
-    def make_one() -> LogProducer:
-        made.append(make(counting))
+
+def _opened_consumer(
+    extension: Any,
+    make: Callable[[Mapping[str, Any]], LogConsumer],
+    settings: Mapping[str, Any],
+) -> tuple[LogConsumer, Reader | None]:
+    consumer, reader = _made(extension, extension.Reader, make, settings)
+    return consumer, reader if reader.is_reading else None
+
+
+def _made(
+    extension: Any,
+    part: Callable[[Callable[[], _Client]], Any],
+    make: Callable[[Mapping[str, Any]], _Client],
+    settings: Mapping[str, Any],
+) -> tuple[_Client, Any]:
+    # Makes a client with the plugin. Returns it, and the part of the extension that was told it.
+    paths = [settings[_PLUGINS]] if settings.get(_PLUGINS) else []
+    with_plugin = {**settings, _PLUGINS: ";".join((*paths, extension.__file__))}
+    made: list[_Client] = []
+
+    def make_one() -> _Client:
+        made.append(make(with_plugin))
         return made[0]
 
-    handle: Handle = extension.Handle(make_one)
-    return made[0], handle if handle.is_counting else None
+    told = part(make_one)
+    return made[0], told
 
 
 def _look() -> Found:
@@ -112,10 +171,16 @@ def _look() -> Found:
         return Found(None, "it needs a Python with the interpreter lock")
     try:
         extension = import_module("._extension", __package__)
-        extension.load(cimpl.__file__)
-        flaw = _try(extension)
     except ImportError:
         return Found(None, "the extension was not built")
+    except Exception as error:  # noqa: BLE001 - whatever it is, Python alone goes on
+        return Found(None, repr(error))
+    return _tried(extension, _try)
+
+
+def _tried(extension: Any, trial: Callable[[Any], str | None]) -> Found:
+    try:
+        flaw = trial(extension)
     except Exception as error:  # noqa: BLE001 - whatever it is, Python alone goes on
         flaw = repr(error)
     if flaw is None:
@@ -126,14 +191,9 @@ def _look() -> Found:
 
 def _try(extension: Any) -> str | None:
     """Sends three records to a mock cluster in this process. Returns what was wrong, or None."""
-    settings = {
-        "bootstrap.servers": "",
-        "test.mock.num.brokers": 1,
-        "linger.ms": 0,
-        "log_level": 0,
-    }
+    extension.load(cimpl.__file__)
     producer, handle = _opened(
-        extension, lambda made: cast(LogProducer, Producer(dict(made))), settings
+        extension, lambda made: cast(LogProducer, Producer(dict(made))), {**_MOCK, "linger.ms": 0}
     )
     if handle is None:
         return "librdkafka did not load the plugin"
@@ -152,4 +212,44 @@ def _try(extension: Any) -> str | None:
         handle.detach()
         producer.purge()
         producer.close()
+    return None
+
+
+def _try_reader(extension: Any) -> str | None:
+    """Reads three records of a mock cluster in this process. Returns what was wrong, or None."""
+    extension.load_reader(cimpl.__file__, Message)
+    settings = {**_MOCK, "group.id": "trial", "enable.auto.commit": False}
+    consumer, reader = _opened_consumer(
+        extension, lambda made: cast(LogConsumer, Consumer(dict(made))), settings
+    )
+    if reader is None:
+        return "librdkafka did not load the plugin"
+    producer = None
+    try:
+        broker = next(iter(consumer.list_topics(timeout=_TRIAL_S).brokers.values()))
+        producer = Producer({"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0})
+        for key, value in ((None, b"v"), (b"k", None), (b"k", b"v")):
+            producer.produce("trial", value, key, 0, headers=[("TxId", b"0123456789abcdef")])
+        producer.flush(_TRIAL_S)
+        consumer.list_topics("trial", _TRIAL_S)  # Else it may look for the topic after a second.
+        reader.take_over("trial", 0)
+        consumer.assign([TopicPartition("trial", 0, 0)])
+        seen: list[tuple[int, bytes | None, bytes | None]] = []
+        runs: list[HeaderRun] = []
+        until = time.monotonic() + _TRIAL_S
+        while len(seen) < 3 and time.monotonic() < until:
+            parts, _events = reader.read(3)
+            seen += [(m.offset(), m.key(), m.value()) for part in parts for m in part[2]]
+            runs += [(headers, count) for part in parts for headers, count in part[3] or ()]
+            reader.wait(10)
+        if seen != [(0, None, b"v"), (1, b"k", None), (2, b"k", b"v")]:
+            return f"the trial read {seen}"
+        if {headers for headers, _ in runs} != {(("TxId", b"0123456789abcdef"),)}:
+            return f"the trial read the headers {runs}"
+    finally:
+        reader.close()
+        if producer is not None:
+            producer.purge()
+            producer.close()
+        consumer.close()
     return None

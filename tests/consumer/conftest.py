@@ -11,12 +11,31 @@ from logtx.consumer import lookup, out_of_range
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import looks
 from logtx.journal.logs.interface import Log
+from logtx.journal.native import loading
 
+from ..extension import use_extension
 from .logs import Transactions
 
 MakeConsumer = Callable[..., Consumer]
 LOOKS_APART_S = 0.2
 """Time between two looks at a partition's end, so that tests don't wait for seconds."""
+
+
+@pytest.fixture(params=["memory", "mock", "native", pytest.param("kafka", marks=pytest.mark.kafka)])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of the transport; "native": the mock, and the C extension reads."""
+    return use_transport(request.param, monkeypatch)
+
+
+def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the mock do without the extension, and "native" read with it. Returns the name."""
+    if name == "native":
+        use_extension(monkeypatch)
+        found = loading.find_reader()
+        assert found.extension is not None, found.reason
+    elif name == "mock":
+        monkeypatch.setattr(loading, "_found", loading.Found(None, "the test goes without"))
+    return name
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -10,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import past
 from logtx.consumer.malformed import UnreadableHeadersError
-from logtx.consumer.reading import Reading
+from logtx.consumer.source import Part, Read
 from logtx.journal.errors import ConfigError, ConsumerError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.consumer import MemoryConsumer
@@ -194,38 +195,20 @@ def test_the_end_is_not_told_in_serial_order(make_consumer: MakeConsumer) -> Non
         make_consumer(enable_partition_eof=True, isolation_level="serializable")
 
 
-class Inner:
-    """A consumer of librdkafka whose next batch is the end of a partition."""
-
-    def __init__(self, consumer: Consumer, end: KafkaError, topic: str) -> None:
-        self._inner = consumer._reading._inner
-        self._end = Message(topic=topic, partition=0, offset=9, error=end)
-
-    def poll(self, _: float) -> Message:
-        """Returns the end."""
-        return self._end
-
-    def consume(self, *_: float) -> list[Message]:
-        """Returns nothing more."""
-        return []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-
 def test_an_end_that_was_read_before_an_interruption_is_not_told_before_its_records(
     topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = make_consumer(enable_partition_eof=True, enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, 0)])
 
-    def unreadable(*_: object) -> None:
+    def unreadable() -> Iterator[Part]:
         raise UnreadableHeadersError
+        yield
 
     end = KafkaError(KafkaError._PARTITION_EOF)
+    event = Message(topic=topic, partition=0, offset=9, error=end)
     with monkeypatch.context() as patch:
-        patch.setattr(Reading, "_sort", unreadable)
-        patch.setattr(consumer._reading, "_inner", Inner(consumer, end, topic))
+        patch.setattr(consumer._reading._source, "read", lambda *_: Read(unreadable(), [event]))
         consumer._reading.fetch(0)
     assert consumer._reading.take(10) == []
     assert [m.error() is None for m in one_by_one(consumer, 8)] == [True] * 7 + [False]

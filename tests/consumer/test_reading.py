@@ -44,8 +44,10 @@ def sort(
             reading.add(key, Position.at(0), None)
         reading.remove(formerly)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "_feed", lambda a, records: fed.append((a.key, records)))
-            reading._sort(batch)
+            patch.setattr(reading, "_feed", lambda a, part: fed.append((a.key, list(part.records))))
+            patch.setattr(consumer, "poll", lambda _timeout: batch[0] if batch else None)
+            patch.setattr(consumer, "consume", lambda *_: batch[1:])
+            reading.fetch(0)
     finally:
         reading.close()
         consumer.close()

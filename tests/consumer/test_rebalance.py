@@ -52,7 +52,7 @@ def test_trap_24_partitions_move_between_delivery_and_commit(
     transport: str,
     unique: Callable[[str], str],
 ) -> None:
-    if transport == "mock" or (transport == "memory" and "group_protocol" in settings):
+    if transport in ("mock", "native") or (transport == "memory" and "group_protocol" in settings):
         pytest.skip("this log does not rebalance so")
     if transport == "memory" and "cooperative" in str(settings):
         pytest.skip("the log in memory knows eager rebalances only")
@@ -247,7 +247,7 @@ def test_a_partition_that_was_paused_is_read_when_it_comes_back(
 def test_unsubscribing_commits_what_was_delivered(
     transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer, transport: str
 ) -> None:
-    if transport == "mock":
+    if transport in ("mock", "native"):
         pytest.skip("librdkafka's mock gives a member that subscribes again nothing")
     topic = make_topic()
     transactions.append(topic, [b"a", b"b"])

@@ -112,6 +112,56 @@ def test_a_trial_that_counts_wrong_is_noticed(
     assert "the trial counted" in loading.described()
 
 
+class HalfBroken:
+    """The extension, with another Reader."""
+
+    def __init__(self, extension: Any, reader: Any) -> None:
+        self._extension = extension
+        self.Reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._extension, name)
+
+
+class ReadsTooMuch:
+    """Reads as the extension does, and each record twice."""
+
+    def __init__(self, make: Any, extension: Any) -> None:
+        self._reader = extension.Reader(make)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, limit: int) -> Any:
+        parts, events = self._reader.read(limit)
+        return [(topic, n, 2 * found, runs, size) for topic, n, found, runs, size in parts], events
+
+
+@pytest.mark.parametrize(
+    ("reader", "reason"),
+    [
+        (lambda _extension: raising(MemoryError()), "MemoryError"),
+        (lambda _extension: lambda make: (make(), SimpleNamespace(is_reading=False))[1], "plugin"),
+        (lambda extension: lambda make: ReadsTooMuch(make, extension), "the trial read"),
+    ],
+    ids=["no memory", "no such plugin", "reads wrong"],
+)
+def test_what_cant_read_may_count_all_the_same(
+    extension: Any, monkeypatch: pytest.MonkeyPatch, reader: Any, reason: str
+) -> None:
+    module = HalfBroken(extension, reader(extension))
+    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading, "_found_reader", None)
+    monkeypatch.setattr(loading, "import_module", lambda *_: module)
+    assert loading.find().extension is module
+    assert loading.find_reader().extension is None
+    assert loading.described().startswith("native, reads in Python: ")
+    assert reason in loading.described()
+    consumer, told = loading.opened_consumer(MemoryLog("m").consumer, {"group.id": "g"})
+    assert told is None
+    consumer.close()
+
+
 def test_a_free_threaded_python_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_found", None)
     monkeypatch.setattr(loading.sysconfig, "get_config_var", lambda _name: 1)

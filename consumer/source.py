@@ -1,0 +1,235 @@
+"""Takes from librdkafka's consumer what it has read, and tells records from events.
+
+There are two ways. `MessageSource` takes confluent-kafka's Messages. `NativeSource` lets the C
+extension take the records, as light messages, where there is one; confluent-kafka's `poll` serves
+all else there, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from math import ceil
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.collector import collector_paused
+from ..journal.control import TopicPartition
+from ..journal.logs.interface import LogConsumer
+from ..journal.native.interface import Event, HeaderRun, Reader
+from ..journal.native.loading import opened_consumer
+
+_WAIT_MAX_S: Final = 0.2
+"""Longest wait of one call, as in confluent-kafka: in between, Python handles signals."""
+
+_topic_of: Any = Message.topic
+_partition_of: Any = Message.partition
+_error_of: Any = Message.error
+
+
+class OtherQueueError(Exception):
+    """Signals that a record came by another queue than the extension reads: assign it again."""
+
+
+class Part(NamedTuple):
+    """Records of one partition, in offset order."""
+
+    key: TopicPartition
+    records: Sequence[Message]
+    runs: Sequence[HeaderRun] | None = None
+    """The records by their headers, if they were compared already."""
+    value_bytes: int | None = None
+    """Bytes of their values, if they were counted already."""
+
+
+class Read(NamedTuple):
+    """What was read at a time."""
+
+    parts: Iterable[Part]
+    """The records, in order."""
+    events: Sequence[Message]
+    """Kafka's events: messages that have an error."""
+
+
+class Source(Protocol):
+    """Where `Reading` reads from."""
+
+    def read(self, limit: int, timeout_s: float) -> Read | None:
+        """Takes up to `limit` records and events, as soon as there is one. Serves rebalances.
+
+        Returns None if nothing came within `timeout_s`.
+
+        Raises:
+            OtherQueueError: all must be read again.
+            Exception: what the application's callbacks raised.
+        """
+
+
+class MessageSource:
+    """Takes Messages from confluent-kafka's consumer."""
+
+    def __init__(self, inner: LogConsumer, owner: Callable[[TopicPartition], object]) -> None:
+        """Reads nothing yet.
+
+        Args:
+            inner: the consumer.
+            owner: returns who reads a partition at present.
+        """
+        self._inner = inner
+        self._owner = owner
+        self.topics: set[str] = set()
+        """All topics that records may come from."""
+
+    def read(self, limit: int, timeout_s: float) -> Read | None:
+        """Takes what is there, as `Source.read`."""
+        # consume() with a time-out waits for a full batch; poll() returns at the first record.
+        first = self._inner.poll(timeout_s)
+        if first is None:
+            return None
+        with collector_paused():
+            key = cast(TopicPartition, (first.topic(), first.partition()))
+            owner = self._owner(key)
+            batch = self._inner.consume(limit, 0) if limit > 1 else []
+            # A rebalance that `consume` served may have begun the partition anew.
+            if self._owner(key) is owner:
+                batch.insert(0, first)
+            events: list[Message] = []
+            if any(map(_error_of, batch)):
+                events = [message for message in batch if message.error() is not None]
+                batch = [message for message in batch if message.error() is None]
+            return Read(self._parts(batch), events)
+
+    def _parts(self, batch: list[Message]) -> Iterator[Part]:
+        # A partition's records come in a row, so C code splits the batch, without a look at each.
+        if not batch:
+            return
+        by_topic: Iterable[tuple[Any, list[Message]]]
+        if len(self.topics) == 1:
+            by_topic = [(next(iter(self.topics)), batch)]
+        else:
+            by_topic = ((topic, list(records)) for topic, records in groupby(batch, _topic_of))
+        for topic, records in by_topic:
+            for number, run in _runs(records):
+                yield Part((topic, number), run)
+
+
+def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Yields each run of records of one partition, with the partition's number."""
+    numbers = list(map(_partition_of, batch))
+    if numbers.count(numbers[0]) == len(numbers):  # the usual case, at half the cost
+        yield numbers[0], batch
+        return
+    start = 0
+    for number, alike in groupby(numbers):
+        stop = start + len(list(alike))
+        yield number, batch[start:stop]
+        start = stop
+
+
+class NativeSource:
+    """Takes light messages by the C extension, and events of the client from confluent-kafka."""
+
+    def __init__(self, inner: LogConsumer, reader: Reader) -> None:
+        """Reads nothing yet.
+
+        Args:
+            inner: the consumer, a `TakenOver`.
+            reader: what has taken its partitions over.
+        """
+        self._inner = inner
+        self._reader = reader
+        self.topics: set[str] = set()
+        """All topics that records may come from. Not needed here: each part names its own."""
+
+    def read(self, limit: int, timeout_s: float) -> Read | None:
+        """Takes what is there, as `Source.read`."""
+        until = time.monotonic() + timeout_s
+        while True:
+            event = self._inner.poll(0)
+            parts, events = self._reader.read(limit)
+            if event is not None or parts or events:
+                return Read(_native_parts(parts), [*_told(event), *map(_message, events)])
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._reader.wait(ceil(min(left_s, _WAIT_MAX_S) * 1000))
+
+
+def _native_parts(parts: Iterable[Any]) -> Iterator[Part]:
+    for topic, number, records, runs, value_bytes in parts:
+        yield Part((topic, number), records, runs, value_bytes)
+
+
+def _told(event: Message | None) -> list[Message]:
+    if event is None:
+        return []
+    if event.error() is None:
+        # Trap 271. Nobody could say what of the partition comes before it, and what behind.
+        raise OtherQueueError
+    return [event]
+
+
+def _message(event: Event) -> Message:
+    """Makes what confluent-kafka would have made of an event."""
+    code, text, topic, partition, offset = event
+    return Message(
+        topic=cast(str, topic),
+        partition=partition,
+        offset=offset,
+        value=text.encode(),
+        error=KafkaError(code, None if code == KafkaError._PARTITION_EOF else text),
+    )
+
+
+class TakenOver:
+    """confluent-kafka's consumer, of which the C extension reads all partitions."""
+
+    def __init__(self, inner: LogConsumer, reader: Reader) -> None:
+        """Both were made together."""
+        self._inner = inner
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns the consumer's."""
+        return getattr(self._inner, name)
+
+    def assign(self, partitions: list[KafkaPartition]) -> None:
+        """Works like the consumer's."""
+        self._take_over(partitions)
+        self._inner.assign(partitions)
+
+    def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
+        """Works like the consumer's."""
+        self._take_over(partitions)
+        self._inner.incremental_assign(partitions)
+
+    def _take_over(self, partitions: Iterable[KafkaPartition]) -> None:
+        # Before librdkafka reads them: what it had put elsewhere would come in another order. And
+        # each time, as it may have dropped the partition in between.
+        if self._reader.is_reading:
+            for partition in partitions:
+                self._reader.take_over(partition.topic, partition.partition)
+
+    def close(self) -> None:
+        """Works like the consumer's."""
+        try:
+            self._reader.close()
+        finally:
+            self._inner.close()
+
+
+def open_consumer(
+    make: Callable[[Mapping[str, Any]], LogConsumer], settings: Mapping[str, Any]
+) -> tuple[LogConsumer, Reader | None]:
+    """Makes a consumer, whose partitions the C extension reads if it can.
+
+    Raises:
+        KafkaException: librdkafka refuses the settings.
+    """
+    inner, reader = opened_consumer(make, settings)
+    if reader is None:
+        return inner, None
+    return cast(LogConsumer, TakenOver(inner, reader)), reader
