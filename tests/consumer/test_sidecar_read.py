@@ -41,6 +41,7 @@ class Message:
     ) -> None:
         self.is_unreadable = False
         self._place, self._record, self._told = place, record, told
+        self._headers = record.headers()
 
     def topic(self) -> str:
         return self._place[0]
@@ -57,7 +58,10 @@ class Message:
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         if self.is_unreadable:
             raise SystemError("a header's name is not UTF-8")
-        return self._record.headers()
+        return self._headers
+
+    def set_headers(self, headers: list[tuple[str, bytes | None]]) -> None:
+        self.is_unreadable, self._headers = False, headers
 
     def key(self) -> bytes | None:
         return self._record.key()
