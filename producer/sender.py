@@ -244,8 +244,11 @@ class Sender:
                 self._ended[tally] = now_s + self._delivery_timeout_s
             # Not all: many may wait for a broker that is away, and each end would look at them.
             for each, until_s in list(islice(self._ended.items(), _SWEPT)):
-                if not each.unreported or until_s <= now_s:
-                    del self._ended[each]
+                del self._ended[each]
+                if each.unreported and until_s > now_s:
+                    # Behind the others, which would be kept for as long if it was looked at first.
+                    self._ended[each] = until_s
+                else:
                     self._counts.discard(each)
                     self._ended_reports += each.reports
 
@@ -436,7 +439,9 @@ class Sender:
 
     @property
     def _postponed(self) -> int:
-        return self._handed.drawn - self._returned.drawn
+        # In this order: read the other way round, it may be too small, for more return meanwhile.
+        returned = self._returned.drawn
+        return self._handed.drawn - returned
 
     def _hand_over(
         self, on_delivery: DeliveryCallback, error: Any, message: Any, counts: Counts
@@ -477,6 +482,18 @@ class Sender:
             _LOG.error("callback_raised", exc_info=raised)
             self.keep(raised)
 
+    def tell_dropped(self, on_delivery: DeliveryCallback, error: Any, message: Any) -> None:
+        """Calls a callback of the application for a record that librdkafka never got."""
+        if not self._is_serving():
+            self.tell(on_delivery, error, message)
+        elif self._may_call():
+            try:
+                self.tell(on_delivery, error, message)
+            finally:
+                self._thread.has_called()
+        else:
+            self._callbacks.call(self.tell, on_delivery, error, message)
+
     def keep(self, error: BaseException) -> None:
         """Keeps what was raised for `raise_kept`."""
         self._raised = self._raised or error
@@ -502,12 +519,11 @@ class Sender:
     def in_callback(self) -> bool:
         """Returns whether the caller is a callback, which must wait for nothing."""
         # A poll within a poll would serve later reports before earlier ones.
+        return self._is_serving() or self._callbacks.is_current()
+
+    def _is_serving(self) -> bool:
         left = self._left
-        return (
-            self._thread.is_current()
-            or self._callbacks.is_current()
-            or (left is not None and left.is_current())
-        )
+        return self._thread.is_current() or (left is not None and left.is_current())
 
     # ---- what the thread calls ------------------------------------------------------------------
 

@@ -487,7 +487,9 @@ class SenderThread:
                 is_open = member.tick() or is_open
             except Exception:  # noqa: BLE001 - the others' transactions wait for theirs
                 _LOG.exception("tick_failed")
-        if not members and not self._stopped:
+        # Who left it waits for this thread until the callbacks have ended that it handed over, and
+        # until what was kept is sent.
+        if not members and not (self._stopped or self.postponed or self._stalled):
             self._end_if_unused()
         return is_open
 
@@ -568,8 +570,9 @@ class SenderThread:
 
     def _tell_served(self, served: int) -> None:
         self.served += served
-        for _ in range(len(self._waiting)):
-            self._waiting.popleft().put(None)
+        with suppress(IndexError):  # Who waits no more has taken its own away meanwhile.
+            for _ in range(len(self._waiting)):
+                self._waiting.popleft().put(None)
 
     def _take(self, changed: Iterable[Count]) -> None:
         """Tells tallies what has changed in the counts that watch them."""
@@ -590,8 +593,12 @@ class SenderThread:
         return fatal
 
     def _run_posted(self) -> None:
+        if not self._posted:
+            return
         for _ in range(len(self._posted)):
             self._posted.popleft()()
+        # Who waits for reports may wait for no more than this: the end of a callback.
+        self._tell_served(0)
 
     def _attempt_stalled(self) -> None:
         for _ in range(len(self._stalled)):

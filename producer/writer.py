@@ -375,6 +375,8 @@ class Writer:
             is_unused = self._tally.is_unused
             if is_unused:
                 self._send = self._sender.send
+                # Another thread's, if the former one is broken.
+                self._tally.begin_above(self._sender.floors)
                 self._tally.watch_by(None)
                 if self._headers:
                     self._begin_to_watch()
@@ -458,7 +460,7 @@ class Writer:
                 headers=headers,
                 error=error,
             )
-            self._sender.tell(on_delivery, error, message)
+            self._sender.tell_dropped(on_delivery, error, message)
 
     def _send_waiting(self, record: Record) -> None:
         """Hands a record to librdkafka; waits for room as long as a delivery may take."""

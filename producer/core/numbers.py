@@ -52,8 +52,11 @@ class PlainCount:
     @property
     def unreported(self) -> int:
         """Number of records whose reports were not served."""
+        # In this order: another thread may send records meanwhile, and the reports of these must not
+        # hide one that is missing.
+        over = self.reports + self._withdrawn.drawn
         # Below 0 if a signal handler raised librdkafka's error behind a record that was taken.
-        return max(self._admitted.drawn - self._withdrawn.drawn - self.reports, 0)
+        return max(self._admitted.drawn - over, 0)
 
     def delivered(self, _error: object, _message: object) -> None:
         """Counts a report: a delivery callback."""

@@ -184,6 +184,10 @@ class BranchTally:
         """The topics that have a delivery callback, as keys. They grow; only to be looked at."""
         return self._spans
 
+    def begin_above(self, floors: Floors) -> None:
+        """Uses the floors of another librdkafka producer. Call it before the first record."""
+        self._floors = floors
+
     def watch_by(self, count: Count | None) -> None:
         """Lets `count` judge the offsets of all records, in the place of the floors.
 
@@ -275,12 +279,14 @@ class BranchTally:
     @property
     def unreported(self) -> int:
         """Number of records whose reports were not served; after `give_up` it is a guess."""
+        # Comes first: reports of what is admitted meanwhile must not hide one that is missing.
+        reports, withdrawn = self._reports, self._withdrawn
         if self._closed_at is None:
-            admitted = self._numbers.drawn - self._withdrawn
+            admitted = self._numbers.drawn - withdrawn
         else:
             admitted = int(self._goal)
         in_c = 0 if self._count is None else self._count.unreported
-        return max(admitted - self._reports, 0) + in_c
+        return max(admitted - reports, 0) + in_c
 
     def postpone(self) -> None:
         """Counts the report that is served next only once `told` is called.

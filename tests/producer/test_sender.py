@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from confluent_kafka import Message
 
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.producer.core.tally import BranchTally, Floors
 from logtx.producer.sender_thread import positional
 
 from ..conftest import MakeTopic
@@ -92,3 +95,36 @@ def test_a_count_that_raises_lets_no_other_wait(make_memory_producer: MakeProduc
     assert told == ["first", "second"]
     with pytest.raises(MemoryError, match="none left"):
         producer.poll(0)
+
+
+def test_who_waits_no_more_disturbs_no_round(make_memory_producer: MakeProducer) -> None:
+    thread = make_memory_producer()._engine.sender.thread
+
+    class Counted(deque[Any]):
+        """One goes between the question for the number and the step that takes it."""
+
+        def __len__(self) -> int:
+            return super().__len__() + 1
+
+    waits: SimpleQueue[None] = SimpleQueue()
+    thread._waiting = Counted([waits])
+    thread._tell_served(0)
+    waits.get(timeout=1)
+
+
+def test_branches_that_wait_for_long_keep_no_others(make_memory_producer: MakeProducer) -> None:
+    sender = make_memory_producer()._engine.sender
+    stuck = [BranchTally(number, Floors(), on_settled=id, on_failure=id) for number in range(40)]  # type: ignore[arg-type]
+    for tally in stuck:
+        tally.admit()
+        sender.count(tally)
+        sender.ended(tally)
+    for number in range(1_000):
+        tally = BranchTally(number, Floors(), on_settled=_nothing, on_failure=print)
+        sender.count(tally)
+        sender.ended(tally)
+    assert len(sender._ended) < 2 * len(stuck)
+
+
+def _nothing() -> None:
+    """Is what nobody waits for."""

@@ -459,6 +459,45 @@ def test_a_callback_may_wait_for_another_producer(
     write(first)
 
 
+def test_a_poll_hears_of_the_end_of_a_callback_at_once(pair: tuple[Producer, Producer]) -> None:
+    first, _ = pair
+    first.produce("t", b"v", partition=0, on_delivery=lambda *_: time.sleep(0.05))
+    began_s = time.monotonic()
+    assert first.poll(5) == 1
+    assert time.monotonic() - began_s < 0.5
+
+
+def test_a_record_that_was_kept_and_is_refused_holds_up_its_own_producer_alone(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    for topic in ("t", "u"):
+        memory_log.create_topic(topic, partitions=1)
+    few = {"queue__buffering__max__messages": 1, "message__max__bytes": 100}
+    first, second = (make_memory_producer(transactional__id=name, **few) for name in "ab")
+    write(first)
+    blocks, called = threading.Event(), threading.Event()
+
+    def block(*_: object) -> None:
+        called.set()
+        assert blocks.wait(10)
+
+    begins = coordinators.hold("begin")
+    txn = second.begin_transaction()
+    txn.produce("u", b"v", partition=0)
+    txn.produce("u", b"v" * 101, partition=0, on_delivery=block)
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"fills the queue", partition=0)
+    # So the thread sends what was kept, once there is room.
+    begins.set()
+    eventually(lambda: bool(thread_of(second)._stalled))
+    memory_log.release_appends("t", 0)
+    assert called.wait(5)
+    threading.Timer(5, blocks.set).start()
+    write(first)
+    assert not blocks.is_set()
+    blocks.set()
+
+
 def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:
     first, second = pair
     found: list[int] = []
@@ -495,6 +534,18 @@ def until_written(producer: Producer, attempts: int = 4) -> int:
             continue
         return attempt
     raise AssertionError("no transaction commits any more")
+
+
+def break_for_good(pair: tuple[Producer, Producer]) -> None:
+    """Lets the producer that they share stop twice; each has its own then."""
+    shared = thread_of(pair[0])
+    for _ in range(2):
+        inner: Any = pair[0]._engine.sender.producer
+        inner.stopped = True
+        until_written(pair[0])
+    assert shared.is_broken
+    for producer in pair:
+        until_written(producer)
 
 
 def test_after_a_fatal_error_both_go_on_with_another_one(
@@ -537,6 +588,41 @@ def test_a_cause_that_lasts_stays_with_its_producer(pair: tuple[Producer, Produc
         for _ in range(3):
             write(second)
     assert second.flush(5) == 0
+
+
+def test_a_callback_may_end_long_after_its_thread_is_broken(
+    pair: tuple[Producer, Producer],
+) -> None:
+    first, second = pair
+    shared = thread_of(first)
+    blocks, called = threading.Event(), threading.Event()
+
+    def block(*_: object) -> None:
+        called.set()
+        assert blocks.wait(10)
+
+    second.produce("t", b"v", partition=0, on_delivery=block)
+    assert called.wait(5)
+    break_for_good(pair)
+    time.sleep(1.2)  # The thread looks once a second whether anybody needs it.
+    blocks.set()
+    assert second.flush(5) == 0
+    eventually(lambda: not shared._thread.is_alive())
+
+
+def test_what_has_written_nothing_goes_on_with_what_the_new_thread_knows(
+    pair: tuple[Producer, Producer],
+) -> None:
+    first, second = pair
+    shared = thread_of(first)
+    unused: Any = second.begin_transaction()
+    assert unused.txid
+    break_for_good(pair)
+    eventually(lambda: unused._send is second._engine.sender.send)
+    assert second._engine.sender.floors is not shared.floors
+    assert unused._tally._floors is second._engine.sender.floors
+    unused.produce("u", b"v", partition=0)
+    assert unused.commit(5).state is State.COMMITTED
 
 
 def test_what_librdkafka_raises_is_told_to_all(
