@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,25 @@ def test_who_has_the_same_settings_shares(
 def test_an_object_is_never_agreed_on() -> None:
     assert agreed({"linger.ms": 5, "acks": "all"}) == agreed({"acks": "all", "linger.ms": "5"})
     assert agreed({"logger": object()}) is None
+
+
+def test_who_comes_after_a_renewed_certificate_reads_it(
+    tmp_path: Path, make_memory_producer: MakeProducer
+) -> None:
+    """One that joined those who were before would be known by the former one for ever."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text("former")
+    made = [make_memory_producer(ssl__ca__location=str(ca)) for _ in range(2)]
+    assert thread_of(made[0]) is thread_of(made[1])
+    servers = {"bootstrap.servers": "kafka:9092", "ssl.ca.location": str(ca)}
+    former = LOGS.lend(servers)
+    ca.write_text("renewed")
+    made += [make_memory_producer(ssl__ca__location=str(ca)) for _ in range(2)]
+    assert thread_of(made[1]) is not thread_of(made[2]) is thread_of(made[3])
+    renewed = LOGS.lend(servers)
+    assert former.log is not renewed.log
+    for lease in (former, renewed):
+        lease.close()
 
 
 def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> None:
