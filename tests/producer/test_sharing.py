@@ -26,6 +26,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.settings import agreed
 from logtx.journal.state import State
 from logtx.producer.branch import Branches
+from logtx.producer.futures import _IDLE_S
 from logtx.producer.producer import Producer
 from logtx.producer.sender_thread import SenderThread
 from logtx.producer.sharing import SHARED
@@ -477,6 +478,20 @@ def test_a_callback_may_wait_for_another_producer(
     write(first, "t", on_delivery=forward)
     assert told == ["written"]
     write(first)
+
+
+def test_the_thread_of_callbacks_ends_with_its_producer(
+    pair: tuple[Producer, Producer], make_memory_producer: MakeProducer
+) -> None:
+    """A service with a producer for each request would have one for each of the last second."""
+    del pair  # It shares.
+    for name in "cdef":
+        producer = make_memory_producer(transactional__id=name)
+        write(producer, "t", on_delivery=lambda *_: None)
+        producer.close()
+    began_s = time.monotonic()
+    eventually(lambda: [t.name for t in threading.enumerate()].count("logtx-delivery") == 0)
+    assert time.monotonic() - began_s < 0.5 * _IDLE_S
 
 
 def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:
