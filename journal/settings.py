@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
+from .files import stamp
 from .setting_names import JAVA, LIBRDKAFKA
 
 INT32_MAX: Final = 2**31 - 1
@@ -18,6 +20,8 @@ _TRUE: Final = ("true", "t", "1")
 _FALSE: Final = ("false", "f", "0")
 _LIKE_OURS: Final = "coordinator.query.interval.ms"
 """The one setting of librdkafka that begins as some of ours do."""
+_OF_FILES: Final = (".location", ".file")
+"""Ends of the names of librdkafka's settings that name a file."""
 _PLAIN: Final = (str, bytes, int, float)
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 _D = TypeVar("_D", str, None)
@@ -69,15 +73,19 @@ def agreed(settings: Mapping[str, Any]) -> Hashable | None:
     """Returns what is equal for the same settings of librdkafka; None: nobody else has the same.
 
     An object that the application gives, such as a callback, a logger or a partitioner, may belong
-    to one client. So whoever has one shares nothing.
+    to one client. So whoever has one shares nothing. A client reads the files that settings name
+    when it is made: where one was written since, as certificates are renewed, the next client is to
+    read it too.
     """
     if not all(value is None or isinstance(value, _PLAIN) for value in settings.values()):
         return None
-    return frozenset((name, _as_read(value)) for name, value in settings.items())
+    return frozenset((name, _as_read(name, value)) for name, value in settings.items())
 
 
-def _as_read(value: Any) -> Any:
-    """Returns a value as librdkafka reads it: 5 and "5" are the same."""
+def _as_read(name: str, value: Any) -> Any:
+    """Returns a value as librdkafka reads it: 5 and "5" are the same, and a file is its content."""
+    if name.endswith(_OF_FILES) and isinstance(value, str):
+        return value, stamp(Path(value))
     return value if value is None or isinstance(value, str | bytes) else str(value).lower()
 
 

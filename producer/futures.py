@@ -9,8 +9,8 @@ A future without callbacks pays nothing for that.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -32,9 +32,11 @@ class Callbacks:
     def __init__(self, name: str) -> None:
         """Calls nothing yet; `name` is the thread's."""
         self._name = name
-        self._changed = threading.Condition()
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._guard = threading.Lock()
+        """Held by who starts the thread, and by the thread when it ends."""
+        self._waiting: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def is_current(self) -> bool:
         """Returns whether the caller is a callback."""
@@ -42,27 +44,46 @@ class Callbacks:
 
     def call(self, callback: Callable[..., object], *arguments: object) -> None:
         """Calls the callback soon; what it raises is logged."""
-        with self._changed:
-            self._waiting.append(partial(callback, *arguments))
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
-            self._changed.notify()
+        # Comes first: a thread that is about to end looks once more behind its farewell.
+        self._waiting.put(partial(callback, *arguments))
+        if self._thread is None:
+            with self._guard:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+
+    def close(self) -> None:
+        """Lets the thread end as soon as nothing waits; it stays for no further callbacks."""
+        self._closed = True
+        self._waiting.put(None)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting), _IDLE_S)
-                if not self._waiting:
-                    self._thread = None
+            call = self._next()
+            if call is None:
+                if self._ends():
                     return
-                call = self._waiting.popleft()
+                continue
             try:
                 call()
             except BaseException:  # noqa: BLE001 - the application's callback, whatever it raises
                 _LOG.exception("callback_raised")
             del call  # While the thread waits, it keeps nothing of the application alive.
+
+    def _next(self) -> Callable[[], object] | None:
+        try:
+            return self._waiting.get(timeout=0 if self._closed else _IDLE_S)
+        except queue.Empty:
+            return None
+
+    def _ends(self) -> bool:
+        with self._guard:
+            self._thread = None
+            if self._waiting.empty():
+                return True
+            self._thread = threading.current_thread()
+            return False
 
 
 class EndFuture(Future[Outcome]):

@@ -543,6 +543,8 @@ class Sender:
         """Leaves the thread. If nobody else uses it, it stops, and what is still queued fails."""
         self._closed = True
         self._thread.leave(self, timeout_s)
+        # One that is opened for each request would leave many threads that wait for nothing.
+        self._callbacks.close()
 
 
 def _nothing() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...journal.errors import ConfigError, TlsError
+from ...journal.files import stamp
 from ...journal.tls import TlsConfig
 from ..protocol.strangers import Role
 from .tls_files import read_context
@@ -76,7 +77,7 @@ class Tls:
 
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         config = self._config
-        return tuple(_stamp(path) for path in (config.ca, config.certificate, config.key))
+        return tuple(stamp(path) for path in (config.ca, config.certificate, config.key))
 
     def _files(self) -> str:
         config = self._config
@@ -186,14 +187,3 @@ _SHORT: Final = {
     "stateOrProvinceName": "ST",
 }
 """Parts of a name as Kafka writes them."""
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """Returns what differs once a file was written; None if there is none."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
-from ...journal.private_files import warn_if_others_read
+from ...journal.files import warn_if_others_read
 from ...journal.tls import TlsConfig
 from ..protocol.strangers import Role
 from .tls_refusals import EXPIRED, NOT_YET_VALID

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
-from ...journal.private_files import warn_if_others_read
+from ...journal.files import warn_if_others_read
 from .file import Settings, Source, parse_properties, parse_setting, parse_toml, to_properties
 
 SIZE_MAX: Final = 1024 * 1024

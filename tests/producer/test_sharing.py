@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.settings import agreed
 from logtx.journal.state import State
 from logtx.producer.branch import Branches
+from logtx.producer.futures import _IDLE_S
 from logtx.producer.producer import Producer
 from logtx.producer.sender_thread import SenderThread
 from logtx.producer.sharing import SHARED
@@ -116,6 +118,25 @@ def test_who_has_the_same_settings_shares(
 def test_an_object_is_never_agreed_on() -> None:
     assert agreed({"linger.ms": 5, "acks": "all"}) == agreed({"acks": "all", "linger.ms": "5"})
     assert agreed({"logger": object()}) is None
+
+
+def test_who_comes_after_a_renewed_certificate_reads_it(
+    tmp_path: Path, make_memory_producer: MakeProducer
+) -> None:
+    """One that joined those who were before would be known by the former one for ever."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text("former")
+    made = [make_memory_producer(ssl__ca__location=str(ca)) for _ in range(2)]
+    assert thread_of(made[0]) is thread_of(made[1])
+    servers = {"bootstrap.servers": "kafka:9092", "ssl.ca.location": str(ca)}
+    former = LOGS.lend(servers)
+    ca.write_text("renewed")
+    made += [make_memory_producer(ssl__ca__location=str(ca)) for _ in range(2)]
+    assert thread_of(made[1]) is not thread_of(made[2]) is thread_of(made[3])
+    renewed = LOGS.lend(servers)
+    assert former.log is not renewed.log
+    for lease in (former, renewed):
+        lease.close()
 
 
 def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> None:
@@ -496,6 +517,20 @@ def test_a_record_that_was_kept_and_is_refused_holds_up_its_own_producer_alone(
     write(first)
     assert not blocks.is_set()
     blocks.set()
+
+
+def test_the_thread_of_callbacks_ends_with_its_producer(
+    pair: tuple[Producer, Producer], make_memory_producer: MakeProducer
+) -> None:
+    """A service with a producer for each request would have one for each of the last second."""
+    del pair  # It shares.
+    for name in "cdef":
+        producer = make_memory_producer(transactional__id=name)
+        write(producer, "t", on_delivery=lambda *_: None)
+        producer.close()
+    began_s = time.monotonic()
+    eventually(lambda: [t.name for t in threading.enumerate()].count("logtx-delivery") == 0)
+    assert time.monotonic() - began_s < 0.5 * _IDLE_S
 
 
 def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -267,9 +269,39 @@ def test_a_key_that_others_may_read_is_warned_of(
     path = tmp_path / "key.pem"
     shutil.copyfile(CERTIFICATES / f"{name}.pem", path)
     path.chmod(mode)
-    Tls(Role.COORDINATOR, TlsConfig(certificate=path, key_password=password))
+    for _ in range(2):  # A process may open many clients.
+        Tls(Role.COORDINATOR, TlsConfig(certificate=path, key_password=password))
     warned = [record.getMessage() for record in caplog.records]
     assert warned == [f"others may read the private key in {path}: chmod 600 it"] * warns
+
+
+def test_the_certificates_of_the_docs_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 and later check strictly: there the key of a CA must say what it is for."""
+    page = (Path(__file__).parents[3] / "docs/security.md").read_text("utf-8")
+    [commands] = re.findall(r"```sh\n(.*?openssl.*?)```", page, re.DOTALL)
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
+    default = ssl.create_default_context
+
+    def strict(*args: Any, **more: Any) -> ssl.SSLContext:
+        context = default(*args, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+    def files(name: str, **more: Any) -> TlsConfig:
+        certificate, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        return TlsConfig(ca=tmp_path / "ca.pem", certificate=certificate, key=key, **more)
+
+    ours = Tls(Role.COORDINATOR, files("coordinator-1", client_auth="required"))
+    theirs = Tls(Role.CLIENT, files("ledger"))
+    named = theirs.filter("coordinator-1.example")
+    monkeypatch.setattr(theirs, "filter", lambda _host: named)
+    with Served(echo, tls=ours) as served, Client(served.address, tls=theirs) as client:
+        assert client.ask(b"x") == b"x"
+        assert served.seen[0].peer == "CN=ledger"
 
 
 def test_a_certificate_that_is_asked_for_may_be_missing() -> None:
