@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from pathlib import Path
 from typing import Any, Final
 
 from ...journal.errors import ConfigError, TlsError

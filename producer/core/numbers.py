@@ -52,8 +52,8 @@ class PlainCount:
     @property
     def unreported(self) -> int:
         """Number of records whose reports were not served."""
-        # In this order: another thread may send records meanwhile, and the reports of these must not
-        # hide one that is missing.
+        # In this order: another thread may send records meanwhile, and their reports must not hide
+        # one that is missing.
         over = self.reports + self._withdrawn.drawn
         # Below 0 if a signal handler raised librdkafka's error behind a record that was taken.
         return max(self._admitted.drawn - over, 0)

@@ -281,10 +281,8 @@ class BranchTally:
         """Number of records whose reports were not served; after `give_up` it is a guess."""
         # Comes first: reports of what is admitted meanwhile must not hide one that is missing.
         reports, withdrawn = self._reports, self._withdrawn
-        if self._closed_at is None:
-            admitted = self._numbers.drawn - withdrawn
-        else:
-            admitted = int(self._goal)
+        is_open = self._closed_at is None
+        admitted = self._numbers.drawn - withdrawn if is_open else int(self._goal)
         in_c = 0 if self._count is None else self._count.unreported
         return max(admitted - reports, 0) + in_c
 

@@ -70,9 +70,9 @@ def what_was_read_is_lost(patch: Patch) -> None:
 def unreadable_headers_are_not_expected(patch: Patch) -> None:
     """A record whose headers can't be read makes every call fail."""
 
-    def mutant(self: Reading, assigned: Any, batch: Any) -> None:
+    def mutant(self: Reading, assigned: Any, part: Any) -> None:
         assigned.eof = None
-        assigned.buffer.feed(batch)
+        assigned.buffer.feed(part.records, part.runs)
         self._wake(assigned)
 
     patch(Reading, "_feed", mutant)
