@@ -93,6 +93,9 @@ class Sender:
             ConfigError: librdkafka refuses a setting.
         """
         self.on_delivery: Final = on_delivery
+        self.floors: Final = Floors()
+        """What the reports of this producer's records have said, and no other's: to who begins
+        after a topic was created anew, its first offsets would look made up."""
         self.tick_s = tick_s
         self._username = username
         self._make = make
@@ -145,11 +148,6 @@ class Sender:
     def send(self) -> Send:
         """Queues a record; the hot path's way to `producer.produce`."""
         return self.thread.send
-
-    @property
-    def floors(self) -> Floors:
-        """What the producer's reports have said."""
-        return self.thread.floors
 
     def _move(self, broken: SenderThread) -> None:
         """Goes on with a thread of its own, and leaves the broken one."""

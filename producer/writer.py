@@ -375,8 +375,6 @@ class Writer:
             is_unused = self._tally.is_unused
             if is_unused:
                 self._send = self._sender.send
-                # Another thread's, if the former one is broken.
-                self._tally.begin_above(self._sender.floors)
                 self._tally.watch_by(None)
                 if self._headers:
                     self._begin_to_watch()

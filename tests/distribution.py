@@ -27,6 +27,7 @@ ON_KAFKA: Final = (
         "consumer/test_interruptions.py",
         "test_faults_kafka.py",
         "producer/test_over_frames.py",
+        "producer/test_sharing.py",
         "consumer/test_rebalance.py",
         "test_sidecar_trimming.py",
     ),

@@ -131,7 +131,7 @@ class BranchTally:
 
         Args:
             branch: the branch's nonce; 0 = the transaction owner's own records.
-            floors: what the reports of the same librdkafka producer have said; kept up to date.
+            floors: what the reports of the same producer's records have said; kept up to date.
             on_settled: called in a delivery report after `close`, when no other is missing.
             on_failure: called in the delivery report of the first record that failed.
             on_partition: called when `first_offsets` has grown by a partition.
@@ -183,10 +183,6 @@ class BranchTally:
     def topics(self) -> dict[str, Any]:
         """The topics that have a delivery callback, as keys. They grow; only to be looked at."""
         return self._spans
-
-    def begin_above(self, floors: Floors) -> None:
-        """Uses the floors of another librdkafka producer. Call it before the first record."""
-        self._floors = floors
 
     def watch_by(self, count: Count | None) -> None:
         """Lets `count` judge the offsets of all records, in the place of the floors.

@@ -20,7 +20,7 @@ SEEDS: Final = 40
 """Each run of the tests has these."""
 MANY: Final = 100
 """What `make test-all` runs."""
-TRIES: Final = range(60)
+TRIES: Final = range(200)
 """Seeds that a mutation may need beside its own, if threads hide it there."""
 
 
