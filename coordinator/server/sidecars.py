@@ -154,6 +154,8 @@ class Sidecars:
             self._log.raise_partitions(sidecar, main.partition_count, timeout_s=TIMEOUT_S)
             _LOG.info("sidecar_grown topic=%s partitions=%d", sidecar, main.partition_count)
             found = self._log.topic_info(sidecar, timeout_s=TIMEOUT_S)
+            if found.partition_count < main.partition_count:
+                raise CoordinatorBusyError(f"{sidecar} is told to lack the partitions it just got")
         if found.partition_count <= main.partition_count:
             self._larger_s.pop(sidecar, None)
         elif time.monotonic() - self._larger_s.setdefault(sidecar, time.monotonic()) < CONFIRM_S:

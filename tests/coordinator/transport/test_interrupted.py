@@ -221,7 +221,7 @@ def test_a_source_that_sends_while_it_is_asked() -> None:
     served_by: list[ThreadConnection] = []
 
     def source() -> bytes | None:
-        if not queue:
+        if not queue or not served_by:
             return None
         payload = queue.pop(0)
         served_by[0].flush()
