@@ -497,7 +497,9 @@ class QueueWorld:
         moves: list[Move] = []
         if phase == OPEN:
             is_of_era = not work or at.work_eras[t] == (at.eras[t] or 0)
-            for m in at.hands[t] if is_of_era else ():
+            # A client that has asked to end its transaction adds nothing more to it.
+            is_ending = ("end", t) in at.out
+            for m in at.hands[t] if is_of_era and not is_ending else ():
                 if m not in work:
                     moves.append(("add", t, m))
                     moves += [("add_again", t, m)] if at.left("again") else []

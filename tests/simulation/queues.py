@@ -45,7 +45,7 @@ from .history import Message, Resting, Said, Taken
 from .leases import Leases
 from .logs import NotYetError
 from .producers import Producer
-from .topology import OUTPUT, RESULTS, TEMPORARY
+from .topology import OUTPUT, RESULTS, RESULTS_USED, TEMPORARY
 from .transaction import Transaction
 
 QUEUE: Final = "jobs"
@@ -641,7 +641,7 @@ class QueueWorker(Producer):
         self._work.accepted_elsewhere(given)
 
     def _write_result(self, transaction: Transaction, message: Message) -> None:
-        transaction.produce((RESULTS, self._draw.randrange(2)))
+        transaction.produce((RESULTS, self._draw.randrange(RESULTS_USED)))
         transaction.work.results[transaction.work.own[-1]] = message
 
     def _write_letter(self, transaction: Transaction, letter: Letter) -> None:

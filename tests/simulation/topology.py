@@ -28,6 +28,8 @@ OUTPUT: Final = "out"
 SIDECAR: Final = sidecar_of(OUTPUT)
 RESULTS: Final = "results"
 """What the workers of a queue write; only histories with queues have it."""
+RESULTS_USED: Final = 2
+"""Partitions of it that they write to."""
 TEMPORARY: Final = "temporary"
 """A topic of one partition that is deleted; most histories do not have it."""
 DELETED_MS: Final = (150, 600)

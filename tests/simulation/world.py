@@ -40,7 +40,7 @@ from .serial import SerialConsumer
 from .setting import Setting
 from .skipping import Skipper
 from .switching import Operator
-from .topology import SIDECAR, TEMPORARY, Topology
+from .topology import RESULTS, RESULTS_USED, SIDECAR, TEMPORARY, Topology
 from .workers import Group, Worker
 
 TEMPORARY_CHANCE: Final = 0.25
@@ -819,6 +819,8 @@ class World:
         keys = self.setting.output_keys
         if self.setting.sidecars is not None:
             keys += [(SIDECAR, number) for _, number in keys]
+        if self.setting.queues is not None:
+            keys += [(RESULTS, number) for number in range(RESULTS_USED)]
         truth = self.setting.topology.truth
         keys += sorted(
             {
