@@ -58,8 +58,7 @@ def chaos(
         bool,
         typer.Option(
             "--sidecar",
-            help="Some transactions of producers write to sidecars. With --metadata, they are "
-            "placed, too.",
+            help="Some transactions write to sidecars. With --metadata, they are placed, too.",
         ),
     ] = False,
     queue: Annotated[

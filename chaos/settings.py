@@ -87,7 +87,7 @@ class Settings:
     metadata: Metadata = Metadata.NONE
     """Which topics begin in metadata mode."""
     sidecar: bool = False
-    """Whether a share of the producers' transactions writes to sidecars."""
+    """Whether a share of the transactions writes to sidecars."""
     queue: bool = False
     """Whether queue workers work off the workers' input, too."""
     partitions: int = PARTITIONS

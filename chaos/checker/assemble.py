@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from sys import intern
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from .core.journal import Fate, Journal, Partition, read_journal
 from .core.logs import NO_VALUE, Aside, Record, View, view_kafka, view_logtx
 from .core.told import Told
 from .core.wire import (
+    SIDECAR_SUFFIX,
     TXCTL_HEADER,
     TXID_HEADER,
     Control,
@@ -38,7 +39,7 @@ class RunSettings(NamedTuple):
     """The topic that workers process."""
     bootstrap_servers: str
     sidecars: tuple[str, ...] = ()
-    """The sidecars that transactions write to."""
+    """The sidecars that transactions may write to."""
 
 
 def assemble(
@@ -69,15 +70,28 @@ def assemble(
         raise BrokenLogError("there is no journal: the run was not dumped")
     join_homes(journals)
     txids: dict[bytes, TxId] = {}
-    aside = {
-        (head.topic, head.partition): Aside(head.end, tuple(_records(history, raw, txids)))
-        for head, raw in sidecars
-    }
-    if missing := sorted(set(settings.sidecars) - {topic for topic, _ in aside}):
-        raise BrokenLogError(f"topic {missing[0]} was not dumped")
+    aside = dict[Partition, Aside]()
+    for head, raw in sidecars:
+        records = tuple(_records(history, raw, txids))
+        aside[head.topic, head.partition] = Aside(head.start, head.end, records)
+    _check_sidecars(journals.values(), {topic for topic, _ in aside})
     views = dict(_views(history, data, committed, settings.system, journals, aside))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input, stores)
+
+
+def _check_sidecars(journals: Iterable[Journal], dumped: Set[str]) -> None:
+    """A sidecar that nobody wrote to does not exist, and one that was made with its topic is gone
+    with it."""
+    written = {
+        topic
+        for journal in journals
+        for fate in journal.decisions
+        for topic, _ in fate.partitions - fate.gone
+        if topic.endswith(SIDECAR_SUFFIX)
+    }
+    if missing := sorted(written - dumped):
+        raise BrokenLogError(f"topic {missing[0]} was not dumped")
 
 
 def _journals(logs: Logs) -> Iterator[Journal]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,7 @@ def dump(run_dir: Path, *, bootstrap_servers: str | None = None, timeout_s: floa
         if not logtx:
             dumper.dump(topic, store.COMMITTED, "read_committed")
     # Behind their topics: they hold what the pointers that were read there name.
-    for topic in settings.sidecars:
+    for topic in dumper.existing(settings.sidecars):
         dumper.dump(topic, store.SIDECARS, "read_uncommitted")
     if logtx:
         dumper.dump(JOURNAL_TOPIC, store.JOURNAL, "read_uncommitted", ends)
@@ -122,6 +123,17 @@ class _Dumper:
             return {number: self._bounds(consumer, topic, number)[1] for number in numbers}
         finally:
             consumer.close()
+
+    def existing(self, topics: Iterable[str]) -> list[str]:
+        """Returns those of some topics that there are: a sidecar is created when it is needed."""
+        consumer = self._consumer("read_uncommitted")
+        try:
+            known = consumer.list_topics(timeout=self._patience_s()).topics
+        except KafkaException as error:
+            raise DumpError(f"the brokers don't list topics: {error}") from error
+        finally:
+            consumer.close()
+        return [topic for topic in topics if topic in known]
 
     def dump(
         self, topic: str, kind: str, isolation: str, ends: dict[int, int] | None = None

@@ -70,8 +70,7 @@ def read_settings(run_dir: Path) -> RunSettings:
             tuple(filter(None, topics)),
             told["data_topic"],
             told["bootstrap_servers"],
-            # Producers write to the sidecar of the input alone.
-            (told["data_topic"] + SIDECAR_SUFFIX,) if told.get("sidecar") else (),
+            tuple(topic + SIDECAR_SUFFIX for topic in topics if topic and told.get("sidecar")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenHistoryError(f"{path} does not say what was run: {error!r}") from error

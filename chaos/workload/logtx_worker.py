@@ -19,7 +19,7 @@ from ...producer.producer import Producer
 from ...producer.transaction import Transaction
 from .block_loop import RETRIES, TAKEN_OVER, begin, then_enter, work_off, work_until_stopped
 from .clients import Ended
-from .logtx_writer import producer_settings
+from .logtx_writer import producer_settings, workers_sidecars
 from .output import ABORT_SHARE, BLOCK, enter_end, outputs, workers_reader
 from .process import Process, TakenOverError
 from .readers import Notes, reader_settings
@@ -85,6 +85,7 @@ def _open_clients(worker: Process) -> tuple[WatchedConsumer, Producer]:
     producer = Producer(
         {
             **producer_settings(settings),
+            **workers_sidecars(settings, worker.random),
             "transactional.id": f"chaos-worker-{worker.number}",
             "transaction.group": settings.workers_group,
         }

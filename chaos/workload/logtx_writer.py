@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from random import Random
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -23,7 +24,7 @@ from ..settings import METADATA_MS, TRANSACTION_TIMEOUT_MS, Settings
 from .clients import DeliveryCallback, Ended, FailedError, FencedError
 
 GROWS_BYTES: Final = 80
-"""What a growing transaction writes to a topic first: two of its one to four records, about."""
+"""What a growing transaction writes to a topic first: about two records."""
 _CLOSE_S: Final = 20.0
 """Bounds the closing of a producer."""
 _FENCED: Final = (ProducerFencedError, DoubleStartError)
@@ -39,6 +40,14 @@ def producer_settings(settings: Settings) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         "log_level": 2,  # errors only: brokers go and come all the time here
     }
+
+
+def workers_sidecars(settings: Settings, random: Random) -> dict[str, Any]:
+    """Returns what a worker's producer says of sidecars: half of them keep clear of them, a quarter
+    write to them alone, and the transactions of a quarter grow into them."""
+    if not settings.sidecar:
+        return {}
+    return {"transaction.sidecar.min.bytes": random.choice((-1, -1, 0, GROWS_BYTES))}
 
 
 def ended_of(future: Future[Outcome]) -> Ended:

@@ -20,7 +20,7 @@ from ...producer.producer import Producer
 from ..settings import METADATA_MS, QUEUE
 from .block_loop import RETRIES, begin, then_enter, work_off, work_until_stopped
 from .clients import Ended
-from .logtx_writer import producer_settings
+from .logtx_writer import producer_settings, workers_sidecars
 from .output import ABORT_SHARE, BLOCK, enter_end
 from .process import Process, run
 
@@ -42,6 +42,7 @@ def _clients(worker: Process) -> Iterator[tuple[ShareConsumer, Producer]]:
     producer = Producer(
         {
             **producer_settings(settings),
+            **workers_sidecars(settings, worker.random),
             "transactional.id": f"chaos-queue-{worker.number}",
             "transaction.group": settings.workers_group,
         }

@@ -25,6 +25,7 @@ from ..checkpoints import Checkpoints
 from ..errors import ChaosError
 from ..settings import METADATA_MS, SPARK_GROUP
 from .clients import Ended
+from .logtx_writer import workers_sidecars
 from .output import enter_end
 from .process import Process, TakenOverError, run
 from .spark_output import SCHEMA, Run
@@ -170,6 +171,7 @@ class _Driver:
         }
         return writer.options(
             **named,
+            **workers_sidecars(settings, process.random),
             topic=settings.spark_topic,
             group=SPARK_GROUP,
             checkpointLocation=self._checkpoints.path.as_uri(),

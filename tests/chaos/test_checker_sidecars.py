@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from logtx.chaos.checker import Verdict
+from logtx.chaos.checker.errors import BrokenLogError
 from logtx.journal.control import BranchRange
+from logtx.journal.records.types import AddPartitions, DataPartition
 from logtx.journal.sidecar import to_delivered
 
 from .checker_world import IN, Txn, World
@@ -184,3 +186,31 @@ def test_trap_108_a_reader_of_uncommitted_records_is_given_a_sidecar_at_its_poin
     world.finals()
     verdict = world.judge()
     assert names(verdict) == (set() if at_pointer else {"nonmonotonic-poll"}), told(verdict)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_sidecar_that_lacks_a_marker_is_found(commits: bool) -> None:
+    world = World()
+    txn = world.begin()
+    txn.append_aside()
+    if commits:
+        txn.ask().decide()
+        txn.point(P)
+        txn.finish().end("committed")
+    else:
+        registered = AddPartitions(begin=txn.txid.offset, partitions=(DataPartition(*ASIDE),))
+        world.journal_append(txn.journal, registered)
+        txn.decide(commit=False)
+        txn.finish(commit=False).end("aborted")
+    world.finals()
+    found = [a.sentence for a in world.judge().anomalies if a.name == "missing-marker"]
+    assert found
+    assert all(ASIDE[0] in each for each in found)
+
+
+def test_a_sidecar_that_was_not_dumped_is_told() -> None:
+    world, _ = a_run()
+    world.asides.clear()
+    world.finals()
+    with pytest.raises(BrokenLogError, match="_txnlog was not dumped"):
+        world.judge()

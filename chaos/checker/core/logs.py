@@ -96,6 +96,7 @@ class End(NamedTuple):
 class Aside(NamedTuple):
     """A dumped partition of a sidecar."""
 
+    start: int
     end: int
     records: tuple[Record, ...]
     """With offsets in the sidecar; markers, too."""
@@ -177,6 +178,7 @@ class View:
     placed: dict[TxId, End] = field(default_factory=dict)
     """Committed transactions that end by a place, in the order of delivery."""
     broken: list[Broken] = field(default_factory=list)
+    aside_start: int = 0
     aside_end: int = 0
     """The end of its sidecar, 0 if it has none."""
     aside_at: dict[int, list[int]] = field(default_factory=dict)
@@ -351,7 +353,7 @@ class _Reading:
 
     def read_aside(self, aside: Aside) -> None:
         """Takes the sidecar, all at once: what a pointer names lay there before it was written."""
-        view, view.aside_end = self._view, aside.end
+        view, view.aside_start, view.aside_end = self._view, aside.start, aside.end
         for record in aside.records:
             if record.txid is None:
                 continue  # Nobody writes such records there; nobody is given one.

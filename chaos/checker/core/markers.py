@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from .facts import Facts
 from .findings import Evidence, Findings, at, decided, ends_at, in_journal, lies
-from .journal import GONE, Fate, Journal
+from .journal import GONE, Fate, Partition
 from .logs import End, Marker, View
 from .wire import Control, TxId, sidecar_of
+
+
+class _Log(NamedTuple):
+    """A partition that gets markers, of a topic or of a sidecar."""
+
+    partition: Partition
+    view: View
+    """Of the topic's partition."""
+    marked: Collection[TxId]
+    """Transactions that have a marker in it."""
+    start: int
+    end: int
+
+
+def _logs(facts: Facts) -> dict[Partition, _Log]:
+    found: dict[Partition, _Log] = {}
+    for partition, view in facts.views.items():
+        found[partition] = _Log(partition, view, view.first_markers, view.start, view.end)
+        aside = sidecar_of(partition)
+        marked = {txid for txid, _ in view.aside_markers}
+        found[aside] = _Log(aside, view, marked, view.aside_start, view.aside_end)
+    return found
 
 
 def check_markers(facts: Facts, found: Findings) -> None:
@@ -19,8 +42,7 @@ def check_markers(facts: Facts, found: Findings) -> None:
         _check_aside(facts, view, found)
         _check_order(facts, view, found)
         _check_watermarks(facts, view, found)
-    for journal in facts.journals.values():
-        _check_missing(facts, journal, found)
+    _check_missing(facts, _logs(facts), found)
 
 
 def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: Findings) -> None:
@@ -170,35 +192,38 @@ def _in_order(view: View) -> list[tuple[TxId, Marker | None, End | None]]:
     return [row[2:] for row in sorted(found, key=lambda row: row[:2])]
 
 
-def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
-    for fate in journal.decisions:
-        if fate.finished is None or fate.finished >= journal.end_before_data:
-            facts.unverifiable["decision whose markers may still be on their way"] += 1
-            continue
-        unknown = fate.handed.keys() - fate.answers.keys()  # told by the check of adoptions
-        for partition in sorted(fate.partitions - fate.gone - fate.unmarked - unknown):
-            view = facts.views.get(partition)
-            if view is None or fate.txid in view.first_markers:
+def _check_missing(facts: Facts, logs: Mapping[Partition, _Log], found: Findings) -> None:
+    for journal in facts.journals.values():
+        for fate in journal.decisions:
+            if fate.finished is None or fate.finished >= journal.end_before_data:
+                facts.unverifiable["decision whose markers may still be on their way"] += 1
                 continue
-            if not view.judges(fate.txid):
-                facts.unverifiable["marker in a topic that was made anew"] += 1
-                continue
-            if _may_be_trimmed(fate, view):
-                facts.unverifiable["marker that may have been trimmed"] += 1
-                continue
-            found.add(
-                "missing-marker",
-                f"{fate.txid} is finished, and {partition[0]}[{partition[1]}] has no marker of it",
-                decided(fate),
-                in_journal(journal.number, fate.finished, "all its markers are written"),
-                _bounds(view),
-            )
+            unknown = fate.handed.keys() - fate.answers.keys()  # told by the check of adoptions
+            for partition in sorted(fate.partitions - fate.gone - fate.unmarked - unknown):
+                log = logs.get(partition)
+                if log is not None and fate.txid not in log.marked:
+                    _check_unmarked(facts, fate, log, found)
 
 
-def _may_be_trimmed(fate: Fate, view: View) -> bool:
+def _check_unmarked(facts: Facts, fate: Fate, log: _Log, found: Findings) -> None:
+    """Finds missing-marker, unless it may have been where nobody can look."""
+    topic, number = log.partition
+    if not log.view.judges(fate.txid):
+        facts.unverifiable["marker in a topic that was made anew"] += 1
+        return
     # A marker comes after the records that it states. If it states none, its place is not known.
-    ranges = fate.writes.get(view.partition, ())
-    return view.start > 0 and all(stated.last < view.start for stated in ranges)
+    ranges = fate.writes.get(log.partition, ())
+    if log.start > 0 and all(stated.last < log.start for stated in ranges):
+        facts.unverifiable["marker that may have been trimmed"] += 1
+        return
+    finished = fate.finished or 0
+    found.add(
+        "missing-marker",
+        f"{fate.txid} is finished, and {topic}[{number}] has no marker of it",
+        decided(fate),
+        in_journal(fate.txid.partition, finished, "all its markers are written"),
+        Evidence(f"{topic}[{number}]", f"{len(log.marked)} markers from {log.start} to {log.end}"),
+    )
 
 
 def _bounds(view: View) -> Evidence:
