@@ -206,10 +206,9 @@ class HomeStarts:
         readable = journal_start
         if start.passed is not None:
             readable = max(journal_start, start.passed + 1 - READ_BACK_MAX)
-        named = max(start.mode_offset, -1 if start.passed is None else start.passed)
         begins = any(s.first == journal_start for s in snapshots)
-        if named + 1 == journal_start > 0 and not begins:
-            # What names the epoch there is trimmed, be it a decision or the MODE record.
+        if journal_start > 0 and not begins:
+            # What names the epoch there is trimmed, be it a decision or the MODE record (trap 267).
             readable = max(readable, journal_start + 1)
         candidates = [Candidate(s.first, s.last) for s in snapshots]
         found = where_to_begin(partition, start, readable, candidates)

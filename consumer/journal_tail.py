@@ -223,7 +223,7 @@ class JournalTail:
         if first is None or first >= found.offset:
             return found
         # The broker is not asked for an end: one of the past may lie below the snapshot (trap 250).
-        scan, end = SnapshotScan(), found.offset
+        scan, end = SnapshotScan(first), found.offset
         entries = read_entries(self._log, self.partition, first, end, timeout_s=READ_TIMEOUT_S)
         with closing(entries):
             for offset, entry in entries:

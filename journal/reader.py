@@ -361,7 +361,7 @@ def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapsho
 def _scan_snapshots(
     log: Log, partition: int, start: int, end: int, deadline_s: float, *, first: bool
 ) -> FoundSnapshot | None:
-    scan = SnapshotScan()
+    scan = SnapshotScan(start)
     entries = read_entries(
         log, partition, start, end, timeout_s=max(deadline_s - time.monotonic(), 0)
     )

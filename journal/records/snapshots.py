@@ -6,9 +6,10 @@ their epoch was current and without a surprise at the first of them. It also lis
 unfinished then, so every transaction that was decided below it and is not listed is finished.
 
 The checkpoint names a snapshot that counts. If the checkpoint is lost, the first snapshot that the
-reader meets, A, may be void. Owners trim only below a snapshot that counts, so one that counts, B,
-follows. Two rules lead to B, whatever void snapshot A was believed before (the coordinator's
-replica uses the same rules):
+reader meets, A, may be void. In a journal that was not trimmed it may be the only one (trap 266).
+But there the epochs are known from offset 0 on. Else, as owners trim only below a snapshot that
+counts, one that counts, B, follows. Two rules lead to B, whatever void snapshot A was believed
+before (the coordinator's replica uses the same rules):
 
 - an entry of a higher epoch than the current one proves that what was believed is void: each epoch
   was won before anything was written under it;
@@ -265,10 +266,11 @@ class _Told:
 class SnapshotScan:
     """Finds the snapshots among a journal partition's entries. Feed in order, from any offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int) -> None:
+        """Begins before the entry at a journal offset."""
         self.found: FoundSnapshot | None = None
         """The latest complete snapshot that is valid by what is believed; None before the first."""
-        self._epochs: EpochFilter | None = None
+        self._epochs = EpochFilter() if start == 0 else None
         self._collector: SnapshotCollector | None = None
         self._believed = True
         """Whether all chunks of the snapshot under way are valid by what is believed."""

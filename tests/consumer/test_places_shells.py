@@ -14,9 +14,10 @@ from confluent_kafka import TopicPartition
 from logtx.consumer import delivery, homes, reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import home_view
+from logtx.consumer.core.home_view import Start
 from logtx.consumer.core.known_modes import KnownModes
 from logtx.consumer.gates import Frontier, Gates, tell_ends
-from logtx.consumer.home_starts import HomeStarts
+from logtx.consumer.home_starts import Attachment, HomeStarts
 from logtx.journal.errors import BrokerError, UnknownRecordError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.mode_registry import TopicModeRecord
@@ -509,6 +510,22 @@ def test_the_epoch_behind_a_trimmed_mode_record_is_that_of_a_snapshot_behind_it(
     consumer = make_consumer()
     consumer.assign([TopicPartition("t", 2, 2)])
     assert read(consumer, 3) == [b"p2", b"a", b"p3"]
+
+
+def test_trap_267_behind_a_trimmed_mode_record_a_reader_goes_on_behind_its_sequence(
+    home: Places, log: MemoryLog
+) -> None:
+    home.begin_switch(Phase.TO_METADATA)
+    behind = home.written.begin().offset
+    home.publish(Phase.METADATA, {})
+    pending = home.end()
+    home.transaction([b"a"])
+    passed = max(home.written.sequences.values())
+    snapshot(home, last_places=((home.partition(), home.end()),))
+    log.delete_records(JOURNAL_TOPIC, 0, behind)  # What is open keeps it, and no fence is there.
+    start = Start(home.end(), passed, pending, 0, home.mode_offset)
+    found = HomeStarts(log).find(HOME, {home.partition(): start})
+    assert found.attachments[home.partition()] == Attachment(passed + 1)
 
 
 @pytest.mark.parametrize("trimmed", [False, True])

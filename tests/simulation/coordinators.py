@@ -397,8 +397,9 @@ class Seat:
         writer = self.coordinator.name_in_life
 
         def bid() -> None:
+            at = setting.history.tick()
             self.pipe.append(
-                lambda: setting.broker.append_journal(self.partition, value, writer, None),
+                lambda: setting.broker.append_journal(self.partition, value, writer, None, at),
                 lambda offset: self._later(LOAD_MS, lambda: self._won(offset, done)),
             )
 
@@ -765,13 +766,14 @@ class _Shell:
     def append(self, predicted: int, value: bytes) -> None:
         seat, setting = self._seat, self._setting
         meant, writer = self._meant(predicted), seat.coordinator.name_in_life
+        at = setting.history.tick()
         if self._breaks:
             self._renew(predicted)
             return
         # Its producer sends this one again, and then breaks.
         self._breaks = setting.faults.on and setting.faults.tries("journal producer renewed", 0.01)
         self._pipe.append(
-            lambda: setting.broker.append_journal(seat.partition, value, writer, meant),
+            lambda: setting.broker.append_journal(seat.partition, value, writer, meant, at),
             lambda offset: self._acknowledged(predicted, offset),
             twice=self._breaks,
         )

@@ -82,7 +82,10 @@ class JournalRecord:
     """The coordinator that appended it, and which of its lives."""
     meant: tuple[str, int, int] | None
     """Producer, generation and BEGIN of the transaction that its writer decided about."""
+    handed_at: int
+    """When its writer handed it to its producer: a decision was made just before."""
     at: int
+    """When it landed."""
     time_ms: int
 
 

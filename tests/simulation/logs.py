@@ -81,13 +81,19 @@ class Broker:
         return self.history.data.setdefault(partition, [])
 
     def append_journal(
-        self, partition: int, value: bytes, writer: str, meant: tuple[str, int, int] | None
+        self,
+        partition: int,
+        value: bytes,
+        writer: str,
+        meant: tuple[str, int, int] | None,
+        handed_at: int,
     ) -> int:
         """Lets a record land; returns its offset."""
         log, history = self.journal(partition), self.history
         now_ms, offset = self.scheduler.now_ms, len(log)
         entry = reader.decode_entry(value)
-        log.append(JournalRecord(offset, value, entry, writer, meant, history.tick(), now_ms))
+        at = history.tick()
+        log.append(JournalRecord(offset, value, entry, writer, meant, handed_at, at, now_ms))
         self.messages[partition].append(JournalMessage(partition, offset, value))
         history.note(now_ms, writer, f"journal {partition} offset {offset}:", entry)
         return offset

@@ -10,6 +10,7 @@ from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError
 from logtx.journal.modes import Phase
 from logtx.journal.places import GONE, PartitionId
+from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.snapshots import SnapshotScan, Unfinished
 from logtx.journal.records.types import (
     Begin,
@@ -38,11 +39,11 @@ OTHER = Begin(
 
 
 class Feeder:
-    """A journal from offset 100 on, as its first epochs are trimmed."""
+    """A journal from some offset on: from 100, its first epochs are trimmed."""
 
-    def __init__(self) -> None:
-        self.scan = SnapshotScan()
-        self.at = 100
+    def __init__(self, start: int = 100) -> None:
+        self.scan = SnapshotScan(start)
+        self.at = start
 
     def put(self, record: JournalRecord, epoch: int, predicted: int | None = None) -> int:
         place = self.at if predicted is None else predicted
@@ -139,6 +140,17 @@ def test_a_newer_valid_one_replaces_an_older() -> None:
     epoch = journal.owner(9)
     newer = journal.chunk(epoch, 102, 0)
     assert journal.found == newer
+
+
+def test_trap_266_a_void_one_is_the_only_one_of_a_journal_that_was_not_trimmed() -> None:
+    journal = Feeder(0)
+    former = journal.owner(NO_EPOCH)
+    epoch = journal.owner(former)
+    journal.chunk(former, 2, 0)  # Its owner has not heard that it was replaced.
+    assert journal.found is None
+    behind = journal.owner(epoch)
+    counts = journal.chunk(behind, 4, 0)
+    assert journal.found == counts
 
 
 P, Q = PartitionId("p", 0, "id"), PartitionId("q", 1, "id")
