@@ -171,7 +171,20 @@ def leases_pass_the_end(patch: Patch) -> None:
 @caught_by("given-out", of="queue")
 def leases_are_told_as_they_were(patch: Patch) -> None:
     """A lease is told as it was cut, whatever was acknowledged since (trap 101)."""
-    patch(Queues, "told", lambda _, reply: reply)
+    patch(Queues, "told", lambda _queues, reply, _now_ms: reply)
+
+
+@caught_by("given-out", of="queue")
+def leases_begin_when_told(patch: Patch) -> None:
+    """A lease is told with all of its time, however long its answer waited (trap 269)."""
+
+    def mutant(self: Dispatch, lease: Lease, _now_ms: int) -> Iterator[Lease]:
+        held = self._leases.get(lease.number)
+        if held is not None:
+            yield from parts(self, lease, held.until_ms - lease.left_ms)
+
+    parts = Dispatch._parts
+    patch(Dispatch, "_parts", mutant)
 
 
 @caught_by("given-out", of="queue")
