@@ -18,7 +18,7 @@ from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.queues import Queues
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.subscriptions import SubscribedPartition, Subscriptions
-from logtx.coordinator.protocol.queues import AckResult, Attach
+from logtx.coordinator.protocol.queues import AckResult, Attach, Lease
 from logtx.journal.acks import Acks, SnapshotSubscription
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
