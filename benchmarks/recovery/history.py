@@ -97,7 +97,7 @@ class Journalist:
         while self._unacknowledged or self._unwritten:
             offsets, self._unacknowledged = self._unacknowledged, []
             for offset in offsets:
-                self.tenure.acknowledged(offset, offset)
+                self.tenure.acknowledged(offset, offset, NOW.monotonic_ms)
             begins, self._unwritten = self._unwritten, []
             for begin in begins:
                 self.tenure.written(begin)

@@ -59,6 +59,8 @@ class WatchedConsumer(Consumer):
     def rewind(self, *, wait: bool = True) -> None:
         """Rewinds as `Consumer.rewind` does."""
         super().rewind(wait=wait)
+        if self._closed:
+            return  # A loop of `process` that was interrupted ends when it is collected.
         self._notes.assigned(_anywhere(self.assignment()))
 
 

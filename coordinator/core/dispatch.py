@@ -31,6 +31,7 @@ it holds.
 
 A lease is told as it is when it is told, see `told`. An acknowledgement that was decided while the
 answer waited for the journal's end has cut it: its message would be given out while it is pending.
+And its time has gone on meanwhile.
 """
 
 from __future__ import annotations
@@ -459,16 +460,23 @@ class Dispatch:
             self._deadlines = [(held.until_ms, n) for n, held in self._leases.items()]
             heapq.heapify(self._deadlines)
 
-    def told(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-        """Returns leases as they are now: without what was acknowledged, or ended, meanwhile.
+    def told(self, leases: Iterable[Lease], now_ms: int) -> tuple[Lease, ...]:
+        """Returns leases as they are now: without what was acknowledged, or ended, meanwhile, and
+        with the time that is left.
 
         What is left of a lease may be several spans: each is told as a lease of the same number.
-        """
-        return tuple(part for lease in leases for part in self._parts(lease))
 
-    def _parts(self, lease: Lease) -> Iterator[Lease]:
+        Args:
+            leases: as they were cut.
+            now_ms: monotonic time.
+        """
+        return tuple(part for lease in leases for part in self._parts(lease, now_ms))
+
+    def _parts(self, lease: Lease, now_ms: int) -> Iterator[Lease]:
         held = self._leases.get(lease.number)
-        if held is None:
+        # An owner that stood still may tell it before it looks what is due: the lease would begin
+        # with its consumer when it ends here, and its messages go to another one, too (trap 269).
+        if held is None or held.until_ms <= now_ms:
             return
         here = self._queues[held.group].partitions[held.partition]
         for span, number in here.leased.within(lease.span):
@@ -478,7 +486,7 @@ class Dispatch:
                     partition=lease.partition,
                     span=span,
                     delivery_count=lease.delivery_count,
-                    left_ms=lease.left_ms,
+                    left_ms=held.until_ms - now_ms,
                 )
 
     def untold(self, leases: Iterable[Lease]) -> None:

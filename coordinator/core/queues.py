@@ -284,13 +284,13 @@ class Queues:
         found = self.dispatch.due(now)
         return None if found is None else Decision(replies=(found,), fresh=True)
 
-    def told(self, reply: commands.Reply) -> commands.Reply:
-        """Returns an answer as it is true now: see `Dispatch.told`."""
+    def told(self, reply: commands.Reply, now_ms: int) -> commands.Reply:
+        """Returns an answer as it is true at this monotonic time: see `Dispatch.told`."""
         match reply:
             case commands.Leases(leases) if leases:
-                return commands.Leases(self.dispatch.told(leases))
+                return commands.Leases(self.dispatch.told(leases, now_ms))
             case commands.Attached(leases, era) if leases:
-                return commands.Attached(self.dispatch.told(leases), era)
+                return commands.Attached(self.dispatch.told(leases, now_ms), era)
         return reply
 
     def untold(self, reply: commands.Reply) -> None:

@@ -214,6 +214,8 @@ class Tenure:
         """What waits for the question that is on its way."""
         self._asked_at = 0
         """`acknowledged_end` when it was asked. Later records may lie behind the answer."""
+        self._now_ms = 0
+        """Monotonic time when the log answered last. What is told with a time waited for that."""
         self._todo: deque[Effect] = deque()
         """Effects that are counted in `_unwritten` and not carried out yet."""
         self._unwritten: dict[int, int] = {}
@@ -429,16 +431,18 @@ class Tenure:
         while not self._resting and (decision := queues.due(now)) is not None:
             self._apply(decision)
 
-    def acknowledged(self, predicted: int, offset: int | None, why: str = "") -> None:
+    def acknowledged(self, predicted: int, offset: int | None, now_ms: int, why: str = "") -> None:
         """Takes the log's answer to an append.
 
         Args:
             predicted: the offset that was predicted for the record.
             offset: the offset that it got; None if the append failed or the offset is unknown.
+            now_ms: monotonic time.
             why: the log's error in that case.
         """
         if self.over:
             return
+        self._now_ms = now_ms
         if offset != predicted:
             if offset is not None and offset < self.acknowledged_end:
                 self.truncated_at = self.acknowledged_end
@@ -458,17 +462,19 @@ class Tenure:
         if not self.quiescing:
             self._execute(effects)
 
-    def end_told(self, end: int | None, why: str = "") -> None:
+    def end_told(self, end: int | None, now_ms: int, why: str = "") -> None:
         """Takes the answer to `Shell.ask_end`: the journal's end at some time after the question.
 
         Args:
             end: offset that the next record gets; None if the log did not answer.
+            now_ms: monotonic time.
             why: the log's error in that case.
         """
         if self.over or self.quiescing:
             # While quiescing, the end may lie behind the successor's OWNER record: that is no
             # surprise, and no proof either. Those who asked are answered when the tenure ends.
             return
+        self._now_ms = now_ms
         asked, self._asked = self._asked, []
         if end is not None and end > self.shard.next_offset:
             self._asked = asked
@@ -817,7 +823,7 @@ class Tenure:
     def _tell(self, item: _Item) -> None:
         match item:
             case _Answer(ref, reply):
-                self._shell.answer(ref, self.shard.queues.told(reply))
+                self._shell.answer(ref, self.shard.queues.told(reply, self._now_ms))
             case _LookUp(ref, command, txid):
                 self._shell.look_up(ref, command, txid)
             case Fenced(producer_id, nonce, error):

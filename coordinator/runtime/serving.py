@@ -299,7 +299,8 @@ class Serving:
 
     def _acknowledged(self, predicted: int, offset: int | None, error: KafkaError | None) -> None:
         self.pressure.acknowledged()
-        self.tenure.acknowledged(predicted, offset, error.name() if error else "")
+        why = error.name() if error else ""
+        self.tenure.acknowledged(predicted, offset, monotonic_ms(), why)
         self._placing.soon()
         self._services.handing.soon()
         if offset is None:
@@ -317,9 +318,9 @@ class Serving:
             end = await self._services.journal_end(self._partition, known_end)
         except (LogtxError, KafkaException) as error:
             # If the tenure were not told, this question and all later ones would wait for ever.
-            self.tenure.end_told(None, str(error))
+            self.tenure.end_told(None, monotonic_ms(), str(error))
         else:
-            self.tenure.end_told(end)
+            self.tenure.end_told(end, monotonic_ms())
         if not self.tenure.over:
             # Commands that a pause kept need not wait for the next tick.
             self._tick_tenure()

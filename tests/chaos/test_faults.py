@@ -44,7 +44,7 @@ from logtx.chaos.settings import (
 )
 from logtx.chaos.topics import PARTITIONS_MAX, Topics
 from logtx.chaos.workload import final
-from logtx.chaos.workload.logtx_worker import by_hand, by_process
+from logtx.chaos.workload.logtx_worker import _open_clients, by_hand, by_process
 from logtx.chaos.workload.output import BLOCK
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.processes import Child
@@ -336,6 +336,17 @@ def test_an_interrupted_worker_closes_its_clients_and_another_goes_on(
     while len(sources) < total and time.monotonic() < until_s:
         sources += [bytes(m.value() or b"").partition(b'"i":')[2] for m in out.consume(100, 0.2)]
     assert len(sources) == len(set(sources)) == total
+
+
+def test_a_worker_goes_back_though_it_is_closed(logtx_memory_cluster: Cluster) -> None:
+    # What is left of an interrupted loop is collected behind the end of its clients.
+    worker: Any = Interrupts(logtx_memory_cluster, "")
+    logtx_memory_cluster.log.create_topic(worker.settings.data_topic, partitions=1)
+    consumer, producer = _open_clients(worker)
+    consumer.close()
+    producer.close()
+    consumer.rewind(wait=False)
+    assert worker.events == []
 
 
 IDLE_S = 1.5

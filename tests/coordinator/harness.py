@@ -356,7 +356,7 @@ class Coordinator:
             flying = self.in_flight.popleft()
             offset = self.journal.append(flying.entry, flying.meant)
             if self.serving:
-                self.tenure.acknowledged(flying.predicted, offset)
+                self.tenure.acknowledged(flying.predicted, offset, self.now.monotonic_ms)
                 self._tell_end()
 
     def lose(self, landed: int | Sequence[int] = 0, *, late: bool = False) -> None:
@@ -369,7 +369,8 @@ class Coordinator:
         """
         keep = set(range(landed)) if isinstance(landed, int) else set(landed)
         if self.serving and self.in_flight:
-            self.tenure.acknowledged(self.in_flight[0].predicted, None, "it timed out")
+            predicted, now_ms = self.in_flight[0].predicted, self.now.monotonic_ms
+            self.tenure.acknowledged(predicted, None, now_ms, "it timed out")
         if self.serving:
             self.surprised("loaded again")
         in_flight, self.in_flight = self.in_flight, deque()
@@ -498,7 +499,7 @@ class Coordinator:
     def _tell_end(self) -> None:
         while self._asked:
             self._asked = False
-            self.tenure.end_told(self.journal.end)
+            self.tenure.end_told(self.journal.end, self.now.monotonic_ms)
 
     # What a tenure needs of its shell.
 

@@ -335,6 +335,22 @@ def test_leaving_the_loop_aborts_the_block_at_hand_and_keeps_those_before(
     bench.check()
 
 
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_the_loop_may_be_left_after_its_clients_are_closed(bench: Bench, in_flight: int) -> None:
+    # Who is interrupted within a block closes them: what is left of the loop is collected later.
+    bench.feed(100)
+    consumer, producer = bench.consumer(), bench.producer()
+    blocks = logtx.process(consumer, producer, max_records=10, in_flight=in_flight)
+    for _ in range(3):
+        bench.copy(next(blocks))
+    consumer.close()
+    producer.close()
+    blocks.close()
+    for block in logtx.process(bench.consumer(), bench.producer(), timeout=0.3):
+        bench.copy(block)
+    bench.check()
+
+
 def test_stop_ends_the_loop_after_the_block_at_hand(bench: Bench) -> None:
     bench.feed(100)
     stop = threading.Event()

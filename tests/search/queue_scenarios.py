@@ -216,7 +216,7 @@ def leases_before_aborts(patch: Patch) -> None:
 
 def leases_as_they_were(patch: Patch) -> None:
     """A lease is told as it was when it was made."""
-    patch(Queues, "told", lambda _, reply: reply)
+    patch(Queues, "told", lambda _queues, reply, _now_ms: reply)
 
 
 def commit_without_pending(patch: Patch) -> None:

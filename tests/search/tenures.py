@@ -251,9 +251,9 @@ class LiveTenure:
             case ("submit", ref, number):
                 tenure.submit(self._commands.values[number], ref, self._now, TOPICS)
             case ("ack", predicted, offset):
-                tenure.acknowledged(predicted, offset)
+                tenure.acknowledged(predicted, offset, self._now_ms)
             case ("end", end):
-                tenure.end_told(end)
+                tenure.end_told(end, self._now_ms)
             case ("written", begin):
                 tenure.written(begin)
             case ("expire",):

@@ -779,7 +779,7 @@ class _Shell:
         )
 
     def _acknowledged(self, predicted: int, offset: int | None) -> None:
-        self.tenure.acknowledged(predicted, offset)
+        self.tenure.acknowledged(predicted, offset, self._now_ms)
         self.placing.soon()
 
     def _renew(self, lost: int) -> None:
@@ -788,7 +788,7 @@ class _Shell:
         self._breaks = False
         self._pipe = seat.pipe = setting.pipe(seat.coordinator, "journal append")
         told_ms = setting.faults.trials.randint(*PURGE_MS)
-        seat.coordinator.later(told_ms, lambda: self.tenure.acknowledged(lost, None))
+        seat.coordinator.later(told_ms, lambda: self.tenure.acknowledged(lost, None, self._now_ms))
 
     def _meant(self, predicted: int) -> tuple[str, int, int] | None:
         # For a decision, the transaction that it is about, as its writer has it.
@@ -797,13 +797,19 @@ class _Shell:
                 return transaction.producer_id, transaction.generation, transaction.started_ms
         return None
 
+    @property
+    def _now_ms(self) -> int:
+        return self._seat.coordinator.now().monotonic_ms
+
     def ask_end(self) -> None:
         seat, setting = self._seat, self._setting
         journal = setting.broker.journal(seat.partition)
         ends: list[int] = []
         first_ms, second_ms = seat.draw.randint(0, 8), seat.draw.randint(1, 8)
         setting.scheduler.after(first_ms, lambda: ends.append(len(journal)))
-        seat.coordinator.later(first_ms + second_ms, lambda: self.tenure.end_told(ends[0]))
+        seat.coordinator.later(
+            first_ms + second_ms, lambda: self.tenure.end_told(ends[0], self._now_ms)
+        )
 
     def answer(self, ref: Ref, reply: commands.Reply) -> None:
         assert isinstance(ref, Asked)

@@ -79,8 +79,10 @@ def no_epoch_check(patch: Patch) -> None:
             entry = replace(entry, epoch=self.epoch, predicted=offset)
         return accept(self, offset, entry)
 
-    def acknowledged(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
-        original(self, predicted, None if offset is None else predicted, why)
+    def acknowledged(
+        self: Tenure, predicted: int, offset: int | None, now_ms: int, why: str = ""
+    ) -> None:
+        original(self, predicted, None if offset is None else predicted, now_ms, why)
 
     original = Tenure.acknowledged
     patch(EpochFilter, "accept", mutant)

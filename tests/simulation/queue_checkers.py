@@ -107,13 +107,13 @@ def given_out(history: History, reading: Reading) -> Iterator[str]:
 @dataclass(slots=True)
 class _Leased:
     consumer: int
-    epoch: int
     told: Told
     lease: Lease
 
 
 def _leases(history: History, queue: Queue) -> Iterator[str]:
-    leased: dict[Message, _Leased] = {}
+    # Another owner begins without leases, and what the former one leased may be told later.
+    leased: dict[tuple[Message, int], _Leased] = {}
     for told in history.told:
         command, reply = told.command, told.reply
         if told.partition != queue.journal.partition:
@@ -123,7 +123,7 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
         assert isinstance(command, commands.Acquire | commands.Attach)
         if command.group != queue.group:
             continue
-        epoch, address, since_ms = _owner(queue, told.at)
+        address, since_ms = _owner(queue, told.at)
         is_early = address == told.coordinator and told.time_ms < since_ms + history.held_ms
         if isinstance(reply, commands.Leases) and reply.leases and is_early:
             yield f"{told.coordinator} gave out {reply} before consumers could attach"
@@ -132,10 +132,11 @@ def _leases(history: History, queue: Queue) -> Iterator[str]:
         for lease in reply.leases:
             yield from _exists(history, told, lease)
             for fate in queue.within(lease.partition, [lease.span]):
-                now = _Leased(command.consumer, epoch, told, lease)
+                now = _Leased(command.consumer, told, lease)
+                named = fate.message, _epoch(queue, told)
                 yield from _may_be_leased(queue, fate, told, address)
-                yield from _is_ones(history, fate, leased.get(fate.message), now)
-                leased[fate.message] = now
+                yield from _is_ones(history, fate, leased.get(named), now)
+                leased[named] = now
 
 
 def _of_this_era(history: History, queue: Queue) -> Iterator[str]:
@@ -164,15 +165,28 @@ def _rests(history: History, told: Told, command: commands.Acquire | commands.At
     return any(rest.since < told.at < rest.until for rest in rests)
 
 
-def _owner(queue: Queue, at: int) -> tuple[int, str, int]:
-    """Returns the epoch of the owner at that time, its address, and since when it owned."""
+def _owner(queue: Queue, at: int) -> tuple[str, int]:
+    """Returns the address of the owner at that time, and since when it owned."""
     return next(
         (
-            (record.offset, owner.address, record.time_ms)
+            (owner.address, record.time_ms)
             for record, owner in reversed(queue.journal.owners)
             if record.at < at
         ),
-        (-1, "", 0),
+        ("", 0),
+    )
+
+
+def _epoch(queue: Queue, told: Told) -> int:
+    """Returns the epoch in which an answer was decided: the last one of who told it, though it may
+    have been replaced since."""
+    return next(
+        (
+            record.offset
+            for record, owner in reversed(queue.journal.owners)
+            if record.at < told.at and owner.address == told.coordinator
+        ),
+        -1,
     )
 
 
@@ -198,10 +212,10 @@ def _may_be_leased(queue: Queue, fate: Fate, told: Told, address: str) -> Iterat
 
 def _is_ones(history: History, fate: Fate, former: _Leased | None, now: _Leased) -> Iterator[str]:
     """Yields that a message was given to a second worker while it was the first one's."""
-    if former is None or former.epoch != now.epoch or former.consumer == now.consumer:
+    if former is None or former.consumer == now.consumer:
         return
     since, until = former.told.asked_at, now.told.at
-    over_ms = former.told.asked_ms + former.lease.left_ms
+    over_ms = former.told.time_ms + former.lease.left_ms
     if now.told.time_ms >= over_ms or fate.turned(since, until):
         return
     if any(who == former.consumer and since < at < until for _, who, at in history.gone):

@@ -18,7 +18,7 @@ from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.core.queues import Queues
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.subscriptions import SubscribedPartition, Subscriptions
-from logtx.coordinator.protocol.queues import AckResult, Attach
+from logtx.coordinator.protocol.queues import AckResult, Attach, Lease
 from logtx.journal.acks import Acks, SnapshotSubscription
 from logtx.journal.spans import AT_OFFSET, MessageId, Span
 from logtx.journal.state import State
@@ -171,7 +171,20 @@ def leases_pass_the_end(patch: Patch) -> None:
 @caught_by("given-out", of="queue")
 def leases_are_told_as_they_were(patch: Patch) -> None:
     """A lease is told as it was cut, whatever was acknowledged since (trap 101)."""
-    patch(Queues, "told", lambda _, reply: reply)
+    patch(Queues, "told", lambda _queues, reply, _now_ms: reply)
+
+
+@caught_by("given-out", of="queue")
+def leases_begin_when_told(patch: Patch) -> None:
+    """A lease is told with all of its time, however long its answer waited (trap 269)."""
+
+    def mutant(self: Dispatch, lease: Lease, _now_ms: int) -> Iterator[Lease]:
+        held = self._leases.get(lease.number)
+        if held is not None:
+            yield from parts(self, lease, held.until_ms - lease.left_ms)
+
+    parts = Dispatch._parts
+    patch(Dispatch, "_parts", mutant)
 
 
 @caught_by("given-out", of="queue")

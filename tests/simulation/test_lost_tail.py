@@ -107,8 +107,8 @@ def test_hardly_anybody_who_knew_more_serves_on(worlds: list[UncleanElection]) -
 def test_an_owner_that_believes_any_offset_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Tenure.end_told
 
-    def end_told(self: Tenure, end: int | None, why: str = "") -> None:
-        told(self, end if end is None else max(end, self._asked_at), why)
+    def end_told(self: Tenure, end: int | None, now_ms: int, why: str = "") -> None:
+        told(self, end if end is None else max(end, self._asked_at), now_ms, why)
 
     any_offset_will_do(monkeypatch.setattr)
     monkeypatch.setattr(Tenure, "end_told", end_told)

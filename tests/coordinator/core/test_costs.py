@@ -200,7 +200,7 @@ def test_finding_14_an_acknowledgement_proves_nothing_of_those_before_it() -> No
         told.append(len(coordinator.replies))
         coordinator.submit(end_of(session, txid), f"end of {txid}")
     serving, offset = coordinator.tenure, coordinator.shard.next_offset - 1
-    serving.acknowledged(offset, offset)
+    serving.acknowledged(offset, offset, coordinator.now.monotonic_ms)
     assert serving.over
     assert not any(
         isinstance(coordinator.replies.get(f"end of {txid}"), commands.Outcome)

@@ -7,10 +7,11 @@ import random
 import pytest
 
 from logtx.coordinator.core import dispatch
+from logtx.coordinator.core.decision import Instant
 from logtx.coordinator.core.subscriptions import MessageState
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult
+from logtx.coordinator.protocol.queues import AcknowledgeType, AckResult, Lease
 from logtx.journal.errors import CoordinatorLoadingError
 from logtx.journal.spans import MessageId, Span
 
@@ -104,11 +105,61 @@ def test_an_attachment_that_is_not_told_takes_nothing_away(queue: Queue) -> None
         group=GROUP, consumer=1, topics=("a",), held=acks(lease.span), ack_timeout_ms=90_000
     )
     tenure.submit(attach, "lost", queue.coordinator.now, queue.coordinator.topics)
-    tenure.end_told(None, "no answer")
+    tenure.end_told(None, queue.coordinator.now.monotonic_ms, "no answer")
     assert isinstance(queue.coordinator.replies["lost"], CoordinatorLoadingError)
     assert queue.acquire(2) is None
     (kept,) = queue.attach(1, lease.span, timeout_ms=90_000).leases
     assert (kept.span, kept.delivery_count) == (lease.span, 1)
+
+
+def told_late(queue: Queue, after_ms: int) -> tuple[Lease, ...]:
+    """Returns what a consumer is told that asked for messages, if the journal's end takes so long.
+
+    The owner stood still meanwhile: it has not looked what is due.
+    """
+    coordinator = queue.coordinator
+    ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=3)
+    coordinator.tenure.submit(ask, "late", coordinator.now, coordinator.topics)
+    now_ms = coordinator.now.monotonic_ms + after_ms
+    coordinator.now = Instant(now_ms, coordinator.now.wall_ms + after_ms)
+    coordinator.tenure.end_told(coordinator.journal.end, now_ms)
+    told = coordinator.replies["late"]
+    assert isinstance(told, commands.Leases)
+    return told.leases
+
+
+def test_a_lease_that_is_told_late_has_less_time(queue: Queue) -> None:
+    """Else its consumer works on it when another one has it (trap 269)."""
+    (lease,) = told_late(queue, 89_999)
+    assert lease.left_ms == 1
+    queue.coordinator.pass_time(1)
+    again = queue.acquire(2, 3)
+    assert again is not None
+    assert again.span.lo == lease.span.lo
+
+
+def test_a_lease_that_is_over_is_not_told(queue: Queue) -> None:
+    """Its messages go to another consumer at once (trap 269)."""
+    assert told_late(queue, 90_000) == ()
+    queue.coordinator.pass_time(0)
+    again = queue.acquire(2, 3)
+    assert again is not None
+    assert (again.span.lo, again.delivery_count) == (MessageId(0), 2)
+
+
+def test_an_attached_consumer_is_told_late_what_time_it_has(queue: Queue) -> None:
+    """What it names is its own no longer than before (trap 269)."""
+    lease = queue.acquire(1)
+    assert lease is not None
+    coordinator = queue.coordinator
+    attach = commands.Attach(
+        group=GROUP, consumer=1, topics=("a",), held=acks(lease.span), ack_timeout_ms=90_000
+    )
+    coordinator.tenure.submit(attach, "late", coordinator.now, coordinator.topics)
+    coordinator.tenure.end_told(coordinator.journal.end, coordinator.now.monotonic_ms + 60_000)
+    told = coordinator.replies["late"]
+    assert isinstance(told, commands.Attached)
+    assert [kept.left_ms for kept in told.leases] == [30_000]
 
 
 def known_after_a_pause(queue: Queue) -> list[int]:

@@ -650,7 +650,7 @@ def test_a_lease_that_is_never_told_is_none(queue: Queue) -> None:
     ask = commands.Acquire(group=GROUP, consumer=1, max_offsets=100)
     tenure.submit(ask, "lost", queue.coordinator.now, queue.coordinator.topics)
     assert queue.state(0) is PENDING
-    tenure.end_told(None, "no answer")
+    tenure.end_told(None, queue.coordinator.now.monotonic_ms, "no answer")
     assert isinstance(queue.coordinator.replies["lost"], CoordinatorLoadingError)
     assert queue.state(0) is AVAILABLE
     again = queue.acquire(2, 2)

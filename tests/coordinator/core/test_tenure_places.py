@@ -154,7 +154,7 @@ def test_trap_260_what_is_to_get_a_late_marker_is_not_finished_by_a_later_round(
     end = coordinator.journal.end
     coordinator.tell_ends({B0: GONE})
     tenure.pause()
-    tenure.end_told(end)
+    tenure.end_told(end, coordinator.now.monotonic_ms)
     assert coordinator.ask_ends()
     coordinator.tell_ends({B0: 10})
     assert stage.records(Committed) == []
@@ -305,7 +305,7 @@ def test_a_pause_drops_the_question_and_asks_anew_after_it() -> None:
     assert stage.records(Placed) == []
     assert tenure.place_question(0) is None
     assert tenure.wake_ms is None
-    tenure.end_told(coordinator.journal.end)
+    tenure.end_told(coordinator.journal.end, coordinator.now.monotonic_ms)
     assert coordinator.ask_ends()
     coordinator.tell_ends({B0: 10})
     coordinator.ack()
@@ -321,10 +321,11 @@ def test_what_becomes_durable_during_a_pause_is_finished_after_it() -> None:
     coordinator.tell_ends({B0: 9})
     tenure.pause()
     flying = coordinator.in_flight.popleft()
-    tenure.acknowledged(flying.predicted, coordinator.journal.append(flying.entry))
+    landed = coordinator.journal.append(flying.entry)
+    tenure.acknowledged(flying.predicted, landed, coordinator.now.monotonic_ms)
     coordinator.finish(txid.offset)
     assert stage.records(Committed) == []
-    tenure.end_told(coordinator.journal.end)
+    tenure.end_told(coordinator.journal.end, coordinator.now.monotonic_ms)
     assert stage.records(Committed) == [Committed(begin=txid.offset)]
 
 
@@ -337,7 +338,7 @@ def test_what_was_finished_with_its_places_is_not_finished_again_after_a_pause()
     end = coordinator.journal.end
     coordinator.tell_ends({B0: 9})
     tenure.pause()
-    tenure.end_told(end)
+    tenure.end_told(end, coordinator.now.monotonic_ms)
     # The record of the first is still on its way when the second one's is made.
     assert coordinator.ask_ends()
     coordinator.tell_ends({B0: 10})
@@ -352,7 +353,7 @@ def test_a_mode_record_that_is_written_during_a_pause_ends_the_switch_after_it()
     tenure.pause()
     coordinator.record_mode("b", 9)
     assert tenure.shard.modes.phase("b", "id-b") is Phase.TO_MARKERS
-    tenure.end_told(coordinator.journal.end)
+    tenure.end_told(coordinator.journal.end, coordinator.now.monotonic_ms)
     assert tenure.shard.modes.phase("b", "id-b") is Phase.MARKERS
 
 
