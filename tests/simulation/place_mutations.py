@@ -88,7 +88,7 @@ def home_without_the_topics_id(patch: Patch) -> None:
 def fence_must_be_named(patch: Patch) -> None:
     """Only snapshots that something names are looked at (trap 66)."""
     patch(HomeStarts, "_first", lambda *_: [])
-    patch(HomeStarts, "_between_with", lambda *_: [])
+    patch(HomeStarts, "_counting_with", lambda *_: [])
 
 
 @caught_by("commit-order", of="consumer")

@@ -72,7 +72,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "any_fence_will_do": 1,
     "end_asked_before_the_decision": 5,
     "fence_lists_nothing": 10,
-    "fence_must_be_named": 5,
+    "fence_must_be_named": 16,
     "gate_asked_before_the_fetch": 27,
     "home_without_the_topics_id": 11,
     "journal_is_trimmed_below_what_it_handed_over": 59,
@@ -95,7 +95,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
 """The same for mutations of places, in histories with switches."""
 SEEN_WITH_SIDECARS_AT: Final = {
     "all_in_between_counts": 35,
-    "copies_of_what_is_delivered_are_collected": 27,
+    "copies_of_what_is_delivered_are_collected": 21,
     "decisions_in_flight_count": 1554,
     "goes_on_at_the_last_record": 0,
     "marker_overtakes_its_pointer": 0,
