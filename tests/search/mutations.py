@@ -45,10 +45,12 @@ def late_acknowledgements_count(patch: Patch) -> None:
     """An append that times out fails its own reply, and the next acknowledgement counts."""
     acknowledged = Tenure.acknowledged
 
-    def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
+    def mutant(
+        self: Tenure, predicted: int, offset: int | None, now_ms: int, why: str = ""
+    ) -> None:
         if offset is not None:
             self.acknowledged_end = predicted
-            acknowledged(self, predicted, offset, why)
+            acknowledged(self, predicted, offset, now_ms, why)
             return
         for parked in [p for p in self._parked if p.behind == predicted + 1]:
             self._parked.remove(parked)

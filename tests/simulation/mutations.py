@@ -118,8 +118,10 @@ def any_offset_will_do(patch: Patch) -> None:
     """An append is taken for durable wherever it was acknowledged (traps 2 and 5)."""
     acknowledged = Tenure.acknowledged
 
-    def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
-        acknowledged(self, predicted, None if offset is None else predicted, why)
+    def mutant(
+        self: Tenure, predicted: int, offset: int | None, now_ms: int, why: str = ""
+    ) -> None:
+        acknowledged(self, predicted, None if offset is None else predicted, now_ms, why)
 
     patch(Tenure, "acknowledged", mutant)
 
@@ -129,8 +131,10 @@ def same_epoch_again(patch: Patch) -> None:
     """After an append of unknown outcome the owner serves on under its old epoch (trap 3)."""
     acknowledged = Tenure.acknowledged
 
-    def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
-        acknowledged(self, predicted, predicted if offset is None else offset, why)
+    def mutant(
+        self: Tenure, predicted: int, offset: int | None, now_ms: int, why: str = ""
+    ) -> None:
+        acknowledged(self, predicted, predicted if offset is None else offset, now_ms, why)
 
     patch(Tenure, "acknowledged", mutant)
 

@@ -319,9 +319,11 @@ def acknowledged_in_any_order(patch: Patch) -> None:
     """An acknowledgement is taken for a proof of the appends before it (trap 2)."""
     acknowledged = Tenure.acknowledged
 
-    def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
+    def mutant(
+        self: Tenure, predicted: int, offset: int | None, now_ms: int, why: str = ""
+    ) -> None:
         if offset == predicted:
             self.acknowledged_end = offset
-        acknowledged(self, predicted, offset, why)
+        acknowledged(self, predicted, offset, now_ms, why)
 
     patch(Tenure, "acknowledged", mutant)
