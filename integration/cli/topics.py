@@ -6,8 +6,9 @@ Source: PIP-471, "Configuration" (opt-in per topic).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries, TopicHome
     from ...coordinator.protocol.commands import TopicModeInfo
     from ...journal.logs.interface import Log
+
+AT_ONCE: Final = 8
+"""Topics that are switched at the same time. A switch mostly waits, on Kafka for ten seconds; more
+load the home's owner, and the brokers, which each of them asks for offsets again and again."""
 
 topics = typer.Typer(
     no_args_is_help=True,
@@ -204,7 +209,7 @@ def set_mode(
         if is_rule(topic):
             # Before it is asked which topics exist: one that is created in between has the rule.
             _set_rule(admin, topic, mode, transaction_group)
-        switched, failed = _switch_each(_named(log, topic), switch)
+        switched, failed = _switch_each(_named(log, topic), switch, admin.close)
     if as_json:
         print_json({"topics": [_json(each) for each in switched]})
     else:
@@ -216,24 +221,36 @@ def set_mode(
 
 
 def _switch_each(
-    names: Sequence[str], switch: Callable[[str], TopicHome]
+    names: Sequence[str], switch: Callable[[str], TopicHome], give_up: Callable[[], None]
 ) -> tuple[list[TopicHome], bool]:
-    """Switches topics one after another. Returns those that are, and whether one is not.
+    """Switches topics, several at a time. Returns those that are, and whether one is not.
+
+    Args:
+        names: the topics.
+        switch: switches one; any thread may call it.
+        give_up: lets those that are under way fail.
 
     Raises:
         LogtxError: nobody answers; or there is but one, and it is refused.
     """
-    switched: list[TopicHome] = []
-    for name in names:
+    switched: dict[str, TopicHome] = {}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="switch") as pool:
+        running = {pool.submit(switch, name): name for name in names}
         try:
-            switched.append(switch(name))
-        except (CoordinatorNotAvailableError, RequestTimedOutError):
+            for done in as_completed(running):
+                try:
+                    switched[running[done]] = done.result()
+                except (CoordinatorNotAvailableError, RequestTimedOutError):
+                    raise
+                except LogtxError as error:
+                    if len(names) == 1:
+                        raise
+                    complain(f"{running[done]}: {error}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            give_up()
             raise
-        except LogtxError as error:
-            if len(names) == 1:
-                raise
-            complain(f"{name}: {error}")
-    return switched, len(switched) < len(names)
+    return [switched[n] for n in names if n in switched], len(switched) < len(names)
 
 
 def _named(log: Log, topic: str) -> list[str]:
