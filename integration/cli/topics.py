@@ -18,6 +18,7 @@ from ...journal.errors import (
     LogtxError,
     RequestTimedOutError,
 )
+from ...journal.mode_registry import EVERY
 from ...journal.mode_rules import ModeRule, check_rule, is_rule, longest
 from ...journal.modes import Mode
 from ...journal.reader import RESERVED
@@ -197,6 +198,8 @@ def set_mode(
     logtx topics set-mode 'orders.*' --mode markers --bootstrap-servers localhost:9092
     ```
     """
+    if EVERY in topic:
+        check_rule(topic)
     with asking(kafka, timeout) as (log, admin):
         switch = partial(
             admin.set_topic_mode,
@@ -272,7 +275,7 @@ def _set_rule(admin: AdminQueries, rule: str, mode: Mode, group: str | None) -> 
             f"{rule} is for topics that are created later, too: name the transaction group whose"
             " transactions shall be placed there (--transaction-group)"
         )
-    admin.set_topic_rule(check_rule(rule), mode, group or "" if mode is Mode.METADATA else "")
+    admin.set_topic_rule(rule, mode, group or "" if mode is Mode.METADATA else "")
 
 
 @topics.command("remove-rule")
@@ -286,7 +289,7 @@ def remove_rule(
     """Remove a rule for topics that are created later; those that exist stay as they are.
 
     Then the next shorter rule that fits counts for them, or none: they have markers. Repeating the
-    command does no harm.
+    command does no harm: it says that there is no such rule.
 
     Examples:
 
@@ -294,9 +297,15 @@ def remove_rule(
     logtx topics remove-rule 'orders.*' --bootstrap-servers localhost:9092
     ```
     """
-    with asking(kafka, timeout) as (_, admin):
-        admin.set_topic_rule(check_rule(rule), None)
-    typer.echo(printable(f"{rule}: removed"))
+    from ...coordinator.client.rules import PublishedRules
+
+    with asking(kafka, timeout) as (log, admin):
+        # What may not be read is removed all the same, and so is what was written just now.
+        published = PublishedRules(log)
+        is_known = check_rule(rule) in published.read() or published.refusal is not None
+        admin.set_topic_rule(rule, None)
+    told = "removed" if is_known else "there is no such rule; logtx topics list shows all"
+    typer.echo(printable(f"{rule}: {told}"))
 
 
 def _print_progress(info: TopicModeInfo) -> None:

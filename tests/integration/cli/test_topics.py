@@ -329,8 +329,11 @@ def test_rules_are_shown_and_removed(run: Run) -> None:
         ["later.*", "metadata", "billing"],
         ["later.eu.*", "markers", "-"],
     ]
-    for _ in range(2):
-        assert run("topics", "remove-rule", "later.*").stdout == "later.*: removed\n"
+    assert run("topics", "remove-rule", "later.*").stdout == "later.*: removed\n"
+    for never in ("later.*", "late*"):
+        again = run("topics", "remove-rule", never)
+        assert again.exit_code == 0, "it may be repeated"
+        assert again.stdout == f"{never}: there is no such rule; logtx topics list shows all\n"
     assert "later.* " not in run("topics", "list").output
     assert "rule: later" not in run("topics", "describe", "orders").output
     set_mode(run, "ord*", "markers")
@@ -342,6 +345,8 @@ def test_rules_are_shown_and_removed(run: Run) -> None:
     [
         (("set-mode", "orders.*", "--mode", "metadata"), "(--transaction-group)"),
         (("set-mode", "or*ders*", "--mode", "markers"), "is no rule: write how"),
+        (("set-mode", "or*ders", "--mode", "markers"), "and one * behind it"),
+        (("set-mode", "*orders", "--mode", "metadata", *BILLING), "and one * behind it"),
         (("remove-rule", "orders"), "is no rule: write how"),
     ],
 )
