@@ -196,6 +196,12 @@ class UnknownTransactionError(TransactionError):
     txn_requires_abort = True
 
 
+class OutcomeNotKeptError(TransactionError):
+    """The metadata store keeps finished transactions for a window of time only, and does not have
+    this one: it may be committed or aborted. Ask a store without a window, as RocksDB without
+    ``--metadata-history-ms``; or ask within the window."""
+
+
 class TransactionConflictError(TransactionError):
     """The transaction is decided, though this call would still change it. What was decided stays.
 

@@ -387,7 +387,7 @@ class AdminQueries(CoordinatorQueries):
                 info = _only(self._ask(group, command, TopicModes, left_s), topic)
             except RetriableError:
                 # A coordinator that is replaced meanwhile: its successor goes on with the switch.
-                if time.monotonic() >= deadline_s:
+                if self._closed or time.monotonic() >= deadline_s:
                     raise
                 time.sleep(SWITCH_PAUSE_S)
                 continue

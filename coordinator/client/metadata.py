@@ -16,6 +16,7 @@ from ...journal.errors import (
     CoordinatorNotAvailableError,
     LogtxError,
     MetadataNotServedError,
+    OutcomeNotKeptError,
     RequestTimedOutError,
     SessionClosedError,
     TlsError,
@@ -143,15 +144,21 @@ class MetadataClient:
             UnknownTransactionError: the store does not know it: it was never begun, or ended so
                 long ago that it is not kept. What is committed and placed is kept while its data
                 is there; so is nothing of what was aborted.
+            OutcomeNotKeptError: the store does not know it, and keeps a window of time only: it
+                may have been committed.
             Errors as `header`.
         """
         header = self.header(txid)
-        if header is None:
-            raise UnknownTransactionError(
-                f"the metadata store does not know transaction {txid}: it was never begun, or is"
-                " not kept any more"
+        if header is not None:
+            return header.state is HeaderState.ABORTED
+        told = f"the metadata store does not know transaction {txid}: it was never begun, or is not"
+        if window_ms := self.status().history_ms:
+            raise OutcomeNotKeptError(
+                f"{told} kept any more, as finished ones are for {window_ms / 1_000:g} s only,"
+                " committed or aborted. Ask a store without a window (RocksDB without"
+                " --metadata-history-ms), or ask earlier"
             )
-        return header.state is HeaderState.ABORTED
+        raise UnknownTransactionError(f"{told} kept any more")
 
     def operations(self, txid: TxId, *, fresh: bool = True) -> list[Operation]:
         """Returns what a transaction does in each partition. Raises as `header`."""

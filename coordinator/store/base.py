@@ -68,6 +68,10 @@ class MetadataStore(Protocol):
         Returns:
             Whether it was done; False: the cursor was another one, so another projector is further,
             and nothing was done.
+
+        Raises:
+            HeaderDiffersError: a header was not the version that is to be replaced, and nothing was
+                done.
         """
 
     async def write(self, partition: int, expected: Cursor | None, write: Write) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...journal.txid import TxId
 from ..protocol.metadata import Header, Operation
 from .base import PAGE, Event, Item
-from .core.changes import Change, Cursor, Mutation, Write
+from .core.changes import Change, Cursor, Guards, HeaderDiffersError, Mutation, Write
 from .core.codec import decode, decode_cursor, encode, encode_cursor
 from .core.keys import Span, cursor_key, header_key, keys_of, mutations, operations_of
 
@@ -19,8 +19,7 @@ from .core.keys import Span, cursor_key, header_key, keys_of, mutations, operati
 class Batch:
     """A write that is done at once, or not at all."""
 
-    guards: Mapping[bytes, bytes | None]
-    """Key → the value that it must have; None: it must not be there."""
+    guards: Guards
     mutations: Sequence[Mutation]
     cursor: Mutation | None = None
     """A cursor that moves with them."""
@@ -88,11 +87,17 @@ class KeyedStore(ABC):
     ) -> bool:
         """Writes changes and moves the cursor: see `MetadataStore`."""
         changed, added = encoded(changes)
-        return await self._move(partition, expected, to, changed, added)
+        headers = {
+            keys_of(after)[0]: None if before is None else encode(before)
+            for before, after in changes
+            if isinstance(after, Header)
+        }
+        return await self._move(partition, expected, to, changed, added, headers)
 
     async def write(self, partition: int, expected: Cursor | None, write: Write) -> bool:
         """Writes what a projection gave: see `MetadataStore`."""
-        return await self._move(partition, expected, write.cursor, write.mutations, write.added)
+        changed, added = write.mutations, write.added
+        return await self._move(partition, expected, write.cursor, changed, added, write.guards)
 
     async def _move(
         self,
@@ -101,31 +106,48 @@ class KeyedStore(ABC):
         to: Cursor | None,
         changed: Sequence[Mutation],
         added: int,
+        headers: Guards,
     ) -> bool:
         key = cursor_key(partition)
-        return await self._commit(
-            Batch(
-                guards={key: None if expected is None else encode_cursor(expected)},
-                mutations=changed,
-                cursor=(key, None if to is None else encode_cursor(to)),
-                added=added,
+        cursor = {key: None if expected is None else encode_cursor(expected)}
+        moved = key, None if to is None else encode_cursor(to)
+        batch = Batch(guards={**cursor, **headers}, mutations=changed, cursor=moved, added=added)
+        if await self._commit(batch):
+            return True
+        if await self._get(key) != cursor[key]:
+            return False
+        found = await self._as_it_is(headers)
+        if found is None:
+            raise HeaderDiffersError(
+                f"the metadata store has another header of journal partition {partition} than the"
+                " one that is to be replaced: nothing was written; it is made again from the"
+                " journal"
             )
-        )
+        return await self._commit(replace(batch, guards={**cursor, **found}))
+
+    async def _as_it_is(self, guards: Guards) -> Guards | None:
+        """Returns guards with the values that the store has; None: one says something else.
+
+        A value of an older program has other bytes, and says the same.
+        """
+        found: dict[bytes, bytes | None] = {}
+        for key, wanted in guards.items():
+            value = found[key] = await self._get(key)
+            if value == wanted:
+                continue
+            if value is None or wanted is None or decode(key, value) != decode(key, wanted):
+                return None
+        return found
 
     async def delete(self, changes: Sequence[Change]) -> bool:
         """Deletes records: see `MetadataStore`."""
         doomed, added = encoded(changes)
-        known = [(keys_of(c.before)[0], c.before) for c in changes if c.before is not None]
-        guards = {key: encode(before) for key, before in known}
-        if await self._commit(Batch(guards=guards, mutations=doomed, added=added)):
+        guards = {keys_of(b)[0]: encode(b) for b, _ in changes if b is not None}
+        batch = Batch(guards=guards, mutations=doomed, added=added)
+        if await self._commit(batch):
             return True
-        # A value of an older program has other bytes, and says the same.
-        for key, before in known:
-            value = await self._get(key)
-            if value is None or decode(key, value) != before:
-                return False
-            guards[key] = value
-        return await self._commit(Batch(guards=guards, mutations=doomed, added=added))
+        found = await self._as_it_is(guards)
+        return found is not None and await self._commit(replace(batch, guards=found))
 
     async def header(self, txid: TxId) -> Header | None:
         """Returns a header, or None."""

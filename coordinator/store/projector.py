@@ -38,7 +38,7 @@ from ...journal.records.types import Entry
 from ...journal.txid import MAX_OFFSET
 from ..protocol.metadata import Header, HeaderState, Projected
 from .base import Item, MetadataStore
-from .core.changes import REBUILDING, Change, Cursor, Write
+from .core.changes import REBUILDING, Change, Cursor, HeaderDiffersError, Write
 from .core.codec import decode
 from .core.keys import Span, deadlines, final, headers_of, operations_of_journal
 from .core.projection import Projection
@@ -261,6 +261,9 @@ class Projector:
     async def _applied(self, partition: int, following: _Following, write: Write) -> bool:
         try:
             done = await self._store.write(partition, following.written, write)
+        except HeaderDiffersError as error:
+            self._fail(partition, error, anew=True)
+            return False
         except MetadataStoreError as error:
             self._store_fails(error)
             return False

@@ -30,7 +30,7 @@ from rocksdict import (
 
 from ...journal.errors import MetadataStoreError
 from .base import PAGE, READY, Event, Item
-from .core.changes import Mutation
+from .core.changes import Guards, Mutation
 from .core.keys import COUNT, Span
 from .keyed import Batch, KeyedStore
 from .watching import Watches
@@ -102,8 +102,24 @@ class _Database:
         found: bytes | None = self._table.get(key)
         return found
 
+    def _hold(self, guards: Guards) -> bool:
+        absent = [key for key, value in guards.items() if value is None]
+        # Transactions that begin have keys behind all others of their journal, so one look at the
+        # range finds nothing. To ask for each takes a tenth of a projector's time.
+        if len(absent) > 1 and self._is_empty(Span(min(absent), max(absent) + b"\0")):
+            guards = {key: value for key, value in guards.items() if value is not None}
+        return all(self.get(key) == value for key, value in guards.items())
+
+    def _is_empty(self, span: Span) -> bool:
+        found = self._table.iter(_below(span.high))
+        found.seek(span.low)
+        if found.valid():
+            return False
+        found.status()  # raises if it ends there because a file is damaged
+        return True
+
     def commit(self, batch: Batch) -> list[Mutation] | None:
-        if any(self.get(key) != value for key, value in batch.guards.items()):
+        if not self._hold(batch.guards):
             return None
         mutations, added = batch.all(), batch.added
         write = WriteBatch(raw_mode=True)

@@ -209,8 +209,11 @@ class Sweeper:
         async for page in self._pages(span):
             for header in self._headers(page):
                 operations = await self._store.operations(header.txid)
-                self._counters.swept_operations += await self._delete(operations)
-                self._counters.swept_headers += await self._delete([header])
+                # Where they don't go at once the header goes first: a reader that finds it behind
+                # the operations has got all of these.
+                deleted = await self._delete([header, *operations])
+                self._counters.swept_headers += min(deleted, 1)
+                self._counters.swept_operations += max(deleted - 1, 0)
 
     async def _sweep_headers(self, state: HeaderState, now_ms: int) -> None:
         """Deletes the headers that came of age since the last sweep, and have no operations."""

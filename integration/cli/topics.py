@@ -6,8 +6,9 @@ Source: PIP-471, "Configuration" (opt-in per topic).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +18,7 @@ from ...journal.errors import (
     LogtxError,
     RequestTimedOutError,
 )
+from ...journal.mode_registry import EVERY
 from ...journal.mode_rules import ModeRule, check_rule, is_rule, longest
 from ...journal.modes import Mode
 from ...journal.reader import RESERVED
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries, TopicHome
     from ...coordinator.protocol.commands import TopicModeInfo
     from ...journal.logs.interface import Log
+
+AT_ONCE: Final = 8
+"""Topics that are switched at the same time. A switch mostly waits, on Kafka for ten seconds; more
+load the home's owner, and the brokers, which each of them asks for offsets again and again."""
 
 topics = typer.Typer(
     no_args_is_help=True,
@@ -192,6 +198,8 @@ def set_mode(
     logtx topics set-mode 'orders.*' --mode markers --bootstrap-servers localhost:9092
     ```
     """
+    if EVERY in topic:
+        check_rule(topic)
     with asking(kafka, timeout) as (log, admin):
         switch = partial(
             admin.set_topic_mode,
@@ -204,7 +212,7 @@ def set_mode(
         if is_rule(topic):
             # Before it is asked which topics exist: one that is created in between has the rule.
             _set_rule(admin, topic, mode, transaction_group)
-        switched, failed = _switch_each(_named(log, topic), switch)
+        switched, failed = _switch_each(_named(log, topic), switch, admin.close)
     if as_json:
         print_json({"topics": [_json(each) for each in switched]})
     else:
@@ -216,24 +224,36 @@ def set_mode(
 
 
 def _switch_each(
-    names: Sequence[str], switch: Callable[[str], TopicHome]
+    names: Sequence[str], switch: Callable[[str], TopicHome], give_up: Callable[[], None]
 ) -> tuple[list[TopicHome], bool]:
-    """Switches topics one after another. Returns those that are, and whether one is not.
+    """Switches topics, several at a time. Returns those that are, and whether one is not.
+
+    Args:
+        names: the topics.
+        switch: switches one; any thread may call it.
+        give_up: lets those that are under way fail.
 
     Raises:
         LogtxError: nobody answers; or there is but one, and it is refused.
     """
-    switched: list[TopicHome] = []
-    for name in names:
+    switched: dict[str, TopicHome] = {}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="switch") as pool:
+        running = {pool.submit(switch, name): name for name in names}
         try:
-            switched.append(switch(name))
-        except (CoordinatorNotAvailableError, RequestTimedOutError):
+            for done in as_completed(running):
+                try:
+                    switched[running[done]] = done.result()
+                except (CoordinatorNotAvailableError, RequestTimedOutError):
+                    raise
+                except LogtxError as error:
+                    if len(names) == 1:
+                        raise
+                    complain(f"{running[done]}: {error}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            give_up()
             raise
-        except LogtxError as error:
-            if len(names) == 1:
-                raise
-            complain(f"{name}: {error}")
-    return switched, len(switched) < len(names)
+    return [switched[n] for n in names if n in switched], len(switched) < len(names)
 
 
 def _named(log: Log, topic: str) -> list[str]:
@@ -255,7 +275,7 @@ def _set_rule(admin: AdminQueries, rule: str, mode: Mode, group: str | None) -> 
             f"{rule} is for topics that are created later, too: name the transaction group whose"
             " transactions shall be placed there (--transaction-group)"
         )
-    admin.set_topic_rule(check_rule(rule), mode, group or "" if mode is Mode.METADATA else "")
+    admin.set_topic_rule(rule, mode, group or "" if mode is Mode.METADATA else "")
 
 
 @topics.command("remove-rule")
@@ -269,7 +289,7 @@ def remove_rule(
     """Remove a rule for topics that are created later; those that exist stay as they are.
 
     Then the next shorter rule that fits counts for them, or none: they have markers. Repeating the
-    command does no harm.
+    command does no harm: it says that there is no such rule.
 
     Examples:
 
@@ -277,9 +297,15 @@ def remove_rule(
     logtx topics remove-rule 'orders.*' --bootstrap-servers localhost:9092
     ```
     """
-    with asking(kafka, timeout) as (_, admin):
-        admin.set_topic_rule(check_rule(rule), None)
-    typer.echo(printable(f"{rule}: removed"))
+    from ...coordinator.client.rules import PublishedRules
+
+    with asking(kafka, timeout) as (log, admin):
+        # What may not be read is removed all the same, and so is what was written just now.
+        published = PublishedRules(log)
+        is_known = check_rule(rule) in published.read() or published.refusal is not None
+        admin.set_topic_rule(rule, None)
+    told = "removed" if is_known else "there is no such rule; logtx topics list shows all"
+    typer.echo(printable(f"{rule}: {told}"))
 
 
 def _print_progress(info: TopicModeInfo) -> None:

@@ -20,11 +20,12 @@ from ..local.etcd import INSTALL, LocalEtcd, find_etcd
 from ..local.ports import HOST, check_port
 from ..local.processes import CoordinatorChild
 from ..local.restarter import (
-    COORDINATOR_RESTART_AFTER_S,
+    CHILD_RESTART_AFTER_S,
     RESTART_AFTER_S,
-    CoordinatorRestarter,
+    ChildRestarter,
     Restarter,
-    start_coordinator,
+    Watched,
+    start_child,
 )
 from ..local.topics import create_topic
 
@@ -61,11 +62,11 @@ def parse_topic(text: str) -> tuple[str, int]:
 def run_up(options: UpOptions, *, console: Console) -> None:
     """Runs until KeyboardInterrupt, then stops the coordinators and the brokers, in this order.
 
-    If a coordinator or one of several brokers dies, it is reported and started again.
+    If a coordinator, the etcd or one of several brokers dies, it is reported and started again.
 
     Raises:
-        LocalKafkaError: a process cannot be started, the only broker died, or a coordinator died
-            too often; all others are stopped.
+        LocalKafkaError: a process cannot be started, the only broker died, or a coordinator or the
+            etcd died too often; all others are stopped.
     """
     if options.metadata_store not in ("rocksdb", "etcd"):
         MetadataConfig(store=options.metadata_store)
@@ -91,18 +92,21 @@ def run_up(options: UpOptions, *, console: Console) -> None:
             store = _store_options(options, port, etcd)
             child = CoordinatorChild(name, log, kafka.bootstrap_servers, *store, listen=address)
             children.append(child)
-            start_coordinator(child)
+            start_child(child)
         with console.status("Starting coordinators …"):
             for child in children:
                 child.await_ready()
         _print_ready(console, options, kafka, children)
         if etcd is not None:
-            console.print(f"The metadata store is an etcd at {etcd.endpoint}.", soft_wrap=True)
+            console.print(
+                f"The metadata store is an etcd at {etcd.endpoint} (process {etcd.pid}): if it"
+                f" dies, it is started again after {CHILD_RESTART_AFTER_S:g} s.",
+                soft_wrap=True,
+            )
         say = partial(_say, console)
-        coordinators = CoordinatorRestarter(
-            children, say, restart_after_s=COORDINATOR_RESTART_AFTER_S
-        )
-        _watch(Restarter(kafka, say), coordinators)
+        others: list[Watched] = [*children, *([] if etcd is None else [etcd])]
+        restarter = ChildRestarter(others, say, restart_after_s=CHILD_RESTART_AFTER_S)
+        _watch(Restarter(kafka, say), restarter)
     except KeyboardInterrupt:
         console.print("Stopping.")
     finally:
@@ -161,7 +165,7 @@ def _print_ready(
         who = "The coordinator listens" if len(coordinators) == 1 else "Coordinators listen"
         console.print(
             f"{who} on {addresses}: one that dies is started again after "
-            f"{COORDINATOR_RESTART_AFTER_S:g} s.",
+            f"{CHILD_RESTART_AFTER_S:g} s.",
             soft_wrap=True,
         )
         console.print(
@@ -179,11 +183,11 @@ def _print_ready(
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(brokers: Restarter, coordinators: CoordinatorRestarter) -> None:
+def _watch(brokers: Restarter, others: ChildRestarter) -> None:
     while True:
         time.sleep(_POLL_S)
         brokers.look()  # first: if Kafka is gone, that is why coordinators end
-        coordinators.look()
+        others.look()
 
 
 def _say(console: Console, line: str) -> None:

@@ -47,6 +47,7 @@ class LocalEtcd(Child):
         self.quota_bytes = quota_bytes
         """Size at which it takes no more, from the next start on; None: etcd's default."""
         self.port, self._peer_port = pick_ports(2)
+        self._started_s = 0.0
 
     @property
     def endpoint(self) -> str:
@@ -71,19 +72,29 @@ class LocalEtcd(Child):
             *(() if quota is None else ("--quota-backend-bytes", str(quota))),
         ]
 
-    def await_ready(self) -> None:
-        """Waits until it accepts connections.
+    def start(self) -> None:
+        """Starts it, or its successor. Raises as `Child.start`."""
+        self._started_s = time.monotonic()
+        super().start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it accepts connections.
 
         Raises:
-            ProcessDiedError: it ended, or did not within `START_TIMEOUT_S`.
+            ProcessDiedError: it died, or does not accept any within `START_TIMEOUT_S`.
         """
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not accepts(self.port):
-            self.check()
-            if time.monotonic() > deadline_s:
-                raise ProcessDiedError(
-                    f"The etcd did not answer within {START_TIMEOUT_S:.0f} s; its log is"
-                    f" {self.log}.",
-                    self.last_lines(LOG_LINES),
-                )
+        if accepts(self.port):
+            return True
+        self.check()
+        if time.monotonic() - self._started_s > START_TIMEOUT_S:
+            raise ProcessDiedError(
+                f"The etcd did not answer within {START_TIMEOUT_S:.0f} s; its log is {self.log}.",
+                self.last_lines(LOG_LINES),
+            )
+        return False
+
+    def await_ready(self) -> None:
+        """Waits until it accepts connections, for a limited time. Raises as `is_ready`."""
+        while not self.is_ready:
             time.sleep(_POLL_S)

@@ -1,9 +1,9 @@
-"""Restarts brokers and coordinators that died, as an operator would.
+"""Restarts brokers, coordinators and an etcd that died, as an operator would.
 
 Each is up → down → starting → up. A dead one stays down for a moment, so that the user who killed
 it can see what follows. A broker that dies while starting is left alone: it would die again. A
 coordinator is started again then too, but only so often: its start may fail because brokers are
-down.
+down. An etcd is treated as a coordinator.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeAlias
 
 from .cluster import LocalCluster
 from .errors import BrokerStartError, DataDirError, LocalKafkaError, ProcessDiedError
+from .etcd import LocalEtcd
 from .node import Broker
 from .processes import LOG_LINES, CoordinatorChild
 
 RESTART_AFTER_S: Final = 10.0
 """How long a dead broker stays dead. Others lead in its place after about 4 s; a value below that
 would bring it back before they do."""
-COORDINATOR_RESTART_AFTER_S: Final = 2.0
-"""How long a dead coordinator stays dead. Others take over in less than a second; a larger value
-only keeps the clients of a single one waiting."""
-COORDINATOR_RESTARTS_MAX: Final = 5
-"""Restarts of one coordinator within `COORDINATOR_RESTARTS_WITHIN_S`. Its next death is the end: it
-dies of something that a restart does not mend."""
-COORDINATOR_RESTARTS_WITHIN_S: Final = 60.0
-"""Longer than a coordinator that dies at its start needs for that many starts."""
+CHILD_RESTART_AFTER_S: Final = 2.0
+"""How long a dead coordinator or etcd stays dead. Other coordinators take over in less than a
+second; a larger value only keeps the clients of a single one waiting."""
+CHILD_RESTARTS_MAX: Final = 5
+"""Restarts of one of them within `CHILD_RESTARTS_WITHIN_S`. Its next death is the end: it dies of
+something that a restart does not mend."""
+CHILD_RESTARTS_WITHIN_S: Final = 60.0
+"""Longer than one that dies at its start needs for that many starts."""
+
+Watched: TypeAlias = CoordinatorChild | LocalEtcd
 
 
 class _Condition(Enum):
@@ -117,26 +120,29 @@ class Restarter:
         self._tell(f"Broker {broker.id} {why}; the others go on without it.{lines}")
 
 
-class CoordinatorRestarter:
-    """Looks after running coordinators. It never waits: call `look` several times a second."""
+class ChildRestarter:
+    """Looks after running coordinators and an etcd.
+
+    It never waits: call `look` several times a second.
+    """
 
     def __init__(
         self,
-        children: Sequence[CoordinatorChild],
+        children: Sequence[Watched],
         tell: Callable[[str], None],
         *,
-        restart_after_s: float = COORDINATOR_RESTART_AFTER_S,
-        restarts_max: int = COORDINATOR_RESTARTS_MAX,
-        restarts_within_s: float = COORDINATOR_RESTARTS_WITHIN_S,
+        restart_after_s: float = CHILD_RESTART_AFTER_S,
+        restarts_max: int = CHILD_RESTARTS_MAX,
+        restarts_within_s: float = CHILD_RESTARTS_WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins with all coordinators taken for ready.
+        """Begins with all of them taken for ready.
 
         Args:
-            children: the coordinators, which are started.
+            children: the processes, which are started.
             tell: gets a sentence for people at each change.
-            restart_after_s: seconds from a coordinator's death to its start.
-            restarts_max: restarts of one coordinator within `restarts_within_s` seconds.
+            restart_after_s: seconds from a death to the start.
+            restarts_max: restarts of one of them within `restarts_within_s` seconds.
             restarts_within_s: see there.
             clock: returns seconds that never go back.
         """
@@ -151,7 +157,7 @@ class CoordinatorRestarter:
         """When each died, by the clock: its latest deaths."""
 
     def look(self) -> None:
-        """Finds coordinators that died or are ready again; starts those whose time has come.
+        """Finds those that died or are ready again; starts those whose time has come.
 
         Raises:
             ProcessDiedError: one died too often, or was not ready in time.
@@ -162,16 +168,16 @@ class CoordinatorRestarter:
                 case _Condition.UP | _Condition.STARTING if not child.is_running:
                     self._died(child)
                 case _Condition.DOWN if self._clock() >= self._restart_at_s(child):
-                    start_coordinator(child)
+                    start_child(child)
                     self._conditions[child.name] = _Condition.STARTING
                 case _Condition.STARTING if _is_ready(child):
                     self._conditions[child.name] = _Condition.UP
                     self._tell(f"The {child.name} is back, as process {child.pid}.")
 
-    def _restart_at_s(self, child: CoordinatorChild) -> float:
+    def _restart_at_s(self, child: Watched) -> float:
         return self._deaths[child.name][-1] + self._restart_after_s
 
-    def _died(self, child: CoordinatorChild) -> None:
+    def _died(self, child: Watched) -> None:
         now_s, deaths = self._clock(), self._deaths[child.name]
         deaths.append(now_s)
         while deaths[0] < now_s - self._restarts_within_s:
@@ -189,8 +195,8 @@ class CoordinatorRestarter:
         )
 
 
-def start_coordinator(child: CoordinatorChild) -> None:
-    """Starts a coordinator. Raises DataDirError if its log can't be written."""
+def start_child(child: Watched) -> None:
+    """Starts one. Raises DataDirError if its log can't be written."""
     try:
         child.start()
     except OSError as error:
@@ -200,7 +206,7 @@ def start_coordinator(child: CoordinatorChild) -> None:
         ) from error
 
 
-def _is_ready(child: CoordinatorChild) -> bool:
+def _is_ready(child: Watched) -> bool:
     try:
         return child.is_ready
     except ProcessDiedError:
@@ -209,7 +215,7 @@ def _is_ready(child: CoordinatorChild) -> bool:
         return False  # it died just now, and the next look finds that
 
 
-def _cause(process: Broker | CoordinatorChild) -> str:
+def _cause(process: Broker | Watched) -> str:
     status = process.exit_status or 0
     if status < 0:
         return f"was killed ({signal.Signals(-status).name})"

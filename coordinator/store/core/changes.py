@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from ....journal.errors import MetadataStoreError
 from ....journal.records.fate import NO_EPOCH, EpochFilter
 from ....journal.value import value
 from ...protocol.metadata import Record
@@ -34,10 +35,18 @@ class Cursor:
         return EpochFilter(self.epoch, self.incarnation, surprised=self.surprised)
 
 
+class HeaderDiffersError(MetadataStoreError):
+    """The store has another version of a header than the one that a change replaces: what it has
+    is not what the journal says. It is made again from the journal."""
+
+    code = 0
+
+
 class Change(NamedTuple):
     """A header or an operation that is put (`after`), or deleted (no `after`).
 
-    The store writes it only on top of `before`, the version that it replaces.
+    The store puts a header only on top of `before`, the version that it replaces; without one, only
+    where there is none. Of operations the cursor says that nobody else changes them.
     """
 
     before: Record | None
@@ -58,6 +67,10 @@ MUTATIONS_MAX: Final = 3
 """Most keys that the change of one record writes: it, its new index entry, its old one."""
 
 
+Guards: TypeAlias = Mapping[bytes, bytes | None]
+"""Key → the value that the store must have there; None: there must be none."""
+
+
 class Write(NamedTuple):
     """What is written at once, with the cursor."""
 
@@ -67,3 +80,5 @@ class Write(NamedTuple):
     put: int
     """Number of operations that it puts."""
     cursor: Cursor
+    guards: Guards
+    """The versions of the headers that it replaces."""

@@ -226,30 +226,34 @@ class Projection:
         if self.next_offset == self._due_from:
             return
         mutations: list[Mutation] = []
+        guards: dict[bytes, bytes | None] = {}
         added, put = 0, 0
         for transaction in self._dirty:
-            more, new = transaction.differing(mutations)
+            more, new = transaction.differing(mutations, guards)
             added += more
             put += new
-        self._full.append(Write(mutations, added, put, self.cursor))
+        self._full.append(Write(mutations, added, put, self.cursor, guards))
         self._written()
 
     def _take_apart(self, before: Cursor) -> None:
         """Ends as many writes as it takes for what the record behind a cursor changed."""
         self._apart = None
         mutations: list[Mutation] = []
+        guards: dict[bytes, bytes | None] = {}
         added, put, count, part = 0, 0, 0, before.part
         for transaction in self._dirty:
-            for found, more, new in transaction.each():
+            for found, more, new, guarded in transaction.each():
                 if count == self._room:
                     # The cursor stays before the record. It changes all the same, so that of two
                     # projectors one alone wins each part.
                     part += 1
-                    self._full.append(Write(mutations, added, put, replace(before, part=part)))
-                    mutations, added, put, count = [], 0, 0, 0
+                    filled = replace(before, part=part)
+                    self._full.append(Write(mutations, added, put, filled, guards))
+                    mutations, guards, added, put, count = [], {}, 0, 0, 0
                 mutations += found
+                guards.update(guarded)
                 added, put, count = added + more, put + new, count + 1
-        self._full.append(Write(mutations, added, put, self.cursor))
+        self._full.append(Write(mutations, added, put, self.cursor, guards))
         self._written()
 
     def _written(self) -> None:

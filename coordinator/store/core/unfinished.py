@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ....journal.control import TopicPartition
 from ....journal.places import GONE, PartitionId
 from ...protocol.metadata import Header, HeaderState, Operation, OperationKind
-from .changes import Mutation
+from .changes import Guards, Mutation
 from .codec import (
     NONE,
     PLACE,
@@ -47,8 +47,9 @@ ABORTED: Final = state_code(HeaderState.ABORTED, finished=False)
 _NO_PLACE: Final = pack_place(NO_PLACE)
 _GONE: Final = pack_place(GONE)
 
-Differing: TypeAlias = tuple[list[Mutation], int, int]
-"""(keys to write, by how much the number of operations changes, how many of them are put)."""
+Differing: TypeAlias = tuple[list[Mutation], int, int, Guards]
+"""(keys to write, by how much the number of operations changes, how many of them are put, the
+version of the header that is replaced)."""
 
 
 class Unfinished:
@@ -204,8 +205,12 @@ class Unfinished:
             return 1 + len(self._before.operations)
         return 0 if self._entry else 1 + len(self.operations)
 
-    def differing(self, out: list[Mutation]) -> tuple[int, int]:
+    def differing(self, out: list[Mutation], guards: dict[bytes, bytes | None]) -> tuple[int, int]:
         """Adds all that differs to `out`, and takes the store to have it.
+
+        Args:
+            out: takes the keys to write.
+            guards: takes the version of the header that is replaced.
 
         Returns:
             By how much the number of operations changes, and how many are put.
@@ -213,7 +218,7 @@ class Unfinished:
         before, txid = self._before, self.txid
         self.is_dirty = False
         if before is None:
-            self._add_header(out)
+            self._add_header(None, out, guards)
             for seq, kept in self.operations.items():
                 _add(txid + seq, kept, out)
             count = len(self.operations)
@@ -221,7 +226,7 @@ class Unfinished:
         self._before = None
         added, put = 0, 0
         if before.status != self.status:
-            self._add_header(out)
+            self._add_header(before.status, out, guards)
         for seq, known in before.operations.items():
             now = self.operations.get(seq)
             if now == known:
@@ -240,7 +245,7 @@ class Unfinished:
         before, self._before = self._before, None
         self.is_dirty = False
         if before is None:
-            yield self._header_alone()
+            yield self._header_alone(None)
             known = dict.fromkeys(self.operations)
         else:
             known = before.operations
@@ -250,18 +255,23 @@ class Unfinished:
                 continue
             out: list[Mutation] = []
             _add_changed(self.txid + seq, was, now, out)
-            yield out, (was is None) - (now is None), int(now is not None)
+            yield out, (was is None) - (now is None), int(now is not None), {}
         if before is not None and before.status != self.status:
-            yield self._header_alone()
+            yield self._header_alone(before.status)
 
-    def _header_alone(self) -> Differing:
+    def _header_alone(self, replaced: Status | None) -> Differing:
         out: list[Mutation] = []
-        self._add_header(out)
-        return out, 0, 0
+        guards: dict[bytes, bytes | None] = {}
+        self._add_header(replaced, out, guards)
+        return out, 0, 0, guards
 
-    def _add_header(self, out: list[Mutation]) -> None:
+    def _add_header(
+        self, replaced: Status | None, out: list[Mutation], guards: dict[bytes, bytes | None]
+    ) -> None:
         value, entry = encode_header(self.begun, self.status), self._header_entry()
-        out.append((HEADER + self.txid, value))
+        key = HEADER + self.txid
+        guards[key] = None if replaced is None else encode_header(self.begun, replaced)
+        out.append((key, value))
         if self._entry and self._entry != entry:
             out.append((self._entry, None))
         out.append((entry, value))

@@ -31,6 +31,7 @@ from logtx.journal.errors import (
     CoordinatorNotAvailableError,
     MetadataNotServedError,
     MetadataStoreError,
+    OutcomeNotKeptError,
     UnknownTopicError,
     UnknownTransactionError,
 )
@@ -125,6 +126,21 @@ def test_a_transaction_is_there_from_its_begin_to_its_end(
     assert client.is_aborted(aborted)
     with pytest.raises(UnknownTransactionError, match="does not know"):
         client.is_aborted(TxId(0, 1, 2))
+    producer.close()
+
+
+def test_what_a_window_has_let_go_is_not_taken_for_aborted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.join(metadata=config(tmp_path, history_ms=1, sweep_interval_ms=20))
+    until(cluster.is_served)
+    producer = Committer(cluster.log)
+    txid = producer.begin()
+    producer.end(txid)
+    with MetadataClient(cluster.log, timeout_s=15) as client:
+        until(lambda: client.header(txid) is None)
+        with pytest.raises(OutcomeNotKeptError, match=r"0\.001 s only.*without a window"):
+            client.is_aborted(txid)
     producer.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from logtx.coordinator.protocol.metadata import HeaderState, Operation
 from logtx.coordinator.store import projector as module
 from logtx.coordinator.store.base import MetadataStore
-from logtx.coordinator.store.core.changes import Cursor, Write
+from logtx.coordinator.store.core.changes import Change, Cursor, Write
 from logtx.coordinator.store.counters import StoreCounters
+from logtx.coordinator.store.keyed import Batch, encoded
 from logtx.coordinator.store.memory import MemoryStore
 from logtx.coordinator.store.projector import Projector, find_base
 from logtx.integration.inspect.metadata import Expected
@@ -425,6 +427,29 @@ def test_a_store_that_is_lost_while_it_is_written_is_made_again() -> None:
             store._values.clear()
             store._operations = 0
             story(journal)
+            written.write(journal)
+            await written_up_to(store, journal.end)
+            assert await transactions(store) == journal.replay().expected()
+
+    asyncio.run(check())
+
+
+def test_a_store_in_which_a_header_is_another_one_is_made_again() -> None:
+    """Somebody else wrote it: the projector must not take it for what it wrote."""
+
+    async def check() -> None:
+        written, store, journal = Written(), MemoryStore(), Journal()
+        async with projecting(written, store) as projector:
+            begin = journal.begin()
+            written.write(journal)
+            await caught_up(projector, journal)
+            known = await store.header(TxId(PARTITION, INCARNATION, begin))
+            assert known is not None
+            other = replace(known, state=HeaderState.ABORTED, timeout_ms=0, finalized_ms=3)
+            foreign, _ = encoded([Change(known, other)])
+            assert await store._commit(Batch(guards={}, mutations=foreign))
+            story(journal)
+            journal.abort(begin)
             written.write(journal)
             await written_up_to(store, journal.end)
             assert await transactions(store) == journal.replay().expected()

@@ -13,7 +13,12 @@ import pytest
 from logtx.coordinator.protocol.metadata import Header, HeaderState, Operation, OperationKind
 from logtx.coordinator.store import keyed
 from logtx.coordinator.store.base import READY, Event, MetadataStore
-from logtx.coordinator.store.core.changes import Change, Cursor
+from logtx.coordinator.store.core.changes import (
+    MUTATIONS_MAX,
+    Change,
+    Cursor,
+    HeaderDiffersError,
+)
 from logtx.coordinator.store.core.keys import headers_of, keys_of, prefixed, writes
 from logtx.coordinator.store.keyed import Batch, KeyedStore
 from logtx.coordinator.store.polling import PollingWatch
@@ -130,6 +135,70 @@ def test_a_write_whose_cursor_is_another_one_does_nothing(make_store: MakeStore)
         for wrong in (None, replace(cursor, part=1), replace(cursor, offset=4)):
             assert not await store.apply(PARTITION, wrong, Cursor(9), [Change(None, header(2))])
         assert await content(store) == before
+        await store.close()
+
+    on_loop(check)
+
+
+def test_a_header_is_put_on_top_of_the_version_that_it_replaces_alone(
+    make_store: MakeStore,
+) -> None:
+    async def check() -> None:
+        store, first = make_store(), header(1)
+        await store.apply(PARTITION, None, Cursor(1), [Change(None, first)])
+        decided = replace(first, state=HeaderState.COMMITTED, timeout_ms=0, finalized_ms=3)
+        await store.apply(PARTITION, Cursor(1), Cursor(2), [Change(first, decided)])
+        before = await content(store)
+        aborted = replace(decided, state=HeaderState.ABORTED, finalized_ms=9)
+        for stale in (Change(first, aborted), Change(None, first), Change(header(2), header(2))):
+            with pytest.raises(HeaderDiffersError, match="made again"):
+                await store.apply(PARTITION, Cursor(2), Cursor(3), [Change(None, run(1, 0)), stale])
+        assert await content(store) == before
+        finished = Change(decided, replace(decided, finished=True))
+        assert await store.apply(PARTITION, Cursor(2), Cursor(3), [finished])
+        await store.close()
+
+    on_loop(check)
+
+
+def test_a_full_write_has_all_its_headers_checked(make_store: MakeStore) -> None:
+    """Those that are new, between some that are there, and those that change."""
+
+    async def check() -> None:
+        store = make_store()
+        size = min(store.mutations_max // MUTATIONS_MAX, 500)
+        old = [header(2 * n) for n in range(size)]
+        decided = {"state": HeaderState.COMMITTED, "timeout_ms": 0, "finalized_ms": 3}
+        assert await store.apply(PARTITION, None, Cursor(1), [Change(None, h) for h in old])
+        new = [Change(None, header(2 * n + 1)) for n in range(size)]
+        assert await store.apply(PARTITION, Cursor(1), Cursor(2), new)
+        changed = [Change(h, replace(h, **decided)) for h in old]
+        assert await store.apply(PARTITION, Cursor(2), Cursor(3), changed)
+        for at in (0, size // 2, size - 1):
+            again = [Change(None, header(10_000 + n)) for n in range(size)]
+            again[at] = new[at]
+            with pytest.raises(HeaderDiffersError):
+                await store.apply(PARTITION, Cursor(3), Cursor(4), again)
+        assert await store.cursor(PARTITION) == Cursor(3)
+        await store.close()
+
+    on_loop(check)
+
+
+def test_a_header_that_an_older_program_wrote_is_replaced(make_store: MakeStore) -> None:
+    value, record = next((v, r) for v, r in OLD.items() if isinstance(r, Header))
+
+    async def check() -> None:
+        store = make_store()
+        assert isinstance(store, KeyedStore)
+        written = [(key, bytes.fromhex(value)) for key in keys_of(record)]
+        assert await store._commit(Batch(guards={}, mutations=written))
+        after = replace(record, version=record.version + 1)
+        partition = record.txid.partition
+        with pytest.raises(HeaderDiffersError):
+            await store.apply(partition, None, Cursor(1), [Change(after, after)])
+        assert await store.apply(partition, None, Cursor(1), [Change(record, after)])
+        assert await store.header(record.txid) == after
         await store.close()
 
     on_loop(check)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from logtx.coordinator.protocol.metadata import HeaderState
 from logtx.coordinator.store.base import MetadataStore
+from logtx.coordinator.store.core.changes import Change
+from logtx.coordinator.store.core.codec import decode
+from logtx.coordinator.store.core.keys import headers_of
 from logtx.coordinator.store.counters import StoreCounters
+from logtx.coordinator.store.memory import MemoryStore
 from logtx.coordinator.store.sweeper import Sweeper
 from logtx.integration.inspect.metadata import Expected
 from logtx.journal.logs.memory.log import MemoryLog
@@ -160,6 +164,31 @@ def test_a_window_of_time_deletes_what_is_placed_too(make_store: MakeStore, log:
         assert open_ in begins(left)
 
     run(make_store, journal, log, check, history_ms=1_000)
+
+
+def test_a_header_that_is_there_says_that_all_operations_are(log: MemoryLog) -> None:
+    """While a sweep deletes them one by one: a reader would drop what is committed."""
+    journal = placed_journal(log)
+
+    class Small(MemoryStore):
+        async def delete(self, changes: Sequence[Change]) -> bool:
+            """Deletes, and looks at what is left."""
+            done = await super().delete(changes)
+            for page in [page async for page in self.scan(headers_of(PARTITION))]:
+                for txid in (decode(*item).txid for item in page):
+                    assert len(await self.operations(txid)) == len(complete[txid].operations)
+            return done
+
+    store = Small(mutations_max=3)
+    complete: dict[TxId, Expected] = {}
+
+    async def check(store: MetadataStore, sweeper: Sweeper) -> None:
+        complete.update(await transactions(store))
+        last_ms = max(e.header.finalized_ms for e in complete.values())
+        await sweeper.sweep(last_ms + 1_001)
+        assert await transactions(store) == {}
+
+    run(lambda: store, journal, log, check, history_ms=1_000)
 
 
 def test_a_transaction_that_finishes_late_goes_too(make_store: MakeStore, log: MemoryLog) -> None:

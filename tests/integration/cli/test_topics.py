@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import logtx
+from logtx.coordinator.client.admin import TopicHome
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
@@ -21,7 +23,12 @@ from logtx.coordinator.server import streams
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import main as cli
 from logtx.integration.cli import topics as cli_topics
-from logtx.journal.errors import BrokerError, LogtxError
+from logtx.journal.errors import (
+    BrokerError,
+    CoordinatorNotAvailableError,
+    LogtxError,
+    TopicModeError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.reader import journal_partition_of
@@ -257,6 +264,61 @@ def test_a_rule_is_for_what_exists_too(run: Run) -> None:
     ]
 
 
+class Switches:
+    """Stand in for the switches of topics, and count those that are under way."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.under_way = self.most = 0
+        self.begun: list[str] = []
+        self.given_up = threading.Event()
+        self.full = threading.Event()
+        """Whether as many as may be were under way at one time."""
+
+    def switch(self, name: str) -> TopicHome:
+        """Switches a topic; waits until others are under way, too."""
+        with self.lock:
+            self.begun.append(name)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            if self.under_way == cli_topics.AT_ONCE:
+                self.full.set()
+        try:
+            assert self.full.wait(30)
+            if name == "gone":
+                raise CoordinatorNotAvailableError("nobody answers")
+            if name.startswith("bad"):
+                raise TopicModeError(f"{name} is bound elsewhere")
+            if name == "slow":
+                assert self.given_up.wait(30), "nobody gave it up"
+                raise CoordinatorNotAvailableError("closed")
+            info = TopicModeInfo(topic=name, topic_id="id", phase=Phase.METADATA, mode_offset=1)
+            return TopicHome(info, 0, "billing")
+        finally:
+            with self.lock:
+                self.under_way -= 1
+
+
+def test_eight_topics_are_switched_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    switches, names = Switches(), [*(f"t{n:02}" for n in range(30)), "bad 1", "bad 2"]
+    done, failed = cli_topics._switch_each(names, switches.switch, switches.given_up.set)
+    assert [each.info.topic for each in done] == names[:30], "in the order of the names"
+    assert failed
+    assert switches.most == 8
+    told = capsys.readouterr().err
+    assert "bad 1: bad 1 is bound elsewhere" in told
+    assert "bad 2: bad 2 is bound elsewhere" in told
+    assert not switches.given_up.is_set()
+
+
+def test_no_further_topic_is_switched_when_nobody_answers() -> None:
+    switches, names = Switches(), [*["slow"] * 7, "gone", *["slow"] * 1_000]
+    with pytest.raises(CoordinatorNotAvailableError, match="nobody answers"):
+        cli_topics._switch_each(names, switches.switch, switches.given_up.set)
+    assert len(switches.begun) <= 9
+    assert switches.under_way == 0
+
+
 def test_rules_are_shown_and_removed(run: Run) -> None:
     kept = set_mode(run, "later.*", "metadata", *BILLING)
     assert kept.stdout == "later.*: metadata, also for topics that are created later\n"
@@ -267,8 +329,11 @@ def test_rules_are_shown_and_removed(run: Run) -> None:
         ["later.*", "metadata", "billing"],
         ["later.eu.*", "markers", "-"],
     ]
-    for _ in range(2):
-        assert run("topics", "remove-rule", "later.*").stdout == "later.*: removed\n"
+    assert run("topics", "remove-rule", "later.*").stdout == "later.*: removed\n"
+    for never in ("later.*", "late*"):
+        again = run("topics", "remove-rule", never)
+        assert again.exit_code == 0, "it may be repeated"
+        assert again.stdout == f"{never}: there is no such rule; logtx topics list shows all\n"
     assert "later.* " not in run("topics", "list").output
     assert "rule: later" not in run("topics", "describe", "orders").output
     set_mode(run, "ord*", "markers")
@@ -280,6 +345,8 @@ def test_rules_are_shown_and_removed(run: Run) -> None:
     [
         (("set-mode", "orders.*", "--mode", "metadata"), "(--transaction-group)"),
         (("set-mode", "or*ders*", "--mode", "markers"), "is no rule: write how"),
+        (("set-mode", "or*ders", "--mode", "markers"), "and one * behind it"),
+        (("set-mode", "*orders", "--mode", "metadata", *BILLING), "and one * behind it"),
         (("remove-rule", "orders"), "is no rule: write how"),
     ],
 )

@@ -109,7 +109,7 @@ def test_coordinator_that_dies_at_once(up: Up, events: list[str]) -> None:
 def test_coordinator_that_dies_later_is_started_again(
     up: Up, events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_up, "COORDINATOR_RESTART_AFTER_S", 0.1)
+    monkeypatch.setattr(cli_up, "CHILD_RESTART_AFTER_S", 0.1)
     # Whoever makes the directory dies, its successor lives until Kafka ends.
     command = f"{READY} mkdir {tmp_path}/first 2>/dev/null && exit 4; exec sleep 60"
     with pytest.raises(BrokerStartError, match="Kafka ended by itself"):
@@ -123,7 +123,7 @@ def test_coordinator_that_dies_later_is_started_again(
 def test_coordinator_that_dies_again_and_again(
     up: Up, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_up, "COORDINATOR_RESTART_AFTER_S", 0.01)
+    monkeypatch.setattr(cli_up, "CHILD_RESTART_AFTER_S", 0.01)
     with pytest.raises(ProcessDiedError, match=r"exit status 4.*times within") as caught:
         up(f"{READY} sleep 0.2; echo lost; exit 4")
     assert caught.value.details[-1] == "lost"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from logtx.integration.local.errors import BrokerStartError, PortInUseError, ProcessDiedError
-from logtx.integration.local.restarter import CoordinatorRestarter, Restarter
+from logtx.integration.local.restarter import ChildRestarter, Restarter
 
 
 class FakeBroker:
@@ -168,7 +168,7 @@ class WatchedCoordinators:
         self.children = [FakeCoordinator(number) for number in range(1, count + 1)]
         self.said: list[str] = []
         self.now_s = 0.0
-        self._restarter = CoordinatorRestarter(
+        self._restarter = ChildRestarter(
             self.children,  # type: ignore[arg-type]
             self.said.append,
             restart_after_s=2,
