@@ -75,7 +75,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "fence_must_be_named": 16,
     "gate_asked_before_the_fetch": 27,
     "home_without_the_topics_id": 11,
-    "journal_is_trimmed_below_what_it_handed_over": 59,
+    "journal_is_trimmed_below_what_it_handed_over": 4,
     "last_records_count_as_markers": 31,
     "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
@@ -86,10 +86,10 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "stretch_that_was_missed": 287,
     "trimmed_at_once": 5,
     "turns_at_the_offset": 23,
-    "void_records_are_kept": 7,
+    "void_records_are_kept": 12,
     "what_is_decided_is_not_awaited": 177,
     "what_is_only_decided_is_adopted": 4,
-    "what_lies_below_the_start_is_due": 5,
+    "what_lies_below_the_start_is_due": 12,
     "what_was_dropped_counts_as_kept": 8,
 }
 """The same for mutations of places, in histories with switches."""
@@ -112,7 +112,7 @@ SEEN_WITH_SIDECARS_AT: Final = {
 """The same for mutations of sidecars, in histories with sidecars (traps 91, 107, 128, 135 and
 158)."""
 SEEN_WITH_COMPACTIONS_AT: Final = {
-    "copies_have_offsets_of_their_own": 2,
+    "copies_have_offsets_of_their_own": 1,
     "latest_end_counts": 110,
     "refused_records_are_passed_over": 5,
     "relocations_are_read_once": 7,
@@ -124,8 +124,8 @@ SEEN_WITH_QUEUES_AT: Final = {
     "aborted_acks_delete": 0,
     "anybody_releases": 19,
     "commit_before_the_acks": 1,
-    "conflicts_are_not_seen": 1,
-    "ended_transactions_take_acks": 101,
+    "conflicts_are_not_seen": 2,
+    "ended_transactions_take_acks": 20,
     "ends_of_former_topics_are_awaited": 45,
     "goes_on_where_it_was_last": 16,
     "leases_are_told_as_they_were": 0,
@@ -136,7 +136,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "new_owner_gives_out_at_once": 0,
     "pending_is_told_as_done": 20,
     "plain_acks_take_what_is_pending": 50,
-    "repeated_acks_count_again": 1,
+    "repeated_acks_count_again": 2,
     "snapshot_forgets_acks": 1,
     "snapshot_forgets_pending_acks": 1,
     "switches_are_what_was_published": 11,
@@ -145,14 +145,14 @@ SEEN_WITH_QUEUES_AT: Final = {
     "the_rest_of_a_pointer_is_a_gap": 7,
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 423,
-    "what_is_given_up_is_a_gap": 10,
+    "what_is_given_up_is_a_gap": 6,
     "who_rests_keeps_its_topics": 5,
     "whoever_attaches_has_what_it_names": 0,
 }
 """The same for mutations of queues, in histories with a queue (trap 165)."""
 SEEN_WITH_PLACED_QUEUES_AT: Final = {
     "a_home_that_was_trimmed_is_lost": 26,
-    "an_offset_has_one_place_in_the_sidecar": 5,
+    "an_offset_has_one_place_in_the_sidecar": 18,
     "places_stand_for_no_pointer": 1,
 }
 """The same for mutations of queues in topics in metadata mode with sidecars (trap 217)."""
@@ -168,8 +168,8 @@ SEEN_WITH_RESETS_AT: Final = {
     "consumers_keep_what_was_reset": 80,
     "each_subscription_counts_its_eras": 0,
     "eras_end_while_messages_are_pending": 0,
-    "plain_acks_of_before_count": 1,
-    "resets_may_be_repeated": 9,
+    "plain_acks_of_before_count": 15,
+    "resets_may_be_repeated": 12,
     "snapshot_forgets_eras": 1,
 }
 """The same for mutations of queues that are reset, in histories in which that happens."""
