@@ -554,7 +554,7 @@ def _adopted_in(
     found = []
     for offset, parts in rows.items():
         writes = [
-            HomeWrites(w.partition, w.branches, True)
+            HomeWrites(w.partition, tuple(w.branches), True)
             for part in parts
             for w in part.writes
             if w.placed

@@ -55,7 +55,7 @@ class AdoptedWrites:
     """What a home says of a foreign transaction's writes in one of its partitions."""
 
     partition: PartitionId
-    branches: tuple[BranchRange, ...]
+    branches: Sequence[BranchRange]
     """What the decision accepts there; none of an aborted one."""
     placed: bool
     """Whether the home places it. If not, the journal that decided it marks it there."""
@@ -67,6 +67,9 @@ class Adoption:
 
     From its own offset on it is a decision of the home like any other: that offset is the
     transaction's commit sequence in the home.
+
+    What does not fit one record comes in several, which share out the partitions: each is a
+    decision of its own, of its partitions alone.
     """
 
     type: ClassVar[RecordType] = RecordType.ADOPT
@@ -77,6 +80,8 @@ class Adoption:
     writes: tuple[AdoptedWrites, ...]
     settled: tuple[int, ...] = ()
     """Commit sequences, in that journal, of what the home refused earlier and is finished now."""
+    more: bool = False
+    """Whether another record follows with further partitions of it, all behind these in order."""
 
 
 T = TypeVar("T")

@@ -13,6 +13,8 @@ import pytest
 
 from logtx.consumer.consumer import Consumer
 from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.core.adopting import ADOPT_BYTES
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.commands import Outcome
 from logtx.coordinator.service import CoordinatorConfig
@@ -28,6 +30,7 @@ from logtx.journal.places import Adoption
 from logtx.journal.position import Passed, Position
 from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from logtx.journal.reader import find_fates, journal_partition_of, read_entries
+from logtx.producer.core.accepted import AcceptedWrites
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
@@ -40,10 +43,15 @@ OTHER_GROUP = next(
 )
 
 
+DEFAULT_LIMITS = ShardConfig()
+
+
 class World:
     """A log, coordinators, and a topic whose home is not the journal partition of every group."""
 
-    def __init__(self, log: MemoryLog, coordinators: int) -> None:
+    def __init__(
+        self, log: MemoryLog, coordinators: int, limits: ShardConfig = DEFAULT_LIMITS
+    ) -> None:
         self.log = log
         log.create_topic("t", partitions=2)
         log.create_topic("m", partitions=1)
@@ -52,6 +60,7 @@ class World:
             bootstrap_servers=log.bootstrap_servers,
             listen="127.0.0.1:0",
             journal_partitions=JOURNALS,
+            limits=limits,
         )
         self.coordinators = [EmbeddedCoordinator(config, log) for _ in range(coordinators)]
         for each in self.coordinators:
@@ -324,3 +333,54 @@ def test_a_partition_that_is_never_without_markers_is_handed_over_all_the_same(
     world.await_finished()
     [fate] = find_fates(world.log, [last[0].txid], timeout_s=10).values()
     assert fate.handed == {("t", 0)}
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets producers name in parts what branches wrote, of one range each."""
+    made = AcceptedWrites.__init__
+    monkeypatch.setattr(AcceptedWrites, "__init__", lambda self: made(self, 0, 1))
+
+
+def in_branches(producer: Producer, *values: bytes) -> Transaction:
+    """Returns a transaction whose branches each write a value to both partitions."""
+    transaction = producer.begin_transaction()
+    for value in values:
+        branch = transaction.branch()
+        for partition in (0, 1):
+            branch.produce("t", value=value, partition=partition)
+        transaction.accept(branch.finish())
+    return transaction
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("adopt_bytes", [ADOPT_BYTES, 1])
+@pytest.mark.parametrize("coordinators", [1, 2])
+def test_a_commit_in_parts_is_handed_over(
+    memory_log: MemoryLog, coordinators: int, adopt_bytes: int
+) -> None:
+    with closing(World(memory_log, coordinators, ShardConfig(adopt_bytes=adopt_bytes))) as world:
+        hand_over_in_parts(world)
+        in_shares = [a.txid for a in world.adoptions() if a.more]
+    assert len(in_shares) == (2 if adopt_bytes == 1 else 0)
+
+
+def hand_over_in_parts(world: World) -> None:
+    world.switch(Mode.METADATA)
+    running, serial = world.consumer(), world.consumer(**{**SERIAL, "group.id": "serial"})
+    large = in_branches(world.producers["group"], b"g1", b"g2", b"g3")
+    aborted = in_branches(world.producers["group"], b"never")
+    before = world.ends()
+    assert large.commit().state.commits
+    aborted.abort()
+    world.commit("own", b"o1")
+    world.await_finished()
+    assert world.ends() == (before[0] + 1, before[1]), "nothing was written but that record"
+    assert {a.txid for a in world.adoptions()} == {large.txid, aborted.txid}
+    assert sorted(read(running, 7)) == sorted([b"g1", b"g2", b"g3"] * 2 + [b"o1"])
+    assert sorted(read(serial, 6)) == sorted([b"g1", b"g2", b"g3"] * 2)
+    assert sorted(stopping_after_each(world, 7, "stops")) == sorted(
+        [b"g1", b"g2", b"g3"] * 2 + [b"o1"]
+    )
+    report = run_audit(world.log, ["t"], world.sums)
+    assert report.clean, report

@@ -342,7 +342,9 @@ class HomeView:
 
         What the home refuses ends by a marker of that journal, which needs nothing here.
         """
-        writes = [HomeWrites(w.partition, w.branches, True) for w in adoption.writes if w.placed]
+        writes = [
+            HomeWrites(w.partition, tuple(w.branches), True) for w in adoption.writes if w.placed
+        ]
         if adoption.committed:
             due = Due(offset, offset, (), adoption.txid, adoption.sequence)
             self._decide(due, writes, {})

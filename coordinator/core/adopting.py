@@ -33,6 +33,9 @@ decision of the home like any other.
   marked. So its HW, its snapshots and its trimming keep what is not adopted, and a marker whose HW
   lies above a transaction stands behind its place.
 - A6. An abort is adopted too: readers of the topic learn it there, and need no marker.
+- A7. What does not fit one record is adopted in several, which share out the partitions in their
+  order. It counts as adopted, for A1 and A2, with the last one. The state says how far it has come,
+  so a new owner goes on behind that: no partition is adopted twice, and none is left out.
 
 Why a reader needs nothing but the home. It gates on the home's end. What is adopted below that
 end and not placed is waited for (R7). What is adopted later is placed at an end that was asked for
@@ -48,10 +51,10 @@ Pure. `replay` alone changes what comes from a journal.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import CorruptRecordError
@@ -61,9 +64,21 @@ from ...journal.txid import TxId
 from ...journal.value import value
 from .modes import TopicModes
 from .places import Places
+from .ranges import PackedRanges, last_offset_of
 
 ANSWERS_MAX: Final = 2_000
 """Answers taken in one turn: some milliseconds. More hold an event loop for longer."""
+ADOPT_BYTES: Final = 800_000
+"""Bytes that one ADOPT record may take by `_bytes_of`, which is too much rather than too little:
+what does not fit goes on in the next one. Larger comes too near to what a journal record may have;
+smaller adopts in several what older programs read in one."""
+_RANGE_BYTES: Final = 20
+"""Of a range, with offsets below 2^41. Too low would refuse a share, which is marked then."""
+_NAME_BYTES: Final = 40
+"""Of a partition beside its names."""
+_PACKED_FROM: Final = 64
+"""Ranges in one partition from which on they are packed until they are placed: a transaction may
+have a million of them."""
 
 
 class Answer(Enum):
@@ -82,7 +97,7 @@ class HandedWrites:
     """What is handed over in one partition."""
 
     partition: PartitionId
-    branches: tuple[BranchRange, ...]
+    branches: Sequence[BranchRange]
     """What the decision accepts there; none of an aborted transaction."""
     home: int
     """The journal partition that is to place it."""
@@ -101,7 +116,7 @@ class Handed:
     def ends(self) -> dict[PartitionId, int]:
         """Partition → the offset behind the last record that the commit accepts there."""
         accepted = (w for w in self.writes if w.branches)
-        return {w.partition: max(r.last_offset for r in w.branches) + 1 for w in accepted}
+        return {w.partition: last_offset_of(w.branches) + 1 for w in accepted}
 
 
 # ---- the journal that decides -------------------------------------------------------------------
@@ -310,7 +325,43 @@ def refusing(adoption: Adoption) -> Adoption:
     return replace(adoption, writes=writes)
 
 
+def _bytes_of(writes: HandedWrites) -> int:
+    """Returns about how many bytes an ADOPT record needs for one partition, or fewer."""
+    topic, _, topic_id = writes.partition
+    names = 3 * (len(topic) + len(topic_id))
+    return _NAME_BYTES + names + _RANGE_BYTES * len(writes.branches)
+
+
+def _share_of(writes: Sequence[HandedWrites], bytes_max: int) -> Sequence[HandedWrites]:
+    """Returns what goes into the next record: one partition at least."""
+    count, size = 1, _bytes_of(writes[0])
+    while count < len(writes) and (size := size + _bytes_of(writes[count])) <= bytes_max:
+        count += 1
+    return writes[:count]
+
+
+def _packed(adoption: Adoption) -> Adoption:
+    if all(len(w.branches) < _PACKED_FROM for w in adoption.writes):
+        return adoption
+    return replace(
+        adoption,
+        writes=tuple(
+            replace(w, branches=PackedRanges(w.branches)) if len(w.branches) >= _PACKED_FROM else w
+            for w in adoption.writes
+        ),
+    )
+
+
 # ---- the home -----------------------------------------------------------------------------------
+
+
+class Begun(NamedTuple):
+    """How far a home has adopted a transaction that takes several ADOPT records."""
+
+    sequence: int
+    """Its commit sequence in its own journal."""
+    last: PartitionId
+    """The last partition that was adopted; those behind it are still to come."""
 
 
 @dataclass(slots=True)
@@ -321,8 +372,53 @@ class _Of:
     """Everything handed over to this home up to this commit sequence is adopted."""
     refused: dict[int, frozenset[PartitionId]] = field(default_factory=dict)
     """Commit sequence → where it is to be marked; until it is known as finished."""
-    waiting: dict[int, int] = field(default_factory=dict)
-    """Commit sequence → offset of the ADOPT record of what has not all its places."""
+    begun: Begun | None = None
+    """What is adopted in part (A7)."""
+    waiting: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Commit sequence → offsets of the ADOPT records that have not all their places."""
+
+    def check_follows(self, offset: int, adoption: Adoption) -> None:
+        """Checks that no partition is adopted a second time.
+
+        Raises:
+            CorruptRecordError: it was adopted before. A reader that begins between two such records
+                could not tell, and would deliver it twice; so no owner may write the second.
+        """
+        begun, writes = self.begun, adoption.writes
+        if adoption.sequence <= self.upto:
+            whole = f"all up to {self.upto}"
+        elif begun is not None and adoption.sequence != begun.sequence:
+            whole = f"a part of {begun.sequence}, whose rest must come first,"
+        elif begun is not None and any(w.partition <= begun.last for w in writes):
+            whole = f"its part up to {begun.last}"
+        else:
+            return
+        raise CorruptRecordError(
+            f"the ADOPT record at {offset} takes over {adoption.txid} (sequence"
+            f" {adoption.sequence}), and {whole} was taken over before"
+        )
+
+    def wait(self, sequence: int, offset: int) -> None:
+        """Notes an ADOPT record that has not all its places."""
+        self.waiting[sequence] = (*self.waiting.get(sequence, ()), offset)
+
+    def placed(self, sequence: int, offset: int) -> None:
+        """Notes that an ADOPT record has all its places."""
+        left = tuple(o for o in self.waiting.pop(sequence) if o != offset)
+        if left:
+            self.waiting[sequence] = left
+
+
+class AdoptedRow(NamedTuple):
+    """What a home has adopted of one journal, as a snapshot keeps it."""
+
+    journal: Journal
+    upto: int
+    """Everything handed over to this home up to this commit sequence is adopted."""
+    refused: Mapping[int, frozenset[PartitionId]]
+    """Commit sequence → where it is to be marked; until it is known as finished."""
+    begun: Begun | None = None
+    """What is adopted in part (A7)."""
 
 
 class Adopted:
@@ -352,28 +448,28 @@ class Adopted:
             Where it is to be placed now.
 
         Raises:
-            CorruptRecordError: it was adopted before. A reader that begins between two such records
-                could not tell, and would deliver it twice; so no owner may write the second.
+            CorruptRecordError: it was adopted before: see `_Of.check_follows`.
         """
-        of = self._of.setdefault(adoption.txid.journal, _Of())
-        if adoption.sequence <= of.upto:
-            raise CorruptRecordError(
-                f"the ADOPT record at {offset} takes over {adoption.txid} (sequence"
-                f" {adoption.sequence}), and all up to {of.upto} was taken over before"
-            )
-        of.upto = adoption.sequence
+        of, adoption = self._of.setdefault(adoption.txid.journal, _Of()), _packed(adoption)
+        of.check_follows(offset, adoption)
+        if adoption.more:
+            last = max(w.partition for w in adoption.writes)
+            of.begun = Begun(adoption.sequence, last)
+        else:
+            of.upto, of.begun = adoption.sequence, None
         for sequence in adoption.settled:
             of.refused.pop(sequence, None)
         refused = frozenset(w.partition for w in adoption.writes if not w.placed)
         if refused:
-            of.refused[adoption.sequence] = refused
+            before = of.refused.get(adoption.sequence, frozenset())
+            of.refused[adoption.sequence] = before | refused
         ends = {
-            w.partition: max(b.last_offset for b in w.branches) + 1
+            w.partition: last_offset_of(w.branches) + 1
             for w in adoption.writes
             if w.placed and w.branches
         }
         if ends:
-            of.waiting[adoption.sequence] = offset
+            of.wait(adoption.sequence, offset)
             self._waiting[offset] = adoption
             self._places.replay_commit(offset, offset, ends)
         return tuple(ends)
@@ -396,7 +492,7 @@ class Adopted:
         for offset in whole:
             adoption = self._waiting.pop(offset, None)
             if adoption is not None:
-                del self._of[adoption.txid.journal].waiting[adoption.sequence]
+                self._of[adoption.txid.journal].placed(adoption.sequence, offset)
                 self._places.replay_finished(offset)
 
     # ---- what others ask ------------------------------------------------------------------------
@@ -408,10 +504,10 @@ class Adopted:
             return Answer.NONE
         if partition in of.refused.get(sequence, ()):
             return Answer.REFUSED
-        offset = of.waiting.get(sequence)
-        row = None if offset is None else self._places.of(offset)
-        if row is not None and partition in row.ends and partition not in row.places:
-            return Answer.NONE
+        for offset in of.waiting.get(sequence, ()):
+            row = self._places.of(offset)
+            if row is not None and partition in row.ends and partition not in row.places:
+                return Answer.NONE
         return Answer.PLACED
 
     def upto(self, journal: Journal) -> int:
@@ -421,12 +517,17 @@ class Adopted:
 
     # ---- what an owner decides ------------------------------------------------------------------
 
-    def adopt(self, journal: Journal, handed: HandedOver) -> Adoption | None:
+    def adopt(
+        self, journal: Journal, handed: HandedOver, bytes_max: int = ADOPT_BYTES
+    ) -> Adoption | None:
         """Returns the next ADOPT record for a journal; None if nothing is to be adopted.
+
+        What does not fit one record gives its next share (A7).
 
         Args:
             journal: the journal that decides.
             handed: what its valid, durable records say, up to any of them.
+            bytes_max: what one record may take, about; one partition goes into one, at least.
         """
         of = self._of.get(journal, _Of())
         each = next(handed.to(self.home, of.upto), None)
@@ -435,16 +536,31 @@ class Adopted:
         # Refusals are of lower sequences, so those decisions were read too.
         settled = tuple(s for s in of.refused if handed.is_finished(s))
         locked = self._locked(of.refused, settled)
+        left, share = self._left(each, of.begun, bytes_max)
         writes = tuple(
             AdoptedWrites(
                 w.partition,
                 w.branches,
                 placed=self._modes.is_placed(w.partition) and w.partition not in locked,
             )
-            for w in each.writes
-            if w.home == self.home
+            for w in share
         )
-        return Adoption(each.txid, each.sequence, each.committed, writes, settled)
+        more = len(share) < len(left)
+        return Adoption(each.txid, each.sequence, each.committed, writes, settled, more)
+
+    def _left(
+        self, handed: Handed, begun: Begun | None, bytes_max: int
+    ) -> tuple[Sequence[HandedWrites], Sequence[HandedWrites]]:
+        """Returns what is not adopted of a transaction, and what of that goes into one record."""
+        here = [w for w in handed.writes if w.home == self.home]
+        if begun is None:
+            share = _share_of(here, bytes_max)
+            if len(share) == len(here):
+                return here, share
+        left = sorted(here, key=lambda w: w.partition)
+        if begun is not None:
+            left = [w for w in left if w.partition > begun.last]
+        return left, _share_of(left, bytes_max)
 
     @staticmethod
     def _locked(
@@ -459,9 +575,10 @@ class Adopted:
         """Returns what has not all its places, by offset of ADOPT: rows of a snapshot."""
         return sorted(self._waiting.items())
 
-    def rows(self) -> list[tuple[Journal, int, dict[int, frozenset[PartitionId]]]]:
-        """Returns (journal, up to which sequence it is adopted, what is refused and unfinished)."""
-        return sorted((j, of.upto, dict(of.refused)) for j, of in self._of.items())
+    def rows(self) -> list[AdoptedRow]:
+        """Returns what was adopted, by journal."""
+        rows = (AdoptedRow(j, of.upto, dict(of.refused), of.begun) for j, of in self._of.items())
+        return sorted(rows, key=lambda row: row.journal)
 
     @classmethod
     def restore(
@@ -469,7 +586,7 @@ class Adopted:
         home: int,
         places: Places,
         modes: TopicModes,
-        rows: Iterable[tuple[Journal, int, Mapping[int, frozenset[PartitionId]]]],
+        rows: Iterable[AdoptedRow],
         unplaced: Iterable[tuple[int, Adoption]],
     ) -> Adopted:
         """Returns the state as it was when `rows` and `unplaced` gave it.
@@ -482,9 +599,9 @@ class Adopted:
             unplaced: what `unplaced` gave.
         """
         adopted = cls(home, places, modes)
-        for journal, upto, refused in rows:
-            adopted._of[journal] = _Of(upto, dict(refused))
+        for row in rows:
+            adopted._of[row.journal] = _Of(row.upto, dict(row.refused), row.begun)
         for offset, adoption in unplaced:
-            adopted._of[adoption.txid.journal].waiting[adoption.sequence] = offset
-            adopted._waiting[offset] = adoption
+            adopted._of[adoption.txid.journal].wait(adoption.sequence, offset)
+            adopted._waiting[offset] = _packed(adoption)
         return adopted

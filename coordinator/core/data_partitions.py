@@ -183,10 +183,11 @@ def writes_of(
     )
     # A marker says all that branches wrote. Where there is none, readers must know from the
     # decision that it is not all.
+    over = dict(handed)
     of_parts = tuple(
         p
         for p in (p for p in registered.values() if added.get(p.key))
-        if not named.get(p.key) or modes.is_placed(p.identity)
+        if not named.get(p.key) or modes.is_placed(p.identity) or p.key in over
     )
     placed = placed_of((*(w.partition for w in writes), *of_parts), modes)
     return writes, of_parts, placed, handed
@@ -197,6 +198,7 @@ def part_of(
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     modes: TopicModes,
+    handed_of: Callable[[Iterable[DataPartition]], HandedTo],
 ) -> tuple[PartitionWrites, ...]:
     """Returns what a part says, of which `named` has the branches; arguments as `writes_of`.
 
@@ -208,8 +210,8 @@ def part_of(
     written = {key: branches for key, branches in named.items() if branches}
     new = {p.key: p for p in added_to(topics, modes, transaction, written)}
     partitions = {key: registered.get(key) or new[key] for key in written}
-    placed = placed_of(partitions.values(), modes)
-    check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written, placed)
+    unmarked = (*placed_of(partitions.values(), modes), *dict(handed_of(partitions.values())))
+    check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written, unmarked)
     return tuple(PartitionWrites(partitions[key], branches) for key, branches in written.items())
 
 

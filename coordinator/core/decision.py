@@ -14,7 +14,7 @@ from ...journal.records.types import JournalRecord
 from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol.commands import GroupOffsets, Reply
-from .adopting import Handed
+from .adopting import ADOPT_BYTES, Handed
 from .placing import PlaceWrites
 from .transactions import TransactionMetadata
 
@@ -57,6 +57,8 @@ class ShardConfig:
     Half of what its stream may have under way. If waiting commits filled the stream's window, the
     commit that they wait for would never be read.
     """
+    adopt_bytes: int = ADOPT_BYTES
+    """What one ADOPT record may take, about; the rest of a transaction goes on in the next one."""
     place_sidecars: bool = False
     """Whether commits with records in sidecars are placed where the topic is in metadata mode, and
     not refused. Nothing but tests and `logtx chaos` sets it yet: see decision 40."""

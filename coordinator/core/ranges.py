@@ -41,6 +41,11 @@ class PackedRanges(Sequence[BranchRange]):
         """The lowest first offset; there must be a range."""
         return min(islice(self._numbers, 1, None, _NUMBERS))
 
+    @property
+    def last_offset(self) -> int:
+        """The highest last offset; there must be a range."""
+        return max(islice(self._numbers, 2, None, _NUMBERS))
+
     def __len__(self) -> int:
         return len(self._numbers) // _NUMBERS
 
@@ -74,3 +79,10 @@ def first_offset_of(ranges: Sequence[BranchRange]) -> int:
     if isinstance(ranges, PackedRanges):
         return ranges.first_offset
     return min(r.first_offset for r in ranges)
+
+
+def last_offset_of(ranges: Sequence[BranchRange]) -> int:
+    """Returns the highest last offset of some ranges; there must be one."""
+    if isinstance(ranges, PackedRanges):
+        return ranges.last_offset
+    return max(r.last_offset for r in ranges)

@@ -319,7 +319,7 @@ class Shard(ShardState):
             )
         count = sum(map(len, command.writes.values()))
         check_added(self.config.max_added_ranges, transaction, count, self.transactions.added_count)
-        writes = part_of(topics, transaction, command.writes, self.modes)
+        writes = part_of(topics, transaction, command.writes, self.modes, self._handed_of)
         record = AddWrites(begin=transaction.begin, part=command.part, writes=writes)
         return Decision(records=(record,), replies=done)
 
@@ -450,7 +450,7 @@ class Shard(ShardState):
                 transaction,
                 command.writes,
                 self.modes,
-                lambda partitions: self._handed_of(transaction, partitions),
+                self._handed_of,
                 place_sidecars=self.config.place_sidecars,
             )
         except LogtxError as error:
@@ -470,14 +470,11 @@ class Shard(ShardState):
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 
     def _handed_of(
-        self, transaction: TransactionMetadata, partitions: Iterable[DataPartition]
+        self, partitions: Iterable[DataPartition]
     ) -> tuple[tuple[TopicPartition, int], ...]:
-        """Returns where a decision that is made now is handed over, and to which homes.
-
-        Not one with parts: ADOPT repeats what the decision says, in one record.
-        """
+        """Returns where a decision that is made now is handed over, and to which homes."""
         homes = self.homes
-        if not homes or not self.handed.watches or transaction.parts:
+        if not homes or not self.handed.watches:
             return ()
         named = [*partitions]
         foreign = homes.foreign({(p.topic, p.topic_id) for p in named}, self.partition)
@@ -533,7 +530,7 @@ class Shard(ShardState):
                 begin=transaction.begin,
                 reason=reason,
                 decided_ms=now.wall_ms,
-                handed=self._handed_of(transaction, (*registered, *added)),
+                handed=self._handed_of((*registered, *added)),
             )
         )
         sequence = self.next_offset + len(records) - 1

@@ -617,7 +617,7 @@ def handed_by(transaction: TransactionMetadata) -> Handed:
         sequence,
         transaction.state.commits,
         tuple(
-            HandedWrites(_id_of(transaction, key), tuple(transaction.branches.get(key, ())), home)
+            HandedWrites(_id_of(transaction, key), transaction.branches.get(key, ()), home)
             for key, home in transaction.handed.items()
         ),
     )

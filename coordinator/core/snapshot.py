@@ -63,7 +63,7 @@ from ...journal.records.types import (
 )
 from ...journal.sidecar import main_partition
 from ...journal.txid import TxId
-from .adopting import Adopted
+from .adopting import Adopted, AdoptedRow, Begun
 from .decision import ShardConfig
 from .modes import TopicMode, TopicModes
 from .places import Fence, PlacedWrites, Places
@@ -260,9 +260,12 @@ def _adopted_rows(
     """Returns what a home adopted, and adds to `places` what of it has no place, or some."""
     adopted = [
         SnapshotAdopted(
-            journal, upto, tuple((s, tuple(sorted(where))) for s, where in sorted(refused.items()))
+            row.journal,
+            row.upto,
+            tuple((s, tuple(sorted(where))) for s, where in sorted(row.refused.items())),
+            () if row.begun is None else (row.begun,),
         )
-        for journal, upto, refused in shard.adopted.rows()
+        for row in shard.adopted.rows()
     ]
     unplaced = []
     for offset, adoption in shard.adopted.unplaced():
@@ -648,15 +651,17 @@ def _restore_places(
         transaction = transactions[begin]
         transaction.handed = {**transaction.handed, **dict(partitions)}
         transaction.placed |= transaction.handed.keys()
-    adopted: dict[Journal, tuple[int, dict[int, frozenset[PartitionId]]]] = {}
-    for journal, upto, refused in chain.from_iterable(c.adopted for c in chunks):
-        found = adopted.setdefault(journal, (upto, {}))[1]
-        found.update((sequence, frozenset(where)) for sequence, where in refused)
+    adopted: dict[Journal, AdoptedRow] = {}
+    for journal, upto, refused, parts in chain.from_iterable(c.adopted for c in chunks):
+        begun = Begun(*parts[0]) if parts else None
+        so_far = adopted.setdefault(journal, AdoptedRow(journal, upto, {}, begun))
+        told = {sequence: frozenset(where) for sequence, where in refused}
+        adopted[journal] = so_far._replace(refused={**so_far.refused, **told})
     shard.adopted = Adopted.restore(
         shard.partition,
         shard.places,
         shard.modes,
-        [(journal, upto, found) for journal, (upto, found) in adopted.items()],
+        adopted.values(),
         [
             (offset, Adoption(row.txid, row.sequence, True, row.writes))
             for offset, row in unplaced.items()

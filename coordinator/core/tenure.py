@@ -613,13 +613,15 @@ class Tenure:
         for _ in range(ADOPTED_MAX):
             if self._resting:
                 return False
-            record = self.shard.adopted.adopt(journal, handed)
+            record = self.shard.adopted.adopt(journal, handed, self.shard.config.adopt_bytes)
             if record is None:
                 return False
             try:
                 self._append((record,))
             except RequestTooLargeError:
                 self._append((refusing(record),))
+            if record.more:
+                return True  # To encode one such record takes as long as a turn should.
         return True
 
     def when_durable(self, act: Callable[[], None]) -> None:

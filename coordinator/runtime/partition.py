@@ -14,14 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from enum import Enum, auto
+from itertools import chain
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from ...journal.control import TopicPartition
+from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import (
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
@@ -187,12 +197,18 @@ class PartitionRuntime:
 
     def sidecars(self, command: commands.End) -> Collection[TopicPartition]:
         """Returns the sidecar partitions with records that a commit names, itself or in parts."""
+        return sidecars_among(*self._named(command))
+
+    def _named(
+        self, command: commands.End
+    ) -> Iterator[Mapping[TopicPartition, Sequence[BranchRange]]]:
+        """Yields what a commit names, itself and in parts."""
+        yield command.writes
         serving = self._live
-        if serving is None:
-            return sidecars_among(command.writes)
-        transaction = serving.tenure.shard.transactions.get(command.txid.offset)
-        named = () if transaction is None else (transaction.branches,)
-        return sidecars_among(command.writes, *named)
+        if serving is not None:
+            transaction = serving.tenure.shard.transactions.get(command.txid.offset)
+            if transaction is not None:
+                yield transaction.branches
 
     @property
     def placing_count(self) -> int:
@@ -201,16 +217,17 @@ class PartitionRuntime:
         serving = self._live
         return 0 if serving is None else serving.tenure.shard.places.unfinished_count
 
-    async def drain(self, partitions: Collection[TopicPartition]) -> None:
-        """Waits, for a bounded time, until a commit in these partitions may be handed over.
+    async def drain(self, command: commands.End) -> None:
+        """Waits, for a bounded time, until a commit may be handed over wherever that is done.
 
         Nothing is handed over beside a marker on its way (A4). In a busy partition there always is
         one, until commits wait for a moment.
         """
         until_s = time.monotonic() + DRAIN_S
+        partitions = list(chain.from_iterable(self._named(command)))
         while (serving := self._live) is not None:
             now_s = time.monotonic()
-            asked: Collection[TopicPartition] = partitions
+            asked = partitions
             if self._undrained:
                 asked = [key for key in partitions if self._undrained.get(key, 0.0) <= now_s]
             if not serving.tenure.shard.is_beside_markers(asked, self._services.topics):

@@ -363,7 +363,7 @@ class Streams:
                 if command.action is commands.Action.COMMIT:
                     mains = map(main_partition, runtime.sidecars(command))
                     refusal = await self._learn([*command.writes, *mains], runtime)
-                    await runtime.drain(command.writes)
+                    await runtime.drain(command)
                     return refusal
                 # An abort must succeed whatever happened to its topics: the shard sees to it.
                 return await self._topics.learn(command.writes)

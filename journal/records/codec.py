@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v12.avsc`)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (`schemas/v13.avsc`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 12
+FORMAT_VERSION: Final = 13
 """Newest format version; a change that old readers can't read needs the next one."""
 _CHANGED_IN: Final = {
     RecordType.SNAPSHOT: 3,
@@ -90,6 +90,10 @@ WITH_PLACED_SIDECARS: Final = 12
 """Version of a decision that is placed in the main partition of a sidecar in which it accepts
 records, and of a snapshot's chunk that says so. Its schema is that of the version before: an older
 program would read it, and end the transaction without them."""
+WITH_SHARES: Final = 13
+"""Version of an ADOPT record that another one of the same transaction goes on, or may, and of a
+snapshot's chunk that says how far that is. An older program would take the first for the whole.
+"""
 
 _UNDECODABLE: Final = (
     *(ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError),
@@ -201,6 +205,8 @@ def _starts(record: Snapshot) -> Iterator[Place | None]:
 
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _is_in_shares(record):
+        return WITH_SHARES
     if _places_sidecars(record):
         return WITH_PLACED_SIDECARS
     if _speaks_of_eras(record):
@@ -217,17 +223,17 @@ def _version(record: JournalRecord) -> int:
         return _WITH_HOMES
     if _speaks_of_places(record):
         return _WITH_PLACES
+    return _WITH_PARTS if _speaks_of_parts(record) else _VERSIONS[record.type]
+
+
+def _is_in_shares(record: JournalRecord) -> bool:
     match record:
-        case PrepareCommit():
-            needed = bool(record.added)
-        case AddOffsets():
-            needed = any(step.to.topic_id for step in record.steps)
+        case Adoption():
+            return record.more
         case Snapshot():
-            needed = any(row.parts for row in record.transactions)
-            needed = needed or any(position.topic_id for position in _positions(record))
+            return any(row.begun for row in record.adopted)
         case _:
-            needed = False
-    return _WITH_PARTS if needed else _VERSIONS[record.type]
+            return False
 
 
 def _places_sidecars(record: JournalRecord) -> bool:
@@ -266,6 +272,20 @@ def _speaks_of_homes(record: JournalRecord) -> bool:
             return bool(record.handed)
         case Snapshot():
             return bool(record.handed or record.adopted or record.unplaced)
+        case _:
+            return False
+
+
+def _speaks_of_parts(record: JournalRecord) -> bool:
+    match record:
+        case PrepareCommit():
+            return bool(record.added)
+        case AddOffsets():
+            return any(step.to.topic_id for step in record.steps)
+        case Snapshot():
+            return any(row.parts for row in record.transactions) or any(
+                position.topic_id for position in _positions(record)
+            )
         case _:
             return False
 

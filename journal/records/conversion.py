@@ -588,6 +588,15 @@ def _adopted_to_avro(rows: Iterable[SnapshotAdopted]) -> list[Avro]:
                 }
                 for sequence, where in row.refused
             ],
+            "begun": [
+                {
+                    "sequence": sequence,
+                    "topic": last.topic,
+                    "topic_id": last.topic_id,
+                    "partition": last.partition,
+                }
+                for sequence, last in row.begun
+            ],
         }
         for row in rows
     ]
@@ -607,6 +616,10 @@ def _adopted_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotAdopted, ...]:
                     ),
                 )
                 for each in row["refused"]
+            ),
+            tuple(
+                (at["sequence"], PartitionId(at["topic"], at["partition"], at["topic_id"]))
+                for at in row["begun"]
             ),
         )
         for row in rows

@@ -465,6 +465,9 @@ class SnapshotAdopted(NamedTuple):
     """Commit sequence there up to which all that was handed over is adopted."""
     refused: tuple[tuple[int, tuple[PartitionId, ...]], ...] = ()
     """(commit sequence there, where it was refused), of what is not known as finished."""
+    begun: tuple[tuple[int, PartitionId], ...] = ()
+    """(commit sequence there, the last partition that is adopted) of what is adopted in part: one,
+    or none."""
 
 
 class SnapshotAdoption(NamedTuple):

@@ -222,6 +222,33 @@ def test_adoption_mismatch_of_one_that_is_adopted_twice() -> None:
     assert "is adopted twice" in first_of(world, "adoption-mismatch")
 
 
+def test_what_is_adopted_in_several_records() -> None:
+    world = homes()
+    txn = foreign(world, 0, 1).ask().decide(hand=[P0, P1])
+    txn.adopt(P0, more=True).place(P0)
+    txn.adopt(P1).place(P1).finish().end("committed")
+    assert right(world).stats["adoptions"] == 1
+
+
+def test_adoption_mismatch_of_one_that_begins_before_the_rest_of_another() -> None:
+    world = homes()
+    one = foreign(world, 0, 1).ask().decide(hand=[P0, P1])
+    other = foreign(world, 1).ask().decide(hand=[P1])
+    one.adopt(P0, more=True).place(P0)
+    other.adopt(P1).place()
+    one.adopt(P1).place(P1).finish().end("committed")
+    other.finish().end("committed")
+    assert "before the rest of" in first_of(world, "adoption-mismatch")
+
+
+def test_adoption_mismatch_of_a_record_that_repeats_a_share() -> None:
+    world = homes()
+    txn = foreign(world, 0, 1).ask().decide(hand=[P0, P1])
+    txn.adopt(P0, more=True).place(P0)
+    txn.adopt(P0, P1).place(P1).finish().end("committed")
+    assert "is adopted twice" in first_of(world, "adoption-mismatch", "missing-place")
+
+
 def test_adoption_mismatch_of_an_order_that_is_not_that_of_decisions() -> None:
     world = homes()
     one = foreign(world, 0).ask().decide(hand=[P0])

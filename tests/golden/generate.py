@@ -725,6 +725,13 @@ def _adopted(w: World) -> None:
     w.coordinator.ack()
     w.coordinator.pass_time(1_000)
     _place(w, {STILL[1]: 25})
+    # In several records, of which the first is written.
+    txid = TxId(OTHER, INCARNATION, 53)
+    writes = tuple(HandedWrites(each, accepted, PARTITION) for each in STILL)
+    other.replay_decided(Handed(txid, 63, True, writes), ())
+    w.coordinator.shard.config = replace(w.coordinator.shard.config, adopt_bytes=1)
+    assert w.coordinator.tenure.adopt((OTHER, INCARNATION), other)
+    w.coordinator.ack()
 
 
 def _handed_over(w: World, p: commands.SessionId) -> None:

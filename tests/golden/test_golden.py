@@ -250,6 +250,7 @@ def test_todays_set_has_what_is_placed_and_a_snapshot_of_it() -> None:
     assert any(chunk.last_places for chunk in chunks)
     assert all(any(getattr(chunk, of) for chunk in chunks) for of in ("handed", "adopted"))
     assert any(chunk.unplaced for chunk in chunks)
+    assert any(row.begun for chunk in chunks for row in chunk.adopted)
 
 
 def test_todays_set_has_pointers_and_what_they_name() -> None:

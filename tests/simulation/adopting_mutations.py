@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from logtx.consumer.core.home_view import HomeView
 from logtx.consumer.core.pending import RawTxId
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.coordinator.core import snapshot
+from logtx.coordinator.core.adopting import Adopted
 from logtx.coordinator.core.handing import Known
 from logtx.coordinator.core.places import Places
 from logtx.journal.control import Marker
+from logtx.journal.places import Adoption
 
 from .registry import Patch, caught_by
 
@@ -29,6 +34,17 @@ def readers_pass_over_what_is_adopted(patch: Patch) -> None:
 def snapshot_forgets_what_is_adopted(patch: Patch) -> None:
     """A snapshot of a home does not say what it has adopted (trap 8)."""
     patch(snapshot, "_adopted_rows", lambda *_: ([], []))
+
+
+@caught_by("exactly-once", of="consumer")
+def first_share_counts_as_all(patch: Patch) -> None:
+    """A transaction counts as adopted with the first of its ADOPT records (A7)."""
+    original = Adopted.replay
+
+    def mutant(self: Adopted, offset: int, adoption: Adoption) -> Any:
+        return original(self, offset, replace(adoption, more=False))
+
+    patch(Adopted, "replay", mutant)
 
 
 @caught_by("serial-order", of="serial")

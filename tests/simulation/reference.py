@@ -368,7 +368,7 @@ class Journal:
                 writes[w.partition.key] = writes.get(w.partition.key, ()) + w.branches
         of_parts = writes.keys() - {w.partition.key for w in told.writes}
         # Where no marker says all, the decision names what parts add to, too.
-        of_parts |= set(told.placed) & {
+        of_parts |= {*told.placed, *dict(told.handed)} & {
             w.partition.key for part in found.parts for w in part.writes
         }
         if of_parts != {p.key for p in told.added}:
@@ -588,16 +588,21 @@ class Reading:
 
     def _adopt(self, home: Journal) -> None:
         """Notes what a home says of the transactions of other journals."""
-        adopted: set[TxId] = set()
+        before: dict[TxId, Adoption] = {}
         for offset, told in home.adoptions:
             found = self.transaction(told.txid)
             decision = None if found is None else found.decision
             if found is None or decision is None or decision.sequence != told.sequence:
                 home.wrong.append(("decided-once", f"{offset}: {told} is of no decision"))
                 continue
-            if decision.committed != told.committed or told.txid in adopted:
+            share = before.get(told.txid)
+            again = share is not None and not (
+                share.more
+                and min(w.partition for w in told.writes) > max(w.partition for w in share.writes)
+            )
+            if decision.committed != told.committed or again:
                 home.wrong.append(("decided-once", f"{offset}: {told} is not what was decided"))
-            adopted.add(told.txid)
+            before[told.txid] = told
             for each in (w for w in told.writes if w.placed):
                 partition = each.partition
                 decision.placed |= {partition.key}

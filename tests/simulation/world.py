@@ -60,6 +60,10 @@ CONFIG: Final = ShardConfig(
     producer_retention_hours=1,
     place_sidecars=True,
 )
+IN_SHARES: Final = replace(CONFIG, adopt_bytes=1)
+"""The same, and homes adopt each partition of a transaction by a record of its own."""
+IN_SHARES_SHARE: Final = 0.5
+"""Share of the histories with that."""
 MONKEY_MS: Final = 80
 """Time between two tries to disturb the parties."""
 WITHIN_SHARE: Final = 0.4
@@ -234,7 +238,7 @@ class World:
             history=history,
             topology=topology,
             broker=Broker(scheduler, history, journals, topology.truth),
-            shard_config=CONFIG,
+            shard_config=IN_SHARES if _adopts_in_shares(seed) else CONFIG,
             journals=journals,
             outputs=outputs,
             # What is placed in sidecars and not finished makes snapshots longer than 12 records.
@@ -915,6 +919,11 @@ def _in_flight(owner: tenure.Tenure) -> int:
 def _some(draw: Random | None, share: float) -> Random | None:
     """Returns what is drawn from, in a share of the histories."""
     return draw if draw is not None and draw.random() < share else None
+
+
+def _adopts_in_shares(seed: int) -> bool:
+    """Returns whether homes adopt by a record for each partition, if they adopt in this history."""
+    return Random(-seed - 1300).random() < IN_SHARES_SHARE
 
 
 def _is_worker(producer_id: str) -> bool:

@@ -17,7 +17,7 @@ from .journal import METADATA, Adoption, Fate, Journal, Partition
 def join_homes(journals: Mapping[int, Journal]) -> None:
     """Tells each decision what the homes made of it: `answers`, `unmarked`, `places`."""
     for home in journals.values():
-        for adoption in home.adopted.values():
+        for adoption in home.adoptions:
             decider = journals.get(adoption.txid.partition)
             fate = None if decider is None else decider.fate(adoption.txid)
             if fate is not None:
@@ -39,7 +39,7 @@ def check_adoptions(facts: Facts, found: Findings) -> None:
     """Finds adoption-mismatch, and missing-place of what is handed over."""
     for home in facts.journals.values():
         last: dict[tuple[int, int], Adoption] = {}
-        for adoption in home.adopted.values():
+        for adoption in home.adoptions:
             _check_order(home, adoption, last.get(adoption.txid.journal), found)
             last[adoption.txid.journal] = adoption
             for wrong, *evidence in _wrong(facts, home, adoption):
@@ -63,6 +63,13 @@ def _adopts(home: Journal, adoption: Adoption) -> Evidence:
 def _check_order(
     home: Journal, adoption: Adoption, before: Adoption | None, found: Findings
 ) -> None:
+    if before is not None and before.more and before.txid != adoption.txid:
+        found.add(
+            "adoption-mismatch",
+            f"{adoption.txid} is adopted before the rest of {before.txid}",
+            _adopts(home, before),
+            _adopts(home, adoption),
+        )
     if before is not None and before.commit_sequence > adoption.commit_sequence:
         found.add(
             "adoption-mismatch",

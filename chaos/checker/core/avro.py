@@ -4,7 +4,7 @@ A value is a version byte, a type byte and an Avro body. Every body begins with 
 the incarnation and the predicted offset. If a record says nothing about a transaction's fate, only
 that head is read.
 
-Source: the journal's schemas, versions 2 to 12, and docs/protocol.md, "Places".
+Source: the journal's schemas, versions 2 to 13, and docs/protocol.md, "Places".
 """
 
 from __future__ import annotations
@@ -186,8 +186,17 @@ _STEP: Final = {
     "delivered": _SEQUENCES,
 }
 _STEPS: Final = _array(_record(**_STEP))
+_ADOPT: Final = {
+    "txid": _bytes,
+    "sequence": _long,
+    "committed": _flag,
+    "writes": _array(
+        _record(topic=_text, topic_id=_text, partition=_long, branches=_BRANCHES, placed=_flag)
+    ),
+    "settled": _array(_long),
+}
 _CHANGED_IN: Final = {
-    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10, 11, 12),
+    Kind.SNAPSHOT: (3, 4, 5, 6, 8, 9, 10, 11, 12, 13),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
     Kind.PREPARE_COMMIT: (4, 5, 6, 7, 8, 12),
@@ -196,7 +205,7 @@ _CHANGED_IN: Final = {
     Kind.ADD_OFFSETS: (4, 5),
     Kind.PLACED: (5,),
     Kind.MODE: (5,),
-    Kind.ADOPT: (6,),
+    Kind.ADOPT: (6, 13),
     Kind.SUBSCRIBE: (9, 11),
     Kind.ADD_ACKS: (9,),
     Kind.ACK: (9,),
@@ -272,15 +281,8 @@ _NEWER: Final[dict[tuple[int, Kind], Read]] = {
     (12, Kind.PREPARE_COMMIT): _record(**_IN_COLUMNS, sidecar_since=_SINCE),
     (10, Kind.COMMITTED): _record(begin=_long, gone=_PARTITIONS, pointers=_POINTERS),
     (6, Kind.PREPARE_ABORT): _record(begin=_long, reason=_text, decided_ms=_long, handed=_HANDED),
-    (6, Kind.ADOPT): _record(
-        txid=_bytes,
-        sequence=_long,
-        committed=_flag,
-        writes=_array(
-            _record(topic=_text, topic_id=_text, partition=_long, branches=_BRANCHES, placed=_flag)
-        ),
-        settled=_array(_long),
-    ),
+    (6, Kind.ADOPT): _record(**_ADOPT),
+    (13, Kind.ADOPT): _record(**_ADOPT, more=_flag),
     (5, Kind.ADD_OFFSETS): _record(
         begin=_long,
         group=_text,

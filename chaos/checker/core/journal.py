@@ -191,6 +191,8 @@ class Adoption(NamedTuple):
     writes: Mapping[Partition, AdoptedWrites]
     places: dict[Partition, int]
     """As those of `Fate`."""
+    more: bool
+    """Whether another record follows with further partitions of it."""
 
     def is_unmarked(self, partition: Partition) -> bool:
         """Returns whether it gets no marker in a partition."""
@@ -240,7 +242,9 @@ class Journal:
     waiting: dict[tuple[Partition, str], deque[Waiting]] = field(default_factory=dict)
     """(partition, topic id) → what is decided or adopted, and not placed there."""
     adopted: dict[TxId, Adoption] = field(default_factory=dict)
-    """What it took over of other journals, in the order of its ADOPT records."""
+    """What it took over of other journals; the last record, if there are several."""
+    adoptions: list[Adoption] = field(default_factory=list)
+    """All ADOPT records, but for those in `adopted_again`, in their order."""
     adopted_again: list[Adoption] = field(default_factory=list)
 
     def placed_in(self, partition: Partition) -> list[PlacedEnd]:
@@ -454,10 +458,14 @@ def _adopt(journal: Journal, offset: int, body: Mapping[str, Any]) -> None:
         for row in body["writes"]
     }
     txid, sequence = read_txid(body["txid"]), body["sequence"]
-    adoption = Adoption(offset, txid, sequence, body["committed"], writes, {})
-    if journal.adopted.setdefault(txid, adoption) is not adoption:
+    more = body.get("more", False)
+    adoption = Adoption(offset, txid, sequence, body["committed"], writes, {}, more)
+    before = journal.adopted.get(txid)
+    if before is not None and not (before.more and min(writes) > max(before.writes)):
         journal.adopted_again.append(adoption)
         return
+    journal.adopted[txid] = adoption
+    journal.adoptions.append(adoption)
     for partition, each in writes.items():
         if each.is_placed:
             waiting = Waiting(offset, txid, sequence, each.ranges, adoption.places)

@@ -165,6 +165,13 @@ def ending_by_place(run: Run) -> Run:
     return where, told[:-1] + _YES, place
 
 
+def ending_behind_last(run: Run) -> Run:
+    """Returns a write as one that ends behind its last record, as what is handed over does."""
+    where, told, _ = run
+    _, last, *_ = _TOLD.unpack(told[-_TOLD.size :])
+    return where, told[:-1] + _YES, pack_place(last + 1)
+
+
 def waits(run: Run) -> bool:
     """Returns whether a write ends by a place that is not known yet."""
     return run[PLACE] == UNPLACED and run[TOLD][-1] != 0

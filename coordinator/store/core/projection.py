@@ -59,6 +59,7 @@ from .codec import (
     UNPLACED,
     WHERE,
     beginning_at,
+    ending_behind_last,
     ending_by_place,
     first_of,
     pack_place,
@@ -389,7 +390,8 @@ class Projection:
         placed: Container[TopicPartition] = record.placed
         if len(record.placed) > _FEW:
             placed = frozenset(record.placed)
-        made = _runs(offset, 0, record.writes, placed, dict(record.handed) if record.handed else ())
+        handed = dict(record.handed) if record.handed else {}
+        made = _runs(offset, 0, record.writes, placed, handed)
         transaction = self._transactions[record.begin]
         size = 1 + len(made) + len(transaction.operations)
         self._size += size
@@ -400,8 +402,12 @@ class Projection:
         if record.added:
             # What the parts named is known by now to be placed.
             for seq, kept in list(transaction.operations.items()):
-                if isinstance(kept, tuple) and kept[WHERE].key in placed:
+                if not isinstance(kept, tuple):
+                    continue
+                if kept[WHERE].key in placed:
                     transaction.put(seq, ending_by_place(kept))
+                elif kept[WHERE].key in handed:
+                    transaction.put(seq, ending_behind_last(kept))
         transaction.update(made)
         if transaction.registered:
             transaction.drop_registered()

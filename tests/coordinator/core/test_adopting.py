@@ -6,6 +6,7 @@ import pytest
 
 from logtx.coordinator.core.adopting import (
     Adopted,
+    AdoptedRow,
     Answer,
     Answered,
     Answers,
@@ -15,6 +16,7 @@ from logtx.coordinator.core.adopting import (
 )
 from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Places
+from logtx.coordinator.core.ranges import PackedRanges
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError
 from logtx.journal.modes import ModeChange, Phase
@@ -140,14 +142,78 @@ def test_what_is_adopted_is_forgotten_when_it_is_placed_or_its_marker_is_written
     home.placed(20, {A: 8})
     assert home.adopted.unplaced() == []
     assert home.places.rows() == []
-    assert home.adopted.rows() == [(JOURNAL, 10, {10: frozenset({UNKNOWN})})]
+    assert home.adopted.rows() == [AdoptedRow(JOURNAL, 10, {10: frozenset({UNKNOWN})})]
     journal.replay_finished(3)
     journal.replay_decided(handed(5, 14, (A, HOME)), ())
     adoption = home.adopted.adopt(JOURNAL, journal)
     assert adoption is not None
     assert adoption.settled == (10,)
     home.adopted.replay(21, adoption)
-    assert home.adopted.rows() == [(JOURNAL, 14, {})]
+    assert home.adopted.rows() == [AdoptedRow(JOURNAL, 14, {})]
+
+
+def test_what_does_not_fit_is_adopted_in_several_records() -> None:
+    home = Home()
+    first, second = handed(3, 10, (B, HOME), (UNKNOWN, HOME), (A, HOME)), handed(4, 12, (A, HOME))
+    both = over(first, second)
+    shares = []
+    for offset in (20, 21, 22):
+        assert home.adopted.upto(JOURNAL) == -1
+        for adopted in (home.adopted, home.restored()):
+            assert adopted.answer(first.txid, 10, A) is Answer.NONE
+            share = adopted.adopt(JOURNAL, both, bytes_max=1)
+            assert share is not None
+        home.adopted.replay(offset, share)
+        home.placed(offset, {w.partition: 8 for w in share.writes if w.placed})
+        shares.append(share)
+    assert [(s.writes[0].partition, s.more) for s in shares] == [
+        (A, True),
+        (B, True),
+        (UNKNOWN, False),
+    ]
+    for adopted in (home.adopted, home.restored()):
+        assert adopted.answer(first.txid, 10, A) is Answer.PLACED
+        assert adopted.answer(first.txid, 10, UNKNOWN) is Answer.REFUSED
+        following = adopted.adopt(JOURNAL, both, bytes_max=1)
+        assert following is not None
+        assert (following.txid, following.more) == (second.txid, False)
+
+
+def test_one_that_ends_in_a_larger_record_leaves_nothing_out() -> None:
+    """A new owner may have other limits than the one before."""
+    home = Home()
+    one = over(handed(3, 10, (B, HOME), (UNKNOWN, HOME), (A, HOME)))
+    share = home.adopted.adopt(JOURNAL, one, bytes_max=1)
+    assert share is not None
+    home.adopted.replay(20, share)
+    rest = home.restored().adopt(JOURNAL, one)
+    assert rest is not None
+    assert ([w.partition for w in rest.writes], rest.more) == ([B, UNKNOWN], False)
+
+
+def test_shares_are_answered_when_each_has_its_places() -> None:
+    home = Home()
+    one = handed(3, 10, (A, HOME), (B, HOME))
+    for offset in (20, 21):
+        share = home.adopted.adopt(JOURNAL, over(one), bytes_max=1)
+        assert share is not None
+        home.adopted.replay(offset, share)
+    home.placed(21, {B: 8})
+    for adopted in (home.adopted, home.restored()):
+        assert adopted.answer(one.txid, 10, A) is Answer.NONE
+        assert adopted.answer(one.txid, 10, B) is Answer.PLACED
+
+
+def test_very_many_ranges_are_packed_until_they_are_placed() -> None:
+    home, many = Home(), tuple(BranchRange(b, 2 * b, 2 * b + 1, 2) for b in range(1_000))
+    one = Handed(TxId(*JOURNAL, 3), 10, True, (HandedWrites(A, many, HOME),))
+    adoption = home.adopted.adopt(JOURNAL, over(one))
+    assert adoption is not None
+    home.adopted.replay(20, adoption)
+    for adopted in (home.adopted, home.restored()):
+        [(_, kept)] = adopted.unplaced()
+        assert isinstance(kept.writes[0].branches, PackedRanges)
+        assert tuple(kept.writes[0].branches) == many
 
 
 def test_no_partition_is_handed_over_while_a_marker_of_it_is_unfinished() -> None:
@@ -171,3 +237,17 @@ def test_a_second_adoption_is_a_broken_journal() -> None:
     home.adopted.replay(20, adoption)
     with pytest.raises(CorruptRecordError, match="taken over before"):
         home.adopted.replay(21, adoption)
+
+
+def test_a_share_that_does_not_follow_is_a_broken_journal() -> None:
+    home = Home()
+    first, second = handed(3, 10, (A, HOME), (B, HOME)), handed(4, 12, (A, HOME))
+    share = home.adopted.adopt(JOURNAL, over(first), bytes_max=1)
+    other = Home().adopted.adopt(JOURNAL, over(second))
+    assert share is not None
+    assert other is not None
+    home.adopted.replay(20, share)
+    with pytest.raises(CorruptRecordError, match="its part up to"):
+        home.adopted.replay(21, share)
+    with pytest.raises(CorruptRecordError, match="whose rest must come first"):
+        home.adopted.replay(21, other)

@@ -565,6 +565,25 @@ SAMPLES_V12: dict[str, JournalRecord] = {
     ),
 }
 """What is placed in main partitions of sidecars (trap 170). All others are written as before."""
+SAMPLES_V13: dict[str, JournalRecord] = {
+    "adopt_in_shares": Adoption(
+        TxId(1, 77, 17040),
+        17041,
+        True,
+        (AdoptedWrites(MAIN_ID, (BranchRange(0, 2**40, 2**40 + 9, 10),), True),),
+        more=True,
+    ),
+    "snapshot_within_shares": chunk(
+        first=17042,
+        index=0,
+        last=True,
+        adopted=(
+            SnapshotAdopted((1, 77), 16000, (), ((17041, MAIN_ID),)),
+            SnapshotAdopted((2, 77), 15000),
+        ),
+    ),
+}
+"""What is adopted in several records. All others are written as before."""
 GOLDEN_SAMPLES = {
     1: SAMPLES,
     2: SAMPLES_V2,
@@ -578,6 +597,7 @@ GOLDEN_SAMPLES = {
     10: SAMPLES_V10,
     11: SAMPLES_V11,
     12: SAMPLES_V12,
+    13: SAMPLES_V13,
 }
 
 LONG = st.integers(0, 2**63 - 1)
@@ -743,6 +763,7 @@ SNAPSHOT = st.builds(
             st.tuples(INT, LONG),
             st.integers(-1, 2**62),
             TUPLES(st.tuples(LONG, PARTITION_IDS)).map(tuple),
+            st.lists(st.tuples(LONG, PARTITION_ID), max_size=1).map(tuple),
         )
     ).map(tuple),
     unplaced=TUPLES(st.builds(SnapshotAdoption, LONG, TXID, LONG, ADOPTED_WRITES)).map(tuple),
@@ -822,7 +843,10 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         handed=st.just(()) | HANDED_KEYS,
     ),
     st.builds(
-        Adoption, TXID, LONG, st.booleans(), ADOPTED_WRITES, st.lists(LONG, max_size=3).map(tuple)
+        Adoption,
+        *(TXID, LONG, st.booleans(), ADOPTED_WRITES),
+        st.lists(LONG, max_size=3).map(tuple),
+        st.booleans(),
     ),
     st.builds(Placed, LONG, OFFSETS.map(dict)),
     st.builds(ModeChange, NAME, NAME, PHASE, SINCE, st.booleans()),
@@ -1156,7 +1180,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\x0d\x03",
+        b"\x0e\x03",
         b"\x08\x15",
         b"\x04\x0f",
         b"\x04\x13",
