@@ -245,6 +245,19 @@ def not_waited_for(patch: Patch) -> None:
     patch(HomeView, "is_settled", lambda self, _, end: self.next_offset >= end)
 
 
+def ties_turned_round(patch: Patch) -> None:
+    """What is placed at one offset comes in the wrong order (R8)."""
+    place = HomeView._place
+
+    def mutant(self: HomeView, part: Any, at: int, due: Any) -> None:
+        place(self, part, at, due)
+        placed = part.placed
+        if len(placed) > 1 and placed[-1][0] == placed[-2][0]:
+            placed[-1], placed[-2] = placed[-2], placed[-1]
+
+    patch(HomeView, "_place", mutant)
+
+
 def late_data_counts(patch: Patch) -> None:
     """What has ended is not told from what is open (R9, R13)."""
     patch(placed_cores, "has_ended", lambda *_: False)
@@ -410,6 +423,8 @@ PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
      asked_before_the_fetch),
     ("not waited for", "what is decided and not placed is not waited for (R7)", TIES,
      not_waited_for),
+    ("ties turned round", "what is placed at one offset is turned round (R8)", TIES,
+     ties_turned_round),
     ("late data counts", "what ended is not told from what is open (R9)", LATE, late_data_counts),
     ("position without sequence", "a position says (o2, o3) alone (R10)",
      replace(TIES, budget=Budget(restarts=1)),

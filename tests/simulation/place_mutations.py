@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from logtx.coordinator.core.modes import TopicMode
 from logtx.coordinator.core.placing import Placer, Question
 from logtx.journal.control import ModeRecord
 from logtx.journal.mode_registry import TopicModeRecord
-from logtx.journal.places import PartitionId
+from logtx.journal.places import GONE, PartitionId, Placed, Unplaced
 from logtx.journal.records.fate import EpochFilter
 
 from .registry import Patch, caught_by
@@ -109,6 +110,20 @@ def end_asked_before_the_decision(patch: Patch) -> None:
         return answered(self, question, earlier, now_ms)
 
     patch(Placer, "answered", mutant)
+
+
+@caught_by("exactly-once", of="consumer")
+def what_is_not_named_is_covered(patch: Patch) -> None:
+    """For readers a PLACED record ends what is decided up to its sequence in all partitions, also
+    in those of which no end was told (R5)."""
+    cover = Unplaced.cover
+
+    def mutant(self: Unplaced[Any], placed: Placed) -> Iterator[Any]:
+        yield from cover(self, placed)
+        left = dict.fromkeys(self.partitions(), GONE)
+        yield from cover(self, Placed(placed.upto, left))
+
+    patch(Unplaced, "cover", mutant)
 
 
 @caught_by("exactly-once", of="consumer")
