@@ -76,7 +76,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "first_share_counts_as_all": 4,
     "gate_asked_before_the_fetch": 27,
     "home_without_the_topics_id": 11,
-    "journal_is_trimmed_below_what_it_handed_over": 4,
+    "journal_is_trimmed_below_what_it_handed_over": 9,
     "last_records_count_as_markers": 31,
     "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
