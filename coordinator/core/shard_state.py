@@ -428,8 +428,9 @@ class ShardState:
     def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
-        if self.modes.places_any:
-            # What its parts name is read now: later, these topics may have another mode.
+        if self.modes.places_any or record.handed:
+            # What its parts name is read now: later, these topics may have another mode. What is
+            # handed over may be named by its parts alone.
             self._read_kept(record.begin)
             transaction.placed = frozenset(
                 key

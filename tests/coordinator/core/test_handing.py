@@ -18,9 +18,10 @@ from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.modes import Mode
 from logtx.journal.places import GONE, Adoption, PartitionId
-from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import (
     Aborted,
+    AbortReason,
     Committed,
     Entry,
     JournalRecord,
@@ -177,6 +178,23 @@ def test_a_transaction_of_another_journal_is_placed_by_the_home(journals: Journa
     assert len(journals.adoptions()) == 1
     assert not journals.other.tenure.handed
     assert not journals.home.shard.adopted.unplaced()
+
+
+def test_an_abort_that_is_loaded_hands_over_what_its_parts_alone_name(journals: Journals) -> None:
+    txid = journals.begin()
+    written = {("b", 1): (BranchRange(7, 3, 8, 2),)}
+    part = commands.AddWrites(session=journals.session, txid=txid, part=0, writes=written)
+    assert journals.ask(journals.other, part) == commands.Done()
+    abort = commands.AbortTransaction(txid=txid, reason=AbortReason.OPERATOR)
+    journals.ask(journals.other, abort)
+    replica = Replica(OTHER, journals.other.config)
+    for offset, entry in enumerate(journals.other.journal.entries):
+        replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+    transaction = replica.shard.transactions.get(txid.offset)
+    assert transaction is not None
+    assert transaction.handed == {("b", 1): HOME}
+    journals.settle()
+    assert [w.partition for a in journals.adoptions() for w in a.writes] == [B1]
 
 
 def test_nothing_is_adopted_that_is_not_durable() -> None:
