@@ -80,7 +80,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
     "no_gate": 3,
-    "only_the_latest_switch_is_told": 402,
+    "only_the_latest_switch_is_told": 195,
     "readers_pass_over_what_is_adopted": 0,
     "snapshot_forgets_what_is_adopted": 10,
     "stretch_that_was_missed": 287,
