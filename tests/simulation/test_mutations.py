@@ -44,7 +44,7 @@ SEEN_AT: Final = {
     "later_effects_overtake": 60,
     "latest_topic_is_stated": 255,
     "look_up_believed_at_once": 11,
-    "looks_counted_from_a_journal_of_the_past": 1918,
+    "looks_counted_from_a_journal_of_the_past": 3155,
     "markers_name_no_topic": 255,
     "new_partitions_are_refused": 31,
     "offsets_not_asserted_again": 62,
