@@ -74,13 +74,14 @@ def assemble(
     for head, raw in sidecars:
         records = tuple(_records(history, raw, txids))
         aside[head.topic, head.partition] = Aside(head.start, head.end, records)
-    _check_sidecars(journals.values(), {topic for topic, _ in aside})
+    due = {topic + SIDECAR_SUFFIX for topic in settings.topics} - {topic for topic, _ in aside}
+    _check_sidecars(journals.values(), due)
     views = dict(_views(history, data, committed, settings.system, journals, aside))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input, stores)
 
 
-def _check_sidecars(journals: Iterable[Journal], dumped: Set[str]) -> None:
+def _check_sidecars(journals: Iterable[Journal], lacking: Set[str]) -> None:
     """A sidecar that nobody wrote to does not exist, and one that was made with its topic is gone
     with it."""
     written = {
@@ -88,9 +89,8 @@ def _check_sidecars(journals: Iterable[Journal], dumped: Set[str]) -> None:
         for journal in journals
         for fate in journal.decisions
         for topic, _ in fate.partitions - fate.gone
-        if topic.endswith(SIDECAR_SUFFIX)
     }
-    if missing := sorted(written - dumped):
+    if missing := sorted(written & lacking):
         raise BrokenLogError(f"topic {missing[0]} was not dumped")
 
 
