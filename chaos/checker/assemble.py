@@ -38,8 +38,11 @@ class RunSettings(NamedTuple):
     input: str
     """The topic that workers process."""
     bootstrap_servers: str
-    sidecars: tuple[str, ...] = ()
-    """The sidecars that transactions may write to."""
+
+    @property
+    def sidecars(self) -> list[str]:
+        """The sidecars that transactions may write to: each is created when it is needed."""
+        return [topic + SIDECAR_SUFFIX for topic in self.topics]
 
 
 def assemble(
@@ -74,8 +77,8 @@ def assemble(
     for head, raw in sidecars:
         records = tuple(_records(history, raw, txids))
         aside[head.topic, head.partition] = Aside(head.start, head.end, records)
-    due = {topic + SIDECAR_SUFFIX for topic in settings.topics} - {topic for topic, _ in aside}
-    _check_sidecars(journals.values(), due)
+    lacking = set(settings.sidecars) - {topic for topic, _ in aside}
+    _check_sidecars(journals.values(), lacking)
     views = dict(_views(history, data, committed, settings.system, journals, aside))
     _check_complete(history, views, settings.topics)
     return Facts(settings.system, history, views, journals, settings.input, stores)

@@ -12,7 +12,6 @@ from .assemble import RunSettings, assemble
 from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import Event, History, in_order
 from .core.told import Told
-from .core.wire import SIDECAR_SUFFIX
 from .errors import BrokenHistoryError, BrokenLogError
 
 SETTINGS: Final = "chaos.json"
@@ -70,7 +69,6 @@ def read_settings(run_dir: Path) -> RunSettings:
             tuple(filter(None, topics)),
             told["data_topic"],
             told["bootstrap_servers"],
-            tuple(topic + SIDECAR_SUFFIX for topic in topics if topic and told.get("sidecar")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenHistoryError(f"{path} does not say what was run: {error!r}") from error

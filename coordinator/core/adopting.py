@@ -326,7 +326,7 @@ def refusing(adoption: Adoption) -> Adoption:
 
 
 def _bytes_of(writes: HandedWrites) -> int:
-    """Returns about how many bytes an ADOPT record needs for one partition, or fewer."""
+    """Returns how many bytes an ADOPT record needs for one partition: rather too many."""
     topic, _, topic_id = writes.partition
     names = 3 * (len(topic) + len(topic_id))
     return _NAME_BYTES + names + _RANGE_BYTES * len(writes.branches)

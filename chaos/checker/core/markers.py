@@ -23,11 +23,22 @@ class _Log(NamedTuple):
     start: int
     end: int
 
+    @property
+    def bounds(self) -> Evidence:
+        """Where there are markers, and how many."""
+        topic, number = self.partition
+        told = f"{len(self.marked)} markers from {self.start} to {self.end}"
+        return Evidence(f"{topic}[{number}]", told)
+
+
+def _main_log(view: View) -> _Log:
+    return _Log(view.partition, view, view.first_markers, view.start, view.end)
+
 
 def _logs(facts: Facts) -> dict[Partition, _Log]:
     found: dict[Partition, _Log] = {}
     for partition, view in facts.views.items():
-        found[partition] = _Log(partition, view, view.first_markers, view.start, view.end)
+        found[partition] = _main_log(view)
         aside = sidecar_of(partition)
         marked = {txid for txid, _ in view.aside_markers}
         found[aside] = _Log(aside, view, marked, view.aside_start, view.aside_end)
@@ -109,7 +120,7 @@ def _check_aside(facts: Facts, view: View, found: Findings) -> None:
             found.add(
                 "marker-mismatch",
                 f"the marker of {txid} at {topic}[{number}] offset {marker.offset} {wrong}",
-                _bounds(view),
+                _main_log(view).bounds,
                 *((decided(fate),) if fate is not None else ()),
             )
         told = None if fate is None else fate.pointers.get((topic, number))
@@ -222,11 +233,5 @@ def _check_unmarked(facts: Facts, fate: Fate, log: _Log, found: Findings) -> Non
         f"{fate.txid} is finished, and {topic}[{number}] has no marker of it",
         decided(fate),
         in_journal(fate.txid.partition, finished, "all its markers are written"),
-        Evidence(f"{topic}[{number}]", f"{len(log.marked)} markers from {log.start} to {log.end}"),
+        log.bounds,
     )
-
-
-def _bounds(view: View) -> Evidence:
-    topic, number = view.partition
-    count = len(view.first_markers)
-    return Evidence(f"{topic}[{number}]", f"{count} markers from {view.start} to {view.end}")
