@@ -32,6 +32,7 @@ from logtx.coordinator.core.decision import (
     WriteOffsets,
 )
 from logtx.coordinator.core.placing import Question
+from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.transactions import TransactionMetadata
@@ -190,6 +191,14 @@ def load(
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
     return shard
+
+
+def feed_lazily(replica: Replica, entries: Iterable[Entry], start: int = 0) -> None:
+    """Feeds records from an offset on to a replica, as a coordinator does that loads a journal:
+    what a decision names is left undecoded."""
+    for offset, entry in enumerate(entries):
+        if offset >= start:
+            replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
 
 
 @dataclass(frozen=True, slots=True)

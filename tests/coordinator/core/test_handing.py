@@ -18,7 +18,7 @@ from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.modes import Mode
 from logtx.journal.places import GONE, Adoption, PartitionId
-from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import (
     Aborted,
     AbortReason,
@@ -32,7 +32,7 @@ from logtx.journal.records.types import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..harness import Coordinator, Emitted, Journal
+from ..harness import Coordinator, Emitted, Journal, feed_lazily
 
 HOME, OTHER = 0, 1
 B0, B1 = PartitionId("b", 0, "id-b"), PartitionId("b", 1, "id-b")
@@ -188,8 +188,7 @@ def test_an_abort_that_is_loaded_hands_over_what_its_parts_alone_name(journals: 
     abort = commands.AbortTransaction(txid=txid, reason=AbortReason.OPERATOR)
     journals.ask(journals.other, abort)
     replica = Replica(OTHER, journals.other.config)
-    for offset, entry in enumerate(journals.other.journal.entries):
-        replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+    feed_lazily(replica, journals.other.journal.entries)
     transaction = replica.shard.transactions.get(txid.offset)
     assert transaction is not None
     assert transaction.handed == {("b", 1): HOME}

@@ -29,7 +29,7 @@ from logtx.journal.records.types import AddWrites, Entry, PrepareCommit, Snapsho
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..harness import PARTITION, dump, fates
+from ..harness import PARTITION, dump, fates, feed_lazily
 from .test_shard_limits import Stage
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
@@ -88,9 +88,7 @@ def is_committing(reply: commands.Reply | None) -> bool:
 def lazily(entries: Iterable[Entry], start: int = 0) -> Replica:
     """A coordinator that loads these, and takes over."""
     replica = Replica(PARTITION, Parts().coordinator.config, start, certain=True)
-    for offset, entry in enumerate(entries):
-        if offset >= start:
-            replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+    feed_lazily(replica, entries, start)
     replica.read_decisions()
     return replica
 

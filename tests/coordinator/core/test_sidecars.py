@@ -26,7 +26,7 @@ from logtx.journal.control import BranchRange, Marker, TopicPartition, decode_co
 from logtx.journal.errors import RequestTooLargeError, TopicModeError, UnknownTopicError
 from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId
-from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import (
     Committed,
     DataPartition,
@@ -36,7 +36,7 @@ from logtx.journal.records.types import (
 )
 from logtx.journal.state import State
 
-from ..harness import dump
+from ..harness import dump, feed_lazily
 from .test_lanes import Stage as LaneStage
 from .test_lanes import decided
 from .test_shard_parts import Parts, is_committing, wrote
@@ -241,9 +241,7 @@ class Commits(Parts):
         """Takes a snapshot. Returns a standby that begins at it."""
         first = self.snapshot()
         replica = Replica(self.coordinator.shard.partition, self.coordinator.config, first)
-        for offset, entry in enumerate(self.journal.entries):
-            if offset >= first:
-                replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+        feed_lazily(replica, self.journal.entries, first)
         replica.read_decisions()
         return replica
 

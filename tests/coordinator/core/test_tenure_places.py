@@ -22,7 +22,6 @@ from logtx.journal.errors import (
 )
 from logtx.journal.modes import Mode, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
-from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.types import (
     AbortReason,
     Committed,
@@ -32,7 +31,7 @@ from logtx.journal.records.types import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..harness import PARTITION, Coordinator, Journal
+from ..harness import PARTITION, Coordinator, Journal, feed_lazily
 from ..harness import txid as txid_of
 
 B0, B1 = PartitionId("b", 0, "id-b"), PartitionId("b", 1, "id-b")
@@ -549,8 +548,7 @@ def test_parts_that_are_left_unread_are_read_where_something_is_placed(commits: 
     else:
         stage.ask(commands.AbortTransaction(txid=txid, reason=AbortReason.OPERATOR))
     replica = Replica(PARTITION, stage.coordinator.config)
-    for offset, entry in enumerate(stage.coordinator.journal.entries):
-        replica.feed(offset, decode_entry(encode_entry(entry), lazily=True))
+    feed_lazily(replica, stage.coordinator.journal.entries)
     transaction = replica.shard.transactions.get(txid.offset)
     assert transaction is not None
     if commits:
