@@ -574,7 +574,7 @@ class TransactionShell(EarlyWriter, Transaction):
                 )
             )
         else:
-            self.on_decided(Decided(reply.txid, reply.state, None))
+            self.on_decided(Decided(reply.txid, reply.state, reply.reason))
 
     @property
     def known_txid(self) -> TxId | None:

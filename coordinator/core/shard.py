@@ -33,6 +33,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ...journal.control import TopicPartition
@@ -370,6 +371,8 @@ class Shard(ShardState):
         if command.until_finished and outcome.state in (State.COMMITTING, State.ABORTING):
             self._finishing.join(command.txid.offset, ref, now)
             return Decision()
+        # `Decided` may be on its way, or lost: who asks is to learn why, too.
+        outcome = replace(outcome, reason=self.transactions.reason(command.txid.offset))
         return Decision(replies=((ref, outcome),), fresh=outcome.state is State.OPEN)
 
     def _handle_extend(

@@ -163,12 +163,17 @@ class TransactionMetadataStore:
             raise UnknownTransactionError(f"no transaction {txid} is known here")
         if outcome.state.commits:
             raise TransactionCommittedError(f"transaction {txid} is committed")
-        if transaction is not None:
-            reason = transaction.reason
-        else:
-            word = self._outcomes[txid.offset][-1]
-            reason = None if word is None else AbortReason(word)
+        reason = self.reason(txid.offset)
         raise TransactionAbortedError(f"transaction {txid} was aborted{because(reason)}")
+
+    def reason(self, begin: int) -> AbortReason | None:
+        """Returns why an unfinished or lately finished transaction was aborted; None if it was not,
+        or if that is not known."""
+        transaction = self._unfinished.get(begin)
+        if transaction is not None:
+            return transaction.reason
+        word = self._outcomes[begin][-1] if begin in self._outcomes else None
+        return None if word is None else AbortReason(word)
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
         """Adds data partitions. Those that it already has keep the topic id they came with.

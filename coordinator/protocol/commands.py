@@ -432,6 +432,8 @@ class Outcome:
     state: State
     commit_sequence: int | None = None
     """Journal offset of the decision; None before it, or if the state is unknown."""
+    reason: AbortReason | None = None
+    """Why it is being aborted, in answers to `GetOutcome`; None if that is not known any more."""
 
 
 @value(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class GetOutcome(_message.Message):
     def __init__(self, txid: _Optional[bytes] = ..., until_finished: _Optional[bool] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("txid", "state", "commit_sequence")
+    __slots__ = ("txid", "state", "commit_sequence", "reason")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Outcome.State]
@@ -288,10 +288,12 @@ class Outcome(_message.Message):
     TXID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
     state: Outcome.State
     commit_sequence: int
-    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., commit_sequence: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., commit_sequence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FetchOffsets(_message.Message):
     __slots__ = ("group", "all", "partitions")

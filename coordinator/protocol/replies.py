@@ -79,12 +79,14 @@ def _encode_outcome(wire: pb.Outcome, reply: commands.Outcome) -> None:
     wire.state = STATES[reply.state]
     if reply.commit_sequence is not None:
         wire.commit_sequence = reply.commit_sequence
+    wire.reason = reply.reason or ""
 
 
 def _decode_outcome(wire: pb.Outcome) -> commands.Outcome:
     sequence = wire.commit_sequence if wire.HasField("commit_sequence") else None
     state = STATES_FROM_WIRE.get(wire.state, State.UNKNOWN)
-    return commands.Outcome(TxId.from_bytes(wire.txid), state, sequence)
+    reason = _REASONS_FROM_WIRE.get(wire.reason)
+    return commands.Outcome(TxId.from_bytes(wire.txid), state, sequence, reason)
 
 
 def encode_decided(decided: commands.Decided) -> pb.Decided:

@@ -53,6 +53,7 @@ class FakeTransaction:
     timeout_ms: int
     state: State = State.OPEN
     commit_sequence: int | None = None
+    reason: AbortReason | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
@@ -119,7 +120,8 @@ class FakeCoordinators:
     def expire(self, txid: TxId) -> None:
         """The transaction's timeout passed, and what told its producer was lost."""
         with self.lock:
-            self.transactions[txid].state = State.ABORTED
+            known = self.transactions[txid]
+            known.state, known.reason = State.ABORTED, AbortReason.EXPIRED
 
     def decide(self, txid: TxId, state: State, reason: AbortReason | None = None) -> None:
         """It is decided without its producer, whose session is told of it."""
@@ -232,7 +234,7 @@ class FakeCoordinators:
         known = self.transactions.get(txid)
         if known is None:
             return Outcome(txid, State.UNKNOWN)
-        return Outcome(txid, known.state, known.commit_sequence)
+        return Outcome(txid, known.state, known.commit_sequence, known.reason)
 
     # Coordinators.
 

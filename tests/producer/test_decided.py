@@ -126,8 +126,10 @@ def test_what_expired_takes_no_place_though_nobody_was_told(
     if forgotten:
         del coordinators.transactions[expired.txid]
     assert written(producer).commit().state.commits
-    with pytest.raises(TransactionAbortedError, match=str(expired.txid)):
+    with pytest.raises(TransactionAbortedError, match=str(expired.txid)) as raised:
         expired.produce(TOPIC, b"late", partition=0)
+    why = "not ended in time" if forgotten else "longer than its transaction.timeout.ms"
+    assert why in str(raised.value)
 
 
 def test_what_a_commit_was_refused_for_takes_no_place_after_its_timeout(

@@ -16,7 +16,7 @@ from logtx.journal.errors import (
     TransactionAbortedError,
 )
 from logtx.journal.position import Position
-from logtx.journal.records.types import OffsetStep
+from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -233,3 +233,17 @@ def test_an_extension_is_the_owners_alone_and_in_no_record() -> None:
     refusal = stage.reply(stage.ask(extend))
     assert isinstance(refusal, TransactionAbortedError)
     assert "longer than its transaction.timeout.ms" in str(refusal)
+
+
+def test_who_asks_for_an_outcome_learns_why_it_was_aborted() -> None:
+    stage = Stage()
+    txid = stage.begun(stage.connect("p"), 1)
+    stage.coordinator.pass_time(9)
+    stage.coordinator.ack()
+    for state in (State.ABORTING, State.ABORTED):
+        told = stage.reply(stage.ask(commands.GetOutcome(txid=txid)))
+        assert isinstance(told, commands.Outcome)
+        assert (told.state, told.reason) == (state, AbortReason.EXPIRED)
+        if state is State.ABORTING:
+            stage.coordinator.finish(txid.offset)
+            stage.coordinator.ack()

@@ -492,6 +492,12 @@ def test_an_unknown_phase_is_an_error() -> None:
     assert "topic t" in str(reply)
 
 
+def test_an_outcome_says_why() -> None:
+    told = commands.Outcome(TxId(0, 1, 2), State.ABORTED, 3, AbortReason.EXPIRED)
+    wire = encode_reply(1, told).SerializeToString()
+    assert decode_reply(pb.Reply.FromString(wire)) == told
+
+
 def test_an_unknown_state_is_unknown() -> None:
     wire = encode_reply(1, commands.Outcome(TxId(0, 1, 2), State.ABORTED))
     wire.outcome.state = 77  # type: ignore[assignment]
