@@ -144,6 +144,8 @@ class Job:
     pointer: int | None = None
     """Of a marker in a sidecar: the offset at which its pointer was written; None: the main topic
     is gone, and it has none."""
+    doubted_ms: int | None = None
+    """When a look-up was answered first while it waited because its topic may be gone."""
 
     @property
     def txid(self) -> TxId:

@@ -21,10 +21,10 @@ transitions):
   until no marker waits, unless a look-up has told a limit that explains it: flowing again at once,
   where logs don't tell their limits, would stop the shared producer again and again.
 - DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
-  (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
-  that is given up though its topic lives would lose a commit that was told (trap 12). A topic that
-  was created again gets the markers of its predecessor. They state its id, and so no reader misses
-  the records that they claim.
+  (`topics`). For each marker those count that were asked while it waited. A marker of a topic that
+  is gone counts as written, and the journal says so. A marker that is given up though its topic
+  lives would lose a commit that was told (trap 12). A topic that was created again gets the markers
+  of its predecessor. They state its id, and so no reader misses the records that they claim.
 
 A marker that gets no answer at all fails its lane: the shared producer is replaced. It never
 reports such a marker by itself, because none times out there. An acknowledgement that comes before
@@ -585,11 +585,20 @@ class MarkerLanes:
 
     def _is_settled(self, lane: Lane, now_ms: int) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
+        for job in reversed(lane.queue):
+            if job.doubted_ms is not None:
+                break
+            job.doubted_ms = now_ms
         while lane.queue:
-            existence = self._topics.existence(lane.queue[0].partition.topic, now_ms)
+            job = lane.queue[0]
+            if job.doubted_ms is None:
+                job.doubted_ms = now_ms  # It came late, before others (`write_late`).
+            # It may have been decided behind the first look-ups that found none: when the topic was
+            # created again, and brokers did not tell of it yet (trap 272).
+            existence = self._topics.existence(job.partition.topic, now_ms, from_ms=job.doubted_ms)
             if existence is not Existence.GONE:
                 return existence is Existence.ALIVE
-            job = lane.queue.popleft()
+            lane.queue.popleft()
             if isinstance(job.part_of, Ending):
                 # The sidecar outlives its main topic: its own transaction must end there, too.
                 self._follow(job.part_of, job, None)

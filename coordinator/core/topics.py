@@ -113,13 +113,16 @@ class _Streak:
         self.slow += is_slow
         self._latest_ms = is_slow * (now_ms - asked_ms)
 
-    def lasts(self, as_of_ms: int) -> bool:
-        """Returns whether the answers agreed for long enough; the latest is as of `as_of_ms`."""
+    def lasts(self, as_of_ms: int, from_ms: int = 0) -> bool:
+        """Returns whether the answers agreed for long enough; the latest is as of `as_of_ms`.
+
+        Those before `from_ms` don't count.
+        """
         if self.since_ms is None or self.looks < LOOKS_MIN:
             return False
         # Not up to the latest answer: that may be as old as its question.
         hidden_ms = self.hidden_ms if self.slow < SLOW_MIN else 0
-        return as_of_ms - self.since_ms - hidden_ms >= CONFIRM_MS
+        return as_of_ms - max(self.since_ms, from_ms) - hidden_ms >= CONFIRM_MS
 
 
 @dataclass(slots=True)
@@ -181,10 +184,9 @@ class _Topic:
         """Whether it is believed to exist, and the latest answer did not find it."""
         return self.facts is not None and self.is_missed
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether look-ups found no such topic for long enough."""
-        return self.misses.lasts(self.as_of_ms)
+    def is_gone(self, from_ms: int = 0) -> bool:
+        """Returns whether look-ups found no such topic for long enough, from this time on."""
+        return self.misses.lasts(self.as_of_ms, from_ms)
 
     def lacks(self, partition: int) -> bool:
         """Returns whether the partition does not exist, as far as is known."""
@@ -412,7 +414,7 @@ class TopicKnowledge:
             facts = replace(facts, told=told, is_settled=is_settled)
             known.facts = self.facts[topic] = facts
             known.agreed_ms = now_ms
-        elif certain or known.is_gone:
+        elif certain or known.is_gone():
             known.facts = known.agreed_ms = None
             self.facts.pop(topic, None)
 
@@ -532,7 +534,7 @@ class TopicKnowledge:
             return False
         return known.is_certain or known.is_held
 
-    def existence(self, topic: str, now_ms: int, topic_id: str = "") -> Existence:
+    def existence(self, topic: str, now_ms: int, topic_id: str = "", from_ms: int = 0) -> Existence:
         """Returns whether there is a topic of this name, by look-ups up to this time.
 
         What they found long ago proves nothing: the topic may have been created since.
@@ -542,13 +544,15 @@ class TopicKnowledge:
             now_ms: monotonic time in milliseconds.
             topic_id: the id of the topic that is meant; "" if any topic of the name counts. Another
                 one that has the name proves that it is gone, if look-ups agree for as long.
+            from_ms: look-ups that found none before this time don't count. What was decided since
+                may be of a topic that was created since.
         """
         known = self._topics.get(topic)
         if known is None:
             return Existence.ALIVE
         is_recent = known.told_ms is not None and now_ms - known.told_ms <= GAP_MAX_MS
         if known.is_missed:
-            return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
+            return Existence.GONE if known.is_gone(from_ms) and is_recent else Existence.DOUBTFUL
         if not topic_id or may_be_same(known.holder, topic_id):
             return Existence.ALIVE
         return Existence.GONE if known.is_held and is_recent else Existence.DOUBTFUL

@@ -609,6 +609,40 @@ def test_a_topic_that_was_gone_long_ago_is_looked_up_before_a_marker_is_given_up
     assert stage.in_flight() == [(0, A0)]
 
 
+def test_a_verdict_does_not_count_for_what_is_decided_behind_its_first_look_ups(
+    stage: Stage,
+) -> None:
+    """The topic may have been created again before the decision (trap 272)."""
+    stage.write(decided(0, A0))
+    stage.answer(Failure.NO_TOPIC)
+    for _ in range(topics.CONFIRM_MS // lanes.LOOK_PAUSE_MS):
+        stage.tell("a", None)
+        stage.now_ms += lanes.LOOK_PAUSE_MS
+    assert not stage.finished
+    stage.write(decided(1, A0))
+    stage.tell("a", None)
+    assert stage.finished == {(0, 0): (A0,)}
+    stage.now_ms += lanes.LOOK_PAUSE_MS
+    stage.tell("a", "id-of-its-successor")
+    assert stage.in_flight() == [(1, A0)]
+
+
+def test_markers_of_a_topic_that_is_gone_do_not_wait_for_one_another(stage: Stage) -> None:
+    written_ms = []
+    waited_ms: dict[int, int] = {}
+    for begin in range(100):
+        if begin < 50:
+            stage.write(decided(begin, A0))
+            written_ms.append(stage.now_ms)
+        if begin == 0:
+            stage.answer(Failure.NO_TOPIC)
+        stage.tell("a", None)
+        for _, done in stage.finished.keys() - {(0, each) for each in waited_ms}:
+            waited_ms[done] = stage.now_ms - written_ms[done]
+        stage.now_ms += lanes.LOOK_PAUSE_MS
+    assert waited_ms == dict.fromkeys(range(50), topics.CONFIRM_MS)
+
+
 def test_what_was_forgotten_is_not_sent_again(stage: Stage) -> None:
     stage.write(decided(0, A0))
     stage.write(decided(1, A0))
