@@ -166,7 +166,7 @@ MUTATIONS: Final = (
     Mutation(2, "plainly", 4, plain_once_it_is_over),
     Mutation(5, "offsets", 2, metadata_is_not_read),
     Mutation(6, "offsets", 8, steps_before_they_are_checked),
-    Mutation(7, "hangs", 3, interrupted_is_ignored),
+    Mutation(7, "hangs", 48, interrupted_is_ignored),
     Mutation(9, "exactly", 35, late_records_are_dropped),
     Mutation(11, "errors", 4, idle_is_false),
     Mutation(13, "hangs", 30, callbacks_on_our_threads),
