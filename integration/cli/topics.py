@@ -22,6 +22,7 @@ from ...journal.mode_registry import EVERY
 from ...journal.mode_rules import ModeRule, check_rule, is_rule, longest
 from ...journal.modes import Mode
 from ...journal.reader import RESERVED
+from ...journal.state import State
 from .asking import (
     EXIT_FAILED,
     AsJson,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 8
 """Topics that are switched at the same time. A switch mostly waits, on Kafka for ten seconds; more
 load the home's owner, and the brokers, which each of them asks for offsets again and again."""
+
+DECIDED: Final = (State.COMMITTING, State.ABORTING)
 
 topics = typer.Typer(
     no_args_is_help=True,
@@ -213,12 +216,15 @@ def set_mode(
             # Before it is asked which topics exist: one that is created in between has the rule.
             _set_rule(admin, topic, mode, transaction_group)
         switched, failed = _switch_each(_named(log, topic), switch, admin.close)
+        waiting = _waiting_for_markers(admin, switched) if without_records else []
     if as_json:
         print_json({"topics": [_json(each) for each in switched]})
     else:
         if is_rule(topic):
             typer.echo(printable(f"{topic}: {mode}, also for topics that are created later"))
         _print_switched(switched)
+    for sentence in waiting:
+        complain(sentence)
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -254,6 +260,27 @@ def _switch_each(
             give_up()
             raise
     return [switched[n] for n in names if n in switched], len(switched) < len(names)
+
+
+def _waiting_for_markers(admin: AdminQueries, topics: Sequence[TopicHome]) -> list[str]:
+    """Returns a sentence for each topic in which decided transactions wait for markers."""
+    sentences = []
+    for name in (each.info.topic for each in topics):
+        ask = partial(admin.list_transactions, states=DECIDED, topic=name)
+        found, unreachable = everywhere(admin, ask)
+        sentences += [
+            f"{name}: journal partition {each.partition} did not tell whether its transactions"
+            f" wait for markers: {each.error}"
+            for each in unreachable
+        ]
+        if marked := [each for each in found if not each.placing]:
+            sentences.append(
+                f"{name}: {len(marked)} transactions are decided and wait for markers, as"
+                f" {marked[0].txid}; what was decided behind them waits, too. If the topic is"
+                " sealed, let the coordinators alone write to it until `logtx txn list --topic"
+                f" {name}` shows none of them"
+            )
+    return sentences
 
 
 def _named(log: Log, topic: str) -> list[str]:

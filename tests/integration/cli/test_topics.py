@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -192,6 +193,28 @@ def test_what_waits_for_places_alone_is_placing(
         refused.abort()
         monkeypatch.undo()
         eventually(lambda: not transactions(real))
+
+
+def test_who_switches_a_sealed_topic_is_told_what_waits_for_markers(
+    real: Run, memory_log: MemoryLog
+) -> None:
+    settings = {"bootstrap.servers": memory_log.bootstrap_servers, "transaction.group": "billing"}
+    switch = partial(set_mode, real, "orders", "metadata", *BILLING, "--without-records")
+    with logtx.Producer({**settings, "transaction.begin.ahead": False}) as producer:
+        waiting = producer.begin_transaction()
+        waiting.produce("orders", b"x", partition=0)
+        producer.flush(10)
+        memory_log.hold_appends("orders", 0)
+        assert waiting.commit().state.commits
+        told = switch()
+        assert told.exit_code == 0, told.output
+        assert told.stdout.startswith("orders: metadata")
+        assert f"orders: 1 transactions are decided and wait for markers, as {waiting.txid}" in (
+            told.stderr
+        )
+        memory_log.release_appends("orders", 0)
+        eventually(lambda: not transactions(real))
+        assert "wait for markers" not in switch().stderr
 
 
 def set_mode(run: Run, topic: str, mode: str, *options: str) -> Result:
