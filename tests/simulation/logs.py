@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.coordinator.core.decision import TopicFacts
@@ -256,22 +257,38 @@ class Pipe:
 class LogReader:
     """The part of a `LogConsumer` that side reads and look-ups call; reads one partition."""
 
-    def __init__(self, records: Callable[[str, int], Sequence[Any]], batch: int) -> None:
-        """Begins without an assignment."""
+    def __init__(
+        self,
+        records: Callable[[str, int], Sequence[Any]],
+        batch: int,
+        *,
+        tells_end: bool = False,
+    ) -> None:
+        """Begins without an assignment.
+
+        Args:
+            records: topic, partition → its records as of now.
+            batch: most of them that one call returns.
+            tells_end: whether a call that comes to the end says so, as ``enable.partition.eof``.
+        """
         self._records = records
         self._batch = batch
+        self._tells_end = tells_end
         self._log: Sequence[Any] = ()
         self._next = 0
+        self._told_end: int | None = None
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads this partition from this offset on."""
         [assigned] = partitions
         self._log = self._records(assigned.topic, assigned.partition)
         self._next = assigned.offset
+        self._told_end = None
 
     def unassign(self) -> None:
         """Reads nothing any more."""
         self._log = ()
+        self._told_end = self._next
 
     def poll(self, timeout: float = -1) -> Any:
         """Returns the next record if there is one; never waits."""
@@ -279,14 +296,35 @@ class LogReader:
         return next(iter(self.consume(1)), None)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
-        """Returns the next records that are there, a few at a time."""
+        """Returns the next records that are there, a few at a time; or that it came to the end."""
         del timeout
         found = list(self._log[self._next : self._next + min(num_messages, self._batch)])
         self._next += len(found)
+        if not found and self._tells_end and self._told_end != self._next:
+            self._told_end = self._next
+            return [EndMessage(self._next)]
         return found
 
     def close(self) -> None:
         """Does nothing: there is nothing to release."""
+
+
+class EndMessage:
+    """The event that a reader has come to the end of its partition."""
+
+    __slots__ = ("_offset",)
+
+    def __init__(self, offset: int) -> None:
+        """Wraps the end's offset."""
+        self._offset = offset
+
+    def offset(self) -> int:
+        """Offset of the end."""
+        return self._offset
+
+    def error(self) -> KafkaError:
+        """Returns what kind of event it is."""
+        return KafkaError(KafkaError._PARTITION_EOF)
 
 
 class JournalMessage:
@@ -445,10 +483,10 @@ class LogView:
         del timeout_s
         return {t: self._broker.topics[t].topic_id for t in topics if t in self._broker.topics}
 
-    def consumer(self, config: object) -> LogReader:
+    def consumer(self, config: Mapping[str, Any]) -> LogReader:
         """Returns a reader."""
-        del config
-        return LogReader(self._messages, batch=7)
+        tells_end = bool(config.get("enable.partition.eof"))
+        return LogReader(self._messages, batch=7, tells_end=tells_end)
 
     def group_offset(
         self, group: str, topic: str, partition: int, *, timeout_s: float = 10

@@ -20,6 +20,7 @@ from logtx.coordinator.protocol.commands import Action
 from logtx.journal import producer_ids, reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
+from logtx.journal.places import PartitionId
 
 from . import compactions as copying
 from .consumers import Consumer
@@ -387,6 +388,7 @@ class World:
         # No divisor of the time between two hours: else a FORGET may be in flight at each step.
         step_ms = 197
         while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
+            self._write_up_to_places()
             scheduler.run_until(scheduler.now_ms + step_ms)
         if not unfinished:
             # What a home placed or refused is doubted by a reader for a minute of its clock.
@@ -814,6 +816,23 @@ class World:
             for key in self.setting.output_keys:
                 probe.produce(key)
             probe.end(Action.COMMIT)
+
+    def _write_up_to_places(self) -> None:
+        """Writes plain records to the topic that was created anew, up to its last place.
+
+        A decision may claim records there that went with the former topic, and lay further up
+        (trap 268). Its place is above them (R3), so readers come to it when the topic has as many.
+        """
+        truth = self.setting.topology.truth.get(TEMPORARY)
+        if truth is None:
+            return
+        where = PartitionId(TEMPORARY, 0, truth.topic_id)
+        seats = [seat for each in self.coordinators.values() for seat in each.seats]
+        places = [s.tenure.shard.places.last.get(where, 0) for s in seats if s.tenure is not None]
+        missing = max(places, default=0) - self.setting.broker.end(*where.key)
+        for writer in [p for p in self.producers.values() if p.alive][:1]:
+            for _ in range(missing):
+                writer.plain(where.key)
 
     def _all_know_topics(self) -> bool:
         """Whether each journal partition has an owner who knows each topic that is written to.
