@@ -59,6 +59,19 @@ ADOPTED_TWO: Final = AdoptingScenario(
     Budget(switches=1), foreign=(1, 1), written=TWO, length_max=7, reads_in_steps=False,
     knows_modes=True,
 )  # fmt: skip
+ADOPTED_SHARES: Final = AdoptingScenario(
+    "adopted, in shares", "in three records each; both owners are replaced, a reader is killed", (),
+    Budget(crashes=1, foreign_crashes=1, restarts=1, aborts=1), written=ONE, length_max=4,
+    in_shares=True,
+)  # fmt: skip
+ADOPTED_SHARES_BACK: Final = AdoptingScenario(
+    "adopted, in shares and back", "places, markers; the home's owner is replaced", (),
+    Budget(switches=1, crashes=1), written=ONE, length_max=5, in_shares=True, reads_in_steps=False,
+)  # fmt: skip
+ADOPTED_SHARES_TWO: Final = AdoptingScenario(
+    "adopted, two in shares", "two of the other's, a reader", (),
+    Budget(), foreign=(1, 1), written=TWO, length_max=6, in_shares=True,
+)  # fmt: skip
 
 ADOPTING_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     # In full, and as every test run visits it.
@@ -72,6 +85,9 @@ ADOPTING_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (ADOPTED_HALVES, replace(ADOPTED_HALVES, budget=Budget(restarts=1, look_ups=1))),
     (ADOPTED_ABORTS, replace(ADOPTED_ABORTS, budget=Budget(aborts=1, late=1))),
     (ADOPTED_IN_ORDER, replace(ADOPTED_IN_ORDER, budget=Budget())),
+    (ADOPTED_SHARES, replace(ADOPTED_SHARES, budget=Budget(crashes=1), is_read=False)),
+    (ADOPTED_SHARES_BACK, replace(ADOPTED_SHARES_BACK, is_read=False, length_max=4)),
+    (ADOPTED_SHARES_TWO, replace(ADOPTED_SHARES_TWO, foreign=(1,), written=ONE)),
 )  # fmt: skip
 
 
@@ -166,6 +182,29 @@ def aborts_are_not_adopted(patch: Patch) -> None:
     patch(HandedOver, "to", lambda self, *args: (h for h in to(self, *args) if h.committed))
 
 
+def shares_overlap(patch: Patch) -> None:
+    """A home goes on with the partition that it adopted last (A7)."""
+    left = Adopted._left
+
+    def mutant(self: Adopted, handed: Any, begun: Any, bytes_max: int) -> Any:
+        if begun is not None:
+            before = [w.partition for w in handed.writes if w.partition < begun.last]
+            begun = begun._replace(last=max(before)) if before else None
+        return left(self, handed, begun, bytes_max)
+
+    patch(Adopted, "_left", mutant)
+
+
+def adopted_with_the_first_share(patch: Patch) -> None:
+    """A transaction counts as adopted with the first of its records (A7)."""
+    replay = Adopted.replay
+
+    def mutant(self: Adopted, offset: int, adoption: Adoption) -> Any:
+        return replay(self, offset, replace(adoption, more=False))
+
+    patch(Adopted, "replay", mutant)
+
+
 def readers_ignore_aborts(patch: Patch) -> None:
     """Readers do not take adopted aborts (A6)."""
     patch(HomeView, "take_aborted", lambda *_: [])
@@ -242,6 +281,10 @@ ADOPTING_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
      finished_when_adopted),
     ("aborts not adopted", "a home adopts commits alone (A6)", ADOPTED_ABORTS,
      aborts_are_not_adopted),
+    ("shares overlap", "a home goes on with the partition that it adopted last (A7)",
+     ADOPTED_SHARES, shares_overlap),
+    ("adopted with the first share", "it counts as adopted with the first record (A7)",
+     ADOPTED_SHARES, adopted_with_the_first_share),
     ("readers ignore aborts", "readers do not take adopted aborts (A6)", ADOPTED_ABORTS,
      readers_ignore_aborts),
     ("void decisions adopted", "a home adopts what a replaced owner decided", ADOPTED_REPLACED,

@@ -20,7 +20,7 @@ from .adopting_draft import AdoptingDraft
 from .explore import Move, State
 from .machines import Machine
 from .placed_cores import ForeignFacts, LiveForeign, ReaderFacts
-from .placed_logs import Item, decided, valid
+from .placed_logs import IN_SHARES, Item, decided, valid
 from .places_draft import (
     ABORTS,
     CRASHES,
@@ -46,6 +46,8 @@ class AdoptingScenario(PlacesScenario):
     """Whether the other journal hands over as soon as it may; else it may be behind about modes."""
     is_read: bool = True
     """Whether there is a reader."""
+    in_shares: bool = False
+    """Whether the home adopts in three records, with a partition before and behind this one."""
 
 
 @dataclass
@@ -167,7 +169,7 @@ class AdoptingWorld(PlacesWorld):
             mine = [at for at, item in enumerate(items) if item == ("f", begin)]
             if begin in told or not mine:
                 continue
-            for handed in (True, False):
+            for handed in (IN_SHARES if self.scenario.in_shares else True, False):
                 if (handed and not may_hand) or (not handed and always and may_hand):
                     continue
                 found.append(("commit", begin, mine[0], mine[-1], len(mine), handed))

@@ -28,8 +28,10 @@ from ..coordinator.harness import PARTITION
 from .buffers import LogRecord, OneLog
 from .machines import Fingerprint
 from .placed_logs import (
+    BESIDE,
     DATA,
     HOME,
+    IN_SHARES,
     OTHER,
     Item,
     Told,
@@ -43,6 +45,8 @@ from .placed_logs import (
     record_of,
 )
 
+ONE_PARTITION: Final = 1
+"""Bytes of an ADOPT record that has room for one partition."""
 SEQUENCES: Final = range(24)
 """No journal of a scenario is longer."""
 _OWNER: Final = Fingerprint(
@@ -127,7 +131,7 @@ class LiveOwner:
         match item:
             case ("commit", begin, _, last, _, True):
                 self.places.replay_commit(begin, offset, {DATA: last + 1})
-            case ("adopt", *_):
+            case ("adopt" | "share", *_):
                 self.adopted.replay(offset, adoption_of(item))
             case ("placed", *_):
                 self.adopted.replay_placed(self.places.replay_placed(placed_of(item)))
@@ -149,7 +153,8 @@ class LiveOwner:
             case ("answer", end):
                 self._answer(end)
             case ("adopt", chain):
-                found = self.adopted.adopt(OTHER, replica_of(self._foreign.items(chain)))
+                replica = replica_of(self._foreign.items(chain))
+                found = self.adopted.adopt(OTHER, replica, ONE_PARTITION)
                 if found is not None:
                     self._given.append(("append", item_of(found)))
             case ("recorded", offset):
@@ -237,9 +242,15 @@ def replay_foreign(handed: HandedOver, offset: int, item: Item) -> None:
 
 
 def _replay_decided(
-    handed: HandedOver, begin: int, offset: int, accepted: tuple[BranchRange, ...], is_handed: bool
+    handed: HandedOver,
+    begin: int,
+    offset: int,
+    accepted: tuple[BranchRange, ...],
+    is_handed: bool | str,
 ) -> None:
     writes = (HandedWrites(DATA, accepted, PARTITION),) if is_handed else ()
+    if is_handed == IN_SHARES:
+        writes += tuple(HandedWrites(partition, (), PARTITION) for partition in BESIDE)
     each = Handed(foreign_txid(begin), offset, bool(accepted), writes)
     handed.replay_decided(each, () if is_handed else (DATA.key,))
 
@@ -291,7 +302,8 @@ class LiveForeign:
                 home = home_of(self._journals, chain)
                 refusals, _ = self.answers.take(self.answers.ask(home))
                 for refused in refusals:
-                    self._given.append(("mark", refused.begin, refused.sequence))
+                    if refused.partition == DATA:
+                        self._given.append(("mark", refused.begin, refused.sequence))
             case _:
                 raise AssertionError(key)
 
@@ -531,7 +543,7 @@ def take_in(view: HomeView, offset: int, item: Item) -> None:
             view.committed(begin, offset, [writes])
         case ("abort", begin):
             view.aborted(begin)
-        case ("adopt", *_):
+        case ("adopt" | "share", *_):
             view.adopted(offset, adoption_of(item))
         case ("placed", *_):
             view.placed(placed_of(item))

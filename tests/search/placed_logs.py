@@ -17,11 +17,15 @@ Records of the journal are pairs of an epoch and an item:
 - ("commit", begin, first, last, count, whether placed), ("abort", begin); behind that, of one in
   the sidecar, the number of its records there
 - ("placed", upto, place), ("mode", phase, since)
-- ("adopt", begin, sequence, whether committed, whether placed, first, last, count, settled)
+- ("adopt", begin, sequence, whether committed, whether placed, first, last, count, settled);
+  behind that, of one in several records, whether another one follows
+- ("share", begin, sequence, whether committed, whether placed, partition, settled, whether another
+  one follows): an ADOPT record of a partition that has no records and no reader
 
 Those of the other journal:
 
-- ("commit", begin, first, last, count, whether handed over), ("abort", begin, handed over)
+- ("commit", begin, first, last, count, whether handed over), ("abort", begin, handed over);
+  `IN_SHARES` if it is adopted in three records
 - ("finished", begin)
 """
 
@@ -45,6 +49,11 @@ from .machines import Chains, Interner
 from .tenures import txid_of
 
 DATA: Final = PartitionId("a", 0, "id")
+BESIDE: Final = (PartitionId("a", -1, "id"), PartitionId("a", 1, "id"))
+"""Partitions of the same topic, without records and readers: the one comes before, the other behind
+`DATA` where a transaction is adopted in several records."""
+IN_SHARES: Final = "in shares"
+"""What is handed over is adopted in a record for each of `BESIDE` and `DATA`."""
 HOME: Final = (PARTITION, INCARNATION)
 FOREIGN: Final = TxId(PARTITION + 1, INCARNATION, 7)
 OTHER: Final = FOREIGN.journal
@@ -156,21 +165,28 @@ def placed_of(item: Item) -> Placed:
 
 def adoption_of(item: Item) -> Adoption:
     """Returns what an ADOPT record says."""
-    _, begin, sequence, committed, placed, first, last, count, settled = item
-    accepted = (BranchRange(0, first, last, count),) if committed else ()
-    writes = (AdoptedWrites(DATA, accepted, placed),)
-    return Adoption(foreign_txid(begin), sequence, committed, writes, settled)
+    match item:
+        case ("share", begin, sequence, committed, placed, number, settled, more):
+            [partition] = [p for p in BESIDE if p.partition == number]
+            writes = (AdoptedWrites(partition, (), placed),)
+            return Adoption(foreign_txid(begin), sequence, committed, writes, settled, more)
+        case ("adopt", begin, sequence, committed, placed, first, last, count, settled, *more):
+            accepted = (BranchRange(0, first, last, count),) if committed else ()
+            writes = (AdoptedWrites(DATA, accepted, placed),)
+            return Adoption(foreign_txid(begin), sequence, committed, writes, settled, any(more))
+        case _:
+            raise AssertionError(item)
 
 
 def item_of(adoption: Adoption) -> Item:
     """Returns an ADOPT record as an item."""
     (each,) = adoption.writes
+    told = adoption.txid.offset, adoption.sequence, adoption.committed, each.placed
+    if each.partition != DATA:
+        return ("share", *told, each.partition.partition, adoption.settled, adoption.more)
     accepted = [(r.first_offset, r.last_offset, r.count) for r in each.branches] or [(0, 0, 0)]
-    return (
-        *("adopt", adoption.txid.offset, adoption.sequence, adoption.committed, each.placed),
-        *accepted[0],
-        adoption.settled,
-    )
+    more = (True,) if adoption.more else ()
+    return ("adopt", *told, *accepted[0], adoption.settled, *more)
 
 
 def change_of(item: Item) -> ModeChange:
