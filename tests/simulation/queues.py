@@ -269,7 +269,7 @@ class QueueWorker(Producer):
     def _make_anew(self, client: Attachment) -> None:
         """Makes the subscription anew, as a first consumer does."""
         self._is_deleted = False
-        self._end(self._work.forget_era)
+        self._work.forget_era()
         self._starts = self._first_starts()
         client.submit(self._attach(), self._ignore)
         self.setting.history.counts["subscriptions that were made anew"] += 1
