@@ -93,9 +93,6 @@ class Sender:
             ConfigError: librdkafka refuses a setting.
         """
         self.on_delivery: Final = on_delivery
-        self.floors: Final = Floors()
-        """What the reports of this producer's records have said, and no other's: to who begins
-        after a topic was created anew, its first offsets would look made up."""
         self.tick_s = tick_s
         self._username = username
         self._make = make
@@ -116,7 +113,7 @@ class Sender:
         """Of the counts, and of who moves to another thread."""
         self._ended_reports = 0
         """How many reports branches had that are not in there any more."""
-        self.plain = PlainCount()
+        self.plain = PlainCount(self._note_placeless)
         """Counts records without a transaction."""
         self._plain_before: list[tuple[PlainCount, float]] = []
         """Those that are not certain, or of a thread that was left, and until when some of their
@@ -128,6 +125,8 @@ class Sender:
         self._shift = 0
         """What its reports are more than what its thread has served, once it has claimed that."""
         self._thread = SHARED.join(share, make, self)
+        self.floors = Floors(self._thread.refusals)
+        """Those of what is sent through `send`, or a newer one."""
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -161,6 +160,8 @@ class Sender:
                 return
             # Not the same count: each is moved by one thread.
             self._set_plain_aside()
+            # The floors first: who has asked for `send` finds its floors, or newer ones.
+            self.floors = Floors(own.refusals)
             self._left, self._thread = broken, own
         self._shift = self._counted_reports
         broken.leave(self, 0)
@@ -259,7 +260,11 @@ class Sender:
         now_s = time.monotonic()
         self._plain_before = [(c, s) for c, s in self._plain_before if c.unreported or s > now_s]
         self._plain_before.append((self.plain, now_s + self._delivery_timeout_s))
-        self.plain = PlainCount()
+        self.plain = PlainCount(self._note_placeless)
+
+    def _note_placeless(self, message: Any) -> None:
+        """Takes the report of a plain record that is told to be written, and not where."""
+        self.floors.refusals.note((message.topic(), message.partition()))
 
     def replaced(self, send: Send, error: KafkaException) -> bool:
         """Replaces the producer that refused a record, if it stopped for good.

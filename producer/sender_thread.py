@@ -32,7 +32,7 @@ from confluent_kafka import KafkaError, KafkaException
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Headers, LogProducer
 from ..journal.native.interface import Count, Handle
-from .core.tally import BranchTally
+from .core.tally import BranchTally, Refusals
 
 _LOG = logging.getLogger(__name__)
 
@@ -184,6 +184,8 @@ class SenderThread:
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
+        self.refusals: Final = Refusals()
+        """Of its producers: records of all members may lie in one batch."""
         self._tick_s = member.tick_s
         self._waiting: deque[queue.SimpleQueue[None]] = deque()
         """Of those who wait until reports were served: each gets an item."""

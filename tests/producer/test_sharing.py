@@ -645,6 +645,41 @@ def test_a_callback_may_end_long_after_its_thread_is_broken(
     eventually(lambda: not shared._thread.is_alive())
 
 
+class Placeless:
+    """The report of a record that is told to be written, and not where: of a duplicate's batch."""
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_lies_beside_a_record_of_another_one_without_an_offset_never_commits_trap_233(
+    plain: bool, pair: tuple[Producer, Producer]
+) -> None:
+    first, second = pair
+    refused: Any = first.begin_transaction()
+    beside = second.begin_transaction()
+    for txn in (refused, beside):
+        assert txn.txid
+        txn.produce("t", b"v", partition=0)
+    assert [producer.flush(5) for producer in pair] == [0, 0]
+    if plain:
+        first._engine.sender.plain.admit()
+        first._engine.sender.plain.delivered(None, Placeless())
+    else:
+        refused._own_receivers["t"](None, Placeless())
+    for txn in (refused, beside):
+        with pytest.raises(TransactionAbortOnlyError):
+            txn.commit(5)
+    write(second, "t")
+
+
 def test_who_begins_after_a_topic_was_created_anew_writes_there(
     memory_log: MemoryLog, pair: tuple[Producer, Producer]
 ) -> None:
@@ -663,7 +698,10 @@ def test_what_has_written_nothing_goes_on_through_the_new_thread(
     unused: Any = second.begin_transaction()
     assert unused.txid
     break_for_good(pair)
-    eventually(lambda: unused._send is second._engine.sender.send)
+    sender = second._engine.sender
+    eventually(lambda: unused._send is sender.send)
+    assert unused._tally._floors is sender.floors
+    assert sender.floors.refusals is sender.thread.refusals
     unused.produce("u", b"v", partition=0)
     assert unused.commit(5).state is State.COMMITTED
 
