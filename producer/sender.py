@@ -432,7 +432,8 @@ class Sender:
     def _may_call(self) -> bool:
         """Returns whether a callback may be called here, where reports are served."""
         thread = self._thread
-        if not thread.is_current():
+        # Those of one that has left come while others use the thread, maybe one alone.
+        if self._closed or not thread.is_current():
             return False
         # Behind those that were handed over: callbacks are called in the order of the reports.
         if thread.may_call() and not self._postponed:

@@ -457,6 +457,27 @@ def test_a_callback_that_blocks_holds_up_its_own_producer_alone(
     assert first.flush(5) == 0
 
 
+def test_a_callback_of_one_that_was_closed_holds_up_nobody(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    blocks, called = threading.Event(), threading.Event()
+
+    def block(*_: object) -> None:
+        called.set()
+        assert blocks.wait(10)
+
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"left behind", partition=0, on_delivery=block)
+    first.close(0.1)
+    memory_log.release_appends("t", 0)
+    assert called.wait(5)
+    threading.Timer(5, blocks.set).start()
+    write(second)
+    assert not blocks.is_set()
+    blocks.set()
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_callback_may_wait_for_another_producer(
     alone: bool, make_memory_producer: MakeProducer, memory_log: MemoryLog
