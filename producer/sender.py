@@ -214,14 +214,25 @@ class Sender:
             plain.withdraw()
 
     def _claim(self) -> bool:
-        """Keeps others off the thread, if none is there. Returns whether none is, nor will be."""
+        """Keeps others off the thread, if it has nothing of them. Returns whether it never will."""
         thread = self._thread
         was_claimed = thread.is_claimed
+        if not was_claimed and (not thread.is_alone or self._others_left_records(thread)):
+            return False
         if not thread.claim():
             return False
         if not was_claimed:
             self._shift = self._counted_reports - thread.served
         return True
+
+    def _others_left_records(self, thread: SenderThread) -> bool:
+        """Returns whether records are queued that producers which were closed have left behind."""
+        if not thread.was_shared:
+            return False
+        own = self._unserved
+        queued = thread.queued
+        # Asked twice: it may write meanwhile, and reports may be served.
+        return queued > max(own, self._unserved)
 
     def _claim_for(self, what: str) -> None:
         if not self._claim():
@@ -326,13 +337,22 @@ class Sender:
     def queued(self) -> int:
         """Number of records whose reports were not served yet, and of callbacks not returned."""
         thread, left = self._thread, self._left
-        # Where it is alone also records that are not counted, as nobody else has any.
+        # Where nobody else has any, also records that are not counted.
         here = thread.queued + self._postponed
-        if left is None and thread.is_alone:
+        if left is None and (thread.is_claimed or not thread.was_shared):
             return here
         # Of a call that was broken off nobody knows whether it has counted too many.
-        counted = sum(each.unreported for each in self._all_counts())
+        counted = self._unreported
         return min(here, counted) if left is None else here + min(left.queued, counted)
+
+    @property
+    def _unreported(self) -> int:
+        return sum(each.unreported for each in self._all_counts())
+
+    @property
+    def _unserved(self) -> int:
+        """Number of its records in librdkafka's queue, those left out that are not counted."""
+        return self._unreported - self._postponed
 
     @property
     def _reports(self) -> int:

@@ -171,6 +171,8 @@ class SenderThread:
         alive."""
         self.is_alone = True
         """Whether one member alone uses it."""
+        self.was_shared = False
+        """Whether there ever was another one, of which records may be left behind in the queue."""
         self.is_claimed = on_unused is None
         """Whether that member keeps others off, for good."""
         self._left: WeakSet[Member] = WeakSet()
@@ -217,6 +219,7 @@ class SenderThread:
             # a callback for another producer must not hold up that one's reports.
             taken = not self._calls_application
             if taken:
+                self.was_shared = True
                 self._members.add(member)
                 self._tick_s = min(self._tick_s, member.tick_s)
             self.is_alone = len(self._members) == 1

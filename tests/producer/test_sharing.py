@@ -325,6 +325,27 @@ def test_a_purge_is_refused_where_it_would_take_records_of_others(
     memory_log.release_appends("u", 0)
 
 
+def test_what_one_left_behind_is_nothing_of_the_other(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"left behind", partition=0)
+    first.close(0.1)
+    began_s = time.monotonic()
+    assert (len(second), second.flush(5)) == (0, 0)
+    assert time.monotonic() - began_s < BOUND_S
+    # Nor does the other one take it back, or count it as its own from now on.
+    with pytest.raises(ConfigError, match=r"producer\.shared"):
+        second.purge()
+    second.produce("u", b"plain", partition=0)
+    assert second.flush(5) == 0
+    memory_log.release_appends("t", 0)
+    eventually(lambda: len(read_topic(memory_log, "t")) == 1)
+    eventually(lambda: not thread_of(second).queued)
+    second.purge()
+
+
 def test_who_wrote_plain_records_alone_stays_alone(
     make_memory_producer: MakeProducer, memory_log: MemoryLog
 ) -> None:
