@@ -575,6 +575,33 @@ def test_the_thread_of_callbacks_ends_with_its_producer(
     assert time.monotonic() - began_s < 0.5 * _IDLE_S
 
 
+def test_callbacks_are_called_where_no_thread_can_be_had(
+    pair: tuple[Producer, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts none while functions of `atexit` run: one may flush a producer."""
+    first, second = pair
+    start = threading.Thread.start
+    told: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in ("logtx-delivery", "logtx-callbacks"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for number in range(3):
+        first.produce("t", b"v", partition=0, on_delivery=lambda *_, n=number: told.append(f"{n}"))
+    assert first.flush(5) == 0
+    with first.begin_transaction() as txn:
+        txn.produce("t", b"v", partition=0, on_delivery=lambda *_: told.append("in a transaction"))
+    txn.commit_async().add_done_callback(lambda _: told.append("committed"))
+    assert told == ["0", "1", "2", "in a transaction", "committed"]
+    write(second)
+    monkeypatch.undo()
+    write(first, "t", on_delivery=lambda *_: told.append(threading.current_thread().name))
+    assert told[-1] == "logtx-delivery"
+
+
 def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:
     first, second = pair
     found: list[int] = []
