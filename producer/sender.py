@@ -155,6 +155,8 @@ class Sender:
                 return
             try:
                 own = SHARED.join(None, self._make, self)
+                if broken.credentials is not None:
+                    own.set_sasl_credentials(*broken.credentials)
             except LogtxError:
                 _LOG.exception("producer_not_replaced")
                 return

@@ -181,7 +181,8 @@ class SenderThread:
         """Whether the thread is in a callback of the application, or about to call one."""
         self.is_broken = False
         """Whether its members leave it, each for one of its own: see `replaced`."""
-        self._credentials: tuple[str, str] | None = None
+        self.credentials: tuple[str, str] | None = None
+        """Those that were set last; None: those it was made with."""
         self._made = self._another()
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
@@ -410,15 +411,15 @@ class SenderThread:
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the SASL credentials of this producer, and of those that replace it."""
         with self._guard:
-            self._credentials = username, password
+            self.credentials = username, password
             self.producer.set_sasl_credentials(username, password)
 
     # ---- the thread -----------------------------------------------------------------------------
 
     def _another(self) -> _Made:
         producer, handle = self._make(self._keep)
-        if self._credentials is not None:
-            producer.set_sasl_credentials(*self._credentials)
+        if self.credentials is not None:
+            producer.set_sasl_credentials(*self.credentials)
         return _Made(producer, positional(producer), handle)
 
     def _keep(self, error: BaseException) -> None:

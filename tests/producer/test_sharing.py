@@ -23,6 +23,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.lending import LOGS
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.logs.memory.producer import MemoryProducer
 from logtx.journal.settings import agreed
 from logtx.journal.state import State
 from logtx.producer.branch import Branches
@@ -376,6 +377,24 @@ def test_a_new_password_is_for_all_and_another_user_for_none(
     first.set_sasl_credentials("another", "p")
     third = make_memory_producer(transactional__id="c", **user)
     assert thread_of(third) is not thread_of(first)
+
+
+def test_a_new_password_outlives_the_shared_producer(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory_log.create_topic("u", partitions=1)
+    told: dict[object, str] = {}
+
+    def take(inner: object, _username: str, password: str) -> None:
+        told[inner] = password
+
+    monkeypatch.setattr(MemoryProducer, "set_sasl_credentials", take)
+    user = {"sasl__username": "u", "sasl__password": "p"}
+    first, second = (make_memory_producer(transactional__id=name, **user) for name in "ab")
+    first.set_sasl_credentials("u", "new")
+    break_for_good((first, second))
+    for producer in (first, second):
+        assert told[producer._engine.sender.producer] == "new"
 
 
 # ---- waits ---------------------------------------------------------------------------------------
