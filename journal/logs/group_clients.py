@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -14,6 +14,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..errors import BrokerError
 from .asking import DENIED, NO_TIME_S, TIMED_OUT, Asking
 from .interface import LogConsumer
+
+_T = TypeVar("_T")
 
 CLOSE_S: Final = 5.0
 """Longest wait until the clients of a log are closed. A shorter one leaves more of them to end by
@@ -44,18 +46,29 @@ class _GroupClient:
     """One question after the other, to a consumer that never joins its group."""
 
     def __init__(self, consumer: LogConsumer) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._consumer = consumer
 
-    @contextmanager
-    def _turn(self, asking: Asking) -> Iterator[None]:
-        if not self._lock.acquire(timeout=asking.left_s):
-            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+    def _in_turn(self, asking: Asking, ask: Callable[[], _T]) -> _T:
+        """Returns `ask()`, which it calls when all who asked before have their answers.
+
+        Raises:
+            BrokerError: they got none in time.
+        """
         try:
-            yield
+            if not self._lock.acquire(timeout=asking.left_s):
+                raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+            found = ask()
         finally:
-            self._lock.release()
+            # Tried in any case: a signal handler's exception may come right behind `acquire`,
+            # before anything could note that it succeeded, and nobody could ask any more. For the
+            # same reason no `suppress`, whose making is a call.
+            try:  # noqa: SIM105
+                self._lock.release()
+            except RuntimeError:
+                pass  # It was not this thread's turn.
+        return found
 
     def close(self) -> None:
         """Closes the consumer, after the question under way. See `close_all`."""
@@ -106,16 +119,20 @@ class GroupReader(_GroupClient):
             KafkaException: refused, or no answer.
             BrokerError: those who asked before got no answer.
         """
-        came_s, key = time.monotonic(), (place.topic, place.partition)
-        with self._turn(asking):
-            if self._closed:
-                return None
-            asked_s, answer = self._answers.get(key, (0.0, place))
-            if asked_s <= came_s:
-                asked_s = time.monotonic()
-                answer = self._read(place, asking)
-                self._answers[key] = asked_s, answer
-            return answer
+        return self._in_turn(asking, partial(self._answer, place, asking, time.monotonic()))
+
+    def _answer(
+        self, place: KafkaPartition, asking: Asking, came_s: float
+    ) -> KafkaPartition | None:
+        if self._closed:
+            return None
+        key = place.topic, place.partition
+        asked_s, answer = self._answers.get(key, (0.0, place))
+        if asked_s <= came_s:
+            asked_s = time.monotonic()
+            answer = self._read(place, asking)
+            self._answers[key] = asked_s, answer
+        return answer
 
     def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
         try:
@@ -156,16 +173,18 @@ class GroupCommitter(_GroupClient):
 
     def commit(self, place: KafkaPartition, asking: Asking) -> None:
         """Commits one place. Raises KafkaException, BrokerError."""
-        with self._turn(asking):
-            if self._closed:
-                raise BrokerError(f"{asking.asked}: the log was closed")
-            self._answers.clear()
-            # The blocking form has no time-out.
-            self._consumer.commit(offsets=[place], asynchronous=True)
-            while not self._is_answered(place):
-                if asking.left_s <= NO_TIME_S:
-                    raise BrokerError(f"{asking.asked}: no answer in time")
-                self._poll(min(asking.left_s, _ANSWER_POLL_S))
+        self._in_turn(asking, partial(self._commit, place, asking))
+
+    def _commit(self, place: KafkaPartition, asking: Asking) -> None:
+        if self._closed:
+            raise BrokerError(f"{asking.asked}: the log was closed")
+        self._answers.clear()
+        # The blocking form has no time-out.
+        self._consumer.commit(offsets=[place], asynchronous=True)
+        while not self._is_answered(place):
+            if asking.left_s <= NO_TIME_S:
+                raise BrokerError(f"{asking.asked}: no answer in time")
+            self._poll(min(asking.left_s, _ANSWER_POLL_S))
 
     def _poll(self, timeout_s: float) -> None:
         message = self._consumer.poll(timeout_s)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.asking import Asking
@@ -17,6 +18,7 @@ from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.lending import Logs
 
 from ...children import in_child
+from ...signals import KINDS, Tracer
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -131,3 +133,25 @@ def test_those_who_wait_for_one_answer_ask_once() -> None:
     ask(0)
     ask(1)
     assert found[-2:] == [3, 4], "who comes later asks anew, and of another partition too"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_at_any_point_of_a_question_keeps_nobody_from_asking(kind: str) -> None:
+    slow = Slow()
+    slow.may_answer.set()
+    consumer: Any = slow
+    reader = GroupReader(lambda _: consumer, "g")
+    place = TopicPartition("t", 0)
+    at, done = 0, False
+    while not done:
+        at += 1
+        tracer = Tracer("logtx.journal.logs.group_clients", at, KINDS[kind])
+        with suppress(KeyboardInterrupt, MemoryError, KafkaException), tracer.on():
+            reader.read(place, Asking("it", 1.0))
+        done = tracer.points < at
+        other = threading.Thread(target=reader.read, args=(place, Asking("it", 1.0)))
+        asked = slow.asked
+        other.start()
+        other.join(5)
+        assert slow.asked == asked + 1, tracer.where
+    assert at > 5
