@@ -102,6 +102,8 @@ class GroupReader(_GroupClient):
         self._answers: dict[tuple[str, int], tuple[float, KafkaPartition]] = {}
         """(topic, partition) → when the last question was asked that was answered, by the monotonic
         clock, and its answer."""
+        self._wanted: dict[tuple[str, int], KafkaPartition] = {}
+        """Places that are asked for by those who wait for their turn."""
         super().__init__(make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED}))
 
     @property
@@ -119,7 +121,10 @@ class GroupReader(_GroupClient):
             KafkaException: refused, or no answer.
             BrokerError: those who asked before got no answer.
         """
-        return self._in_turn(asking, partial(self._answer, place, asking, time.monotonic()))
+        came_s = time.monotonic()
+        # Comes behind the time: whoever takes it asks later.
+        self._wanted[place.topic, place.partition] = place
+        return self._in_turn(asking, partial(self._answer, place, asking, came_s))
 
     def _answer(
         self, place: KafkaPartition, asking: Asking, came_s: float
@@ -127,16 +132,18 @@ class GroupReader(_GroupClient):
         if self._closed:
             return None
         key = place.topic, place.partition
-        asked_s, answer = self._answers.get(key, (0.0, place))
-        if asked_s <= came_s:
+        if self._answers.get(key, (0.0, place))[0] <= came_s:
+            wanted, self._wanted = self._wanted, {}
             asked_s = time.monotonic()
-            answer = self._read(place, asking)
-            self._answers[key] = asked_s, answer
+            for answer in self._read([*{**wanted, key: place}.values()], asking):
+                self._answers[answer.topic, answer.partition] = asked_s, answer
+        answer = self._answers[key][1]
+        raise_partition_error(answer)
         return answer
 
-    def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
+    def _read(self, places: list[KafkaPartition], asking: Asking) -> list[KafkaPartition]:
         try:
-            (answer,) = self._consumer.committed([place], timeout=asking.left_s)
+            answers = self._consumer.committed(places, timeout=asking.left_s)
         except KafkaException as exception:
             if exception.args[0].code() not in TIMED_OUT:
                 raise
@@ -150,8 +157,7 @@ class GroupReader(_GroupClient):
                 raise KafkaException(self._denied) from exception
             raise
         self._denied = None
-        raise_partition_error(answer)
-        return answer
+        return answers
 
 
 class GroupCommitter(_GroupClient):

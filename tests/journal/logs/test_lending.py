@@ -135,6 +135,30 @@ def test_those_who_wait_for_one_answer_ask_once() -> None:
     assert found[-2:] == [3, 4], "who comes later asks anew, and of another partition too"
 
 
+def test_those_who_wait_for_other_partitions_are_asked_for_too() -> None:
+    """Producers of many groups look for as many owners: one after another would take too long."""
+    slow = Slow()
+    consumer: Any = slow
+    reader = GroupReader(lambda _: consumer, "g")
+    found: set[int] = set()
+
+    def ask(partition: int) -> None:
+        answer = reader.read(TopicPartition("t", partition), Asking("it", 10.0))
+        assert answer is not None
+        found.add(answer.partition)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    while slow.asked == 0:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    slow.may_answer.set()
+    for thread in threads:
+        thread.join(10)
+    assert (slow.asked, found) == (2, set(range(20)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_at_any_point_of_a_question_keeps_nobody_from_asking(kind: str) -> None:
     slow = Slow()
