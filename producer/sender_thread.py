@@ -431,6 +431,8 @@ class SenderThread:
 
     def _present(self) -> list[Member]:
         with self._guard:
+            # One that Ctrl-C came to while it was made has left without a word.
+            self.is_alone = len(self._members) == 1
             return list(self._members)
 
     def _close(self, timeout_s: float) -> None:

@@ -281,6 +281,23 @@ def test_one_that_was_interrupted_while_it_was_made_keeps_no_thread(
     assert shared_before.issuperset(shared_threads())
 
 
+def test_who_is_alone_again_after_another_was_interrupted_while_it_was_made_knows(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    first = make_memory_producer(transactional__id="a")
+    thread, at, done = thread_of(first), 0, False
+    while not done and thread.is_alone:
+        at += 1
+        tracer = Tracer("logtx.producer.s", at, KeyboardInterrupt)
+        with suppress(KeyboardInterrupt), tracer.on():
+            Producer({"transactional.id": "b"}, log=memory_log, coordinators=FakeCoordinators())
+        done = tracer.points < at
+        gc.collect()
+    assert not done
+    eventually(lambda: thread.is_alone)
+    first.purge()
+
+
 def test_an_abort_takes_no_record_of_the_other(
     pair: tuple[Producer, Producer], memory_log: MemoryLog
 ) -> None:
