@@ -254,15 +254,22 @@ class Sender:
         with self._guard:
             if tally in self._counts:
                 self._ended[tally] = now_s + self._delivery_timeout_s
-            # Not all: many may wait for a broker that is away, and each end would look at them.
-            for each, until_s in list(islice(self._ended.items(), _SWEPT)):
-                del self._ended[each]
-                if each.unreported and until_s > now_s:
-                    # Behind the others, which would be kept for as long if it was looked at first.
-                    self._ended[each] = until_s
-                else:
-                    self._counts.discard(each)
-                    self._ended_reports += each.reports
+            self._sweep(now_s)
+
+    def _sweep(self, now_s: float) -> None:
+        """Forgets branches that have ended, if all their records are reported, or must be by now.
+
+        Call it under the lock.
+        """
+        # Not all: many may wait for a broker that is away, and each end would look at them.
+        for each, until_s in list(islice(self._ended.items(), _SWEPT)):
+            del self._ended[each]
+            if each.unreported and until_s > now_s:
+                # Behind the others, which would be kept for as long if it was looked at first.
+                self._ended[each] = until_s
+            else:
+                self._counts.discard(each)
+                self._ended_reports += each.reports
 
     def _doubt(self) -> None:
         """Notes that it is not known whether a plain record was taken that is counted."""
@@ -370,6 +377,7 @@ class Sender:
     def _all_counts(self) -> list[Counts]:
         now_s = time.monotonic()
         with self._guard:
+            self._sweep(now_s)
             plain = [count for count, until_s in self._plain_before if until_s > now_s]
             return [*self._counts, *plain, self.plain]
 

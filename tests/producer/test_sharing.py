@@ -867,15 +867,23 @@ def test_an_exception_at_any_line_of_one_disturbs_no_other(
             assert time.monotonic() - began_s < BOUND_S, tracer.where
 
 
+@pytest.mark.parametrize("plain", [False, True])
 def test_a_call_that_was_broken_off_delays_flushes_no_longer_than_a_delivery(
-    memory_log: MemoryLog, make_memory_producer: MakeProducer
+    plain: bool, memory_log: MemoryLog, make_memory_producer: MakeProducer
 ) -> None:
     memory_log.create_topic("t", partitions=1)
     short = {"delivery__timeout__ms": 500}
     first, second = (make_memory_producer(transactional__id=name, **short) for name in "ab")
-    sender = first._engine.sender
-    sender.plain.admit()
-    sender._doubt()
+    if plain:
+        sender = first._engine.sender
+        sender.plain.admit()
+        sender._doubt()
+    else:
+        txn: Any = first.begin_transaction()
+        assert txn.txid
+        txn._admit()
+        txn._interrupted(KeyboardInterrupt())
+        txn.abort(5)
     memory_log.hold_appends("t", 0)
     second.produce("t", b"held", partition=0)
     assert first.flush(0.1) == 1
