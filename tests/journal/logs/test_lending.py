@@ -81,6 +81,15 @@ def test_who_is_garbage_keeps_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert closed == [lease.log]
 
 
+def test_nothing_is_kept_of_clients_whose_making_failed() -> None:
+    logs = Logs()
+    for number in range(5):
+        logs.lend({**SERVERS, "sasl.password": f"{number}"})
+    gc.collect()
+    lease = logs.lend(SERVERS)
+    assert [log() for log, _ in logs._lent.values()] == [lease.log]
+
+
 def test_a_child_lends_logs_of_its_own() -> None:
     logs = Logs()
     lease = logs.lend(SERVERS)
