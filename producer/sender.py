@@ -71,6 +71,7 @@ class Sender:
         share: Hashable,
         tick_s: float,
         delivery_timeout_s: float,
+        queue_max: int,
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
         on_delivery: DeliveryCallback | None = None,
@@ -83,6 +84,7 @@ class Sender:
             share: who has an equal one may use the same thread; None: nobody else uses it.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             delivery_timeout_s: after which librdkafka has reported each record.
+            queue_max: longest queue, in records: so many callbacks may wait, too.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
                 after its last reports. Some of them may be lost.
@@ -97,6 +99,7 @@ class Sender:
         self._username = username
         self._make = make
         self._delivery_timeout_s = delivery_timeout_s
+        self._queue_max = queue_max
         self._on_tick = on_tick
         self._on_stopped = on_stopped
         self._raised: BaseException | None = None
@@ -184,13 +187,14 @@ class Sender:
         while True:
             # Asked each time: both may be others, if the producer was replaced.
             send, plain = self.send, self.plain
-            receiver: Any = plain.delivered
-            if told is not None:
-                receiver = self.receiver(plain.delivered, told, plain)
-            elif self._thread.is_claimed or self._claim():
-                # All that is queued is its own, and a report in Python costs a third of a record.
-                receiver = None
+            receiver: Any = None
             try:
+                if told is not None:
+                    receiver = self.receiver(plain.delivered, told, plain)
+                elif not (self._thread.is_claimed or self._claim()):
+                    # Else all that is queued is its own, and a report in Python costs a third of a
+                    # record.
+                    receiver = plain.delivered
                 if receiver is not None:
                     plain.admit()
                 send(topic, value, key, partition, receiver, None, timestamp, headers)
@@ -392,10 +396,14 @@ class Sender:
                 called in a delivery callback, which can't wait for other reports.
         """
         thread, now_s = self._thread, time.monotonic()
+        are_behind = self._callbacks_are_behind
         if deadline_s <= now_s or self._closed:
-            raise QueueFullError(
-                "the local queue is full and the broker acknowledges nothing: check the brokers"
+            why = (
+                "as many delivery callbacks wait: make them quicker"
+                if are_behind
+                else ("the broker acknowledges nothing: check the brokers")
             )
+            raise QueueFullError(f"the local queue is full, and {why}")
         if self.in_callback():
             raise QueueFullError(
                 "the local queue is full, and a delivery callback can't wait for room: produce "
@@ -404,7 +412,10 @@ class Sender:
         # Of any producer's: they share the queue.
         before = thread.served
         until_s = min(deadline_s, now_s + _ROOM_SLICE_S)
-        thread.await_served(lambda: thread.served != before, until_s)
+        thread.await_served(
+            lambda: thread.served != before or (are_behind and not self._callbacks_are_behind),
+            until_s,
+        )
 
     def poll(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until reports are served.
@@ -443,7 +454,12 @@ class Sender:
             own: ours.
             on_delivery: the application's. An error that it raises stops no other report.
             counts: what `own` counts in.
+
+        Raises:
+            BufferError: there is no room for further callbacks.
         """
+        if self._callbacks_are_behind:
+            raise BufferError("Local: Queue full")
 
         def delivered(error: Any, message: Any) -> None:
             if not self._may_call():
@@ -476,6 +492,15 @@ class Sender:
         # In this order: read the other way round, it may be too small, for more return meanwhile.
         returned = self._returned.drawn
         return self._handed.drawn - returned
+
+    @property
+    def _callbacks_are_behind(self) -> bool:
+        """Whether so many wait that no more may come.
+
+        On the thread that serves reports they would hold up these, and so the queue would be full.
+        """
+        # The first costs next to nothing, and counts those of all who share the thread.
+        return self._thread.postponed >= self._queue_max <= self._postponed
 
     def _hand_over(
         self, on_delivery: DeliveryCallback, error: Any, message: Any, counts: Counts

@@ -47,7 +47,8 @@ _SHORT_SLICE_S: Final = 0.002
 """The same while something may settle a transaction that breaks off no flush: the last report of
 records that are counted in C, or the end of an application's callback on a thread of its own."""
 _SETTLE_S: Final = 0.001
-"""Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
+"""Pause after a flush that left nothing, until the waiter has called `done`, or callbacks have
+returned; 0 would spin."""
 _IDLE_S: Final = 1.0
 """Longest sleep without an open transaction: how late ``error_cb`` and ``stats_cb`` may be called.
 
@@ -309,7 +310,7 @@ class SenderThread:
         self._hurried.pop(waiter, None)
 
     def retry(self, attempt: Callable[[], bool]) -> None:
-        """Calls `attempt` on the thread until it returns True, because the local queue was full."""
+        """Calls `attempt` on the thread until it returns True, because there was no room."""
         self._stalled.append(attempt)
         self.wake()
 
@@ -544,9 +545,9 @@ class SenderThread:
     def _flush_slice(self) -> None:
         made = self._made
         self._serve(made, self._slice_s(), flush=True)
-        if not len(made.producer) and self._hurried:
-            # Everything is reported, and the waiter is about to say so: this avoids spinning
-            # meanwhile.
+        if not len(made.producer) and (self._hurried or self._stalled):
+            # Everything is reported. The waiter is about to say so, or what is stalled waits for
+            # callbacks: this avoids spinning meanwhile.
             self._sleep(_SETTLE_S)
 
     def _serve(self, made: _Made, timeout_s: float, *, flush: bool = False) -> None:

@@ -469,6 +469,62 @@ def test_who_finds_the_queue_full_of_others_records_waits_for_room(
     memory_log.release_appends("t", 0)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_callbacks_that_lag_behind_keep_further_records_waiting(
+    alone: bool, memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    """All that wait on a thread of their own would fill the memory, where records do not wait."""
+    for topic in ("t", "u"):
+        memory_log.create_topic(topic, partitions=1)
+    few = {"queue__buffering__max__messages": 5, "delivery__timeout__ms": 500}
+    made = [make_memory_producer(transactional__id=name, **few) for name in "ab"[alone:]]
+    blocks = threading.Event()
+
+    def block(*_: object) -> None:
+        assert blocks.wait(10)
+
+    def write_many() -> int:
+        for number in range(20):
+            try:
+                made[0].produce("t", b"v", partition=0, on_delivery=block)
+            except QueueFullError:
+                return number
+        return 20
+
+    assert write_many() in (5, 6)
+    txn = made[0].begin_transaction()
+    assert txn.txid
+    with pytest.raises(QueueFullError):
+        txn.produce("t", b"v", partition=0, on_delivery=block)
+    if not alone:
+        write(made[1])
+    threading.Timer(0.2, blocks.set).start()
+    for _ in range(20):
+        made[0].produce("t", b"v", partition=0, on_delivery=block)
+    assert made[0].flush(5) == 0
+
+
+def test_a_record_that_waits_for_callbacks_takes_no_time_of_the_cpu(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    few = {"queue__buffering__max__messages": 1}
+    first, _second = (make_memory_producer(transactional__id=name, **few) for name in "ab")
+    write(first, "t")
+    blocks = threading.Event()
+    begins = coordinators.hold("begin")
+    txn = first.begin_transaction()
+    for _ in range(3):
+        txn.produce("t", b"kept", partition=0, on_delivery=lambda *_: blocks.wait(10))
+    begins.set()
+    eventually(lambda: first._engine.sender._postponed == 1)
+    began_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - began_s < 0.25
+    blocks.set()
+    assert txn.commit(5).state is State.COMMITTED
+
+
 # ---- callbacks -----------------------------------------------------------------------------------
 
 
