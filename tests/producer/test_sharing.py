@@ -148,6 +148,21 @@ def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> N
         producer.close()
 
 
+def test_logs_are_told_apart_though_they_are_equal(coordinators: FakeCoordinators) -> None:
+    class Equal(MemoryLog):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    logs = Equal("one"), Equal("other")
+    made = [Producer({}, log=log, coordinators=coordinators) for log in (*logs, logs[0])]
+    assert thread_of(made[0]) is not thread_of(made[1])
+    assert thread_of(made[0]) is thread_of(made[2])
+    for producer in made:
+        producer.close()
+
+
 def test_a_log_of_the_same_name_is_another_one(coordinators: FakeCoordinators) -> None:
     made = []
     for _ in range(2):
