@@ -221,7 +221,7 @@ class Sender:
 
     def _claim(self) -> bool:
         """Keeps others off the thread, if it has nothing of them. Returns whether it never will."""
-        thread = self._thread
+        thread = self.thread
         was_claimed = thread.is_claimed
         if not was_claimed and (not thread.is_alone or self._others_left_records(thread)):
             return False

@@ -801,6 +801,20 @@ def test_a_cause_that_lasts_stays_with_its_producer(pair: tuple[Producer, Produc
     assert second.flush(5) == 0
 
 
+def test_who_did_nothing_since_may_purge_as_one_that_is_alone(
+    pair: tuple[Producer, Producer], make_memory_producer: MakeProducer
+) -> None:
+    first, second = pair
+    third = make_memory_producer(transactional__id="c")
+    assert thread_of(third) is thread_of(first)
+    for _ in range(2):
+        inner: Any = first._engine.sender.producer
+        inner.stopped = True
+        until_written(first)
+    second.purge()
+    write(second)
+
+
 def test_a_callback_may_end_long_after_its_thread_is_broken(
     pair: tuple[Producer, Producer],
 ) -> None:
