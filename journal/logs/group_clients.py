@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from ..errors import BrokerError
 from .asking import DENIED, NO_TIME_S, TIMED_OUT, Asking
 from .interface import LogConsumer
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 CLOSE_S: Final = 5.0
@@ -87,11 +89,15 @@ def close_all(clients: Iterable[_GroupClient]) -> None:
     closing = [
         threading.Thread(target=client.close, name="logtx-close", daemon=True) for client in clients
     ]
-    for thread in closing:
-        thread.start()
     deadline_s = time.monotonic() + CLOSE_S
-    for thread in closing:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
+    try:
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+    except RuntimeError as error:
+        # Python 3.12 starts none while the interpreter ends: they end with the process.
+        _LOG.info("clients_not_closed error=%s", error)
 
 
 class GroupReader(_GroupClient):

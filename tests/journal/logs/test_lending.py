@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from logtx.journal.errors import ConfigError
+from logtx.journal.errors import BrokerError, ConfigError
 from logtx.journal.logs.asking import Asking
 from logtx.journal.logs.group_clients import GroupReader
 from logtx.journal.logs.kafka import KafkaLog
@@ -79,6 +79,20 @@ def test_who_is_garbage_keeps_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     logs.give_back(lease)
     assert closed == [lease.log]
+
+
+def test_a_log_may_be_closed_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts none while functions of `atexit` run: one may close a producer."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    logs = Logs()
+    lease = logs.lend(SERVERS)
+    with suppress(BrokerError):
+        lease.log.group_offset("g", "t", 0, timeout_s=0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    logs.give_back(lease)
 
 
 def test_nothing_is_kept_of_clients_whose_making_failed() -> None:
