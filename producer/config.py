@@ -9,7 +9,14 @@ from typing import Any, Final, Self
 from ..journal.errors import ConfigError
 from ..journal.keys import DEFAULT_OWNER, TransactionKey
 from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP, producer_id_of
-from ..journal.settings import plain, refuse_unknown, take_flag, take_integer, take_text
+from ..journal.settings import (
+    INT32_MAX,
+    plain,
+    refuse_unknown,
+    take_flag,
+    take_integer,
+    take_text,
+)
 from ..journal.tls import OWN as TLS
 from ..journal.tls import TlsConfig, take_tls
 
@@ -86,6 +93,8 @@ class ProducerConfig:
     have the same settings of librdkafka."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
+    queue_max: int = 100_000
+    """``queue.buffering.max.messages``: with as many records, `produce` waits for room."""
     librdkafka: Mapping[str, Any]
     """Settings for librdkafka's idempotent producer."""
 
@@ -137,6 +146,10 @@ class ProducerConfig:
         delivery = next(librdkafka[n] for n in _DELIVERY_TIMEOUTS if n in librdkafka)
         # librdkafka reads 0 as "never"; every wait of logtx has a bound.
         delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
+        queue = {"queue.buffering.max.messages": librdkafka.get("queue.buffering.max.messages")}
+        queue_max = take_integer(queue, "queue.buffering.max.messages", None, 0)
+        if queue_max is not None:
+            own["queue_max"] = queue_max or INT32_MAX  # librdkafka reads 0 as "no limit".
         return cls(**own, delivery_timeout_ms=delivery_ms, librdkafka=librdkafka)
 
 

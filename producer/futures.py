@@ -43,24 +43,40 @@ class Callbacks:
         return self._thread is not None and threading.current_thread() is self._thread
 
     def call(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Calls the callback soon; what it raises is logged."""
+        """Calls the callback soon; what it raises is logged.
+
+        Where no thread can be had, it is called here: the process has too many, or it ends, and
+        Python 3.12 starts none any more.
+        """
         # Comes first: a thread that is about to end looks once more behind its farewell.
         self._waiting.put(partial(callback, *arguments))
-        if self._thread is None:
-            with self._guard:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    thread.start()
-                    self._thread = thread
+        if self._thread is None and not self._starts():
+            self._run(0)
 
     def close(self) -> None:
         """Lets the thread end as soon as nothing waits; it stays for no further callbacks."""
         self._closed = True
         self._waiting.put(None)
 
-    def _run(self) -> None:
+    def _starts(self) -> bool:
+        """Starts the thread if there is none. Returns False if the caller is to stand in for it."""
+        with self._guard:
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._run, args=(_IDLE_S,), name=self._name, daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    _LOG.warning("no_thread_for_callbacks error=%s", error)
+                    self._thread = threading.current_thread()
+                    return False
+                self._thread = thread
+        return True
+
+    def _run(self, idle_s: float) -> None:
         while True:
-            call = self._next()
+            call = self._next(idle_s)
             if call is None:
                 if self._ends():
                     return
@@ -71,9 +87,9 @@ class Callbacks:
                 _LOG.exception("callback_raised")
             del call  # While the thread waits, it keeps nothing of the application alive.
 
-    def _next(self) -> Callable[[], object] | None:
+    def _next(self, idle_s: float) -> Callable[[], object] | None:
         try:
-            return self._waiting.get(timeout=0 if self._closed else _IDLE_S)
+            return self._waiting.get(timeout=0 if self._closed else idle_s)
         except queue.Empty:
             return None
 

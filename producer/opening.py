@@ -58,7 +58,9 @@ def resources(
     if coordinators is None:
         coordinators = FoundCoordinators(log, protection)
     agreed_on = agreed(settings.librdkafka) if settings.shared else None
-    share = None if agreed_on is None else (log, agreed_on)
+    # By its identity: two logs may be equal, or have no hash. Who uses a librdkafka producer keeps
+    # its log, so no other one has the same.
+    share = None if agreed_on is None else (id(log), agreed_on)
     return Resources(log, coordinators, close, share)
 
 

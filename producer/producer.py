@@ -418,7 +418,8 @@ class Producer:
 
         Args:
             timeout: seconds; None: ``coordinator.timeout.ms``. What is not done by then is given
-                up: the coordinator aborts open transactions by itself.
+                up: the coordinator aborts open transactions by itself. Where other producers share
+                librdkafka's, records that were not sent by then still are.
 
         Returns:
             True, as confluent-kafka's does.

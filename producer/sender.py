@@ -71,6 +71,7 @@ class Sender:
         share: Hashable,
         tick_s: float,
         delivery_timeout_s: float,
+        queue_max: int,
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
         on_delivery: DeliveryCallback | None = None,
@@ -83,6 +84,7 @@ class Sender:
             share: who has an equal one may use the same thread; None: nobody else uses it.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             delivery_timeout_s: after which librdkafka has reported each record.
+            queue_max: longest queue, in records: so many callbacks may wait, too.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
                 after its last reports. Some of them may be lost.
@@ -93,13 +95,11 @@ class Sender:
             ConfigError: librdkafka refuses a setting.
         """
         self.on_delivery: Final = on_delivery
-        self.floors: Final = Floors()
-        """What the reports of this producer's records have said, and no other's: to who begins
-        after a topic was created anew, its first offsets would look made up."""
         self.tick_s = tick_s
         self._username = username
         self._make = make
         self._delivery_timeout_s = delivery_timeout_s
+        self._queue_max = queue_max
         self._on_tick = on_tick
         self._on_stopped = on_stopped
         self._raised: BaseException | None = None
@@ -116,7 +116,7 @@ class Sender:
         """Of the counts, and of who moves to another thread."""
         self._ended_reports = 0
         """How many reports branches had that are not in there any more."""
-        self.plain = PlainCount()
+        self.plain = PlainCount(self._note_placeless)
         """Counts records without a transaction."""
         self._plain_before: list[tuple[PlainCount, float]] = []
         """Those that are not certain, or of a thread that was left, and until when some of their
@@ -128,6 +128,8 @@ class Sender:
         self._shift = 0
         """What its reports are more than what its thread has served, once it has claimed that."""
         self._thread = SHARED.join(share, make, self)
+        self.floors = Floors(self._thread.refusals)
+        """Those of what is sent through `send`, or a newer one."""
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -156,11 +158,15 @@ class Sender:
                 return
             try:
                 own = SHARED.join(None, self._make, self)
+                if broken.credentials is not None:
+                    own.set_sasl_credentials(*broken.credentials)
             except LogtxError:
                 _LOG.exception("producer_not_replaced")
                 return
             # Not the same count: each is moved by one thread.
             self._set_plain_aside()
+            # The floors first: who has asked for `send` finds its floors, or newer ones.
+            self.floors = Floors(own.refusals)
             self._left, self._thread = broken, own
         self._shift = self._counted_reports
         broken.leave(self, 0)
@@ -181,13 +187,14 @@ class Sender:
         while True:
             # Asked each time: both may be others, if the producer was replaced.
             send, plain = self.send, self.plain
-            receiver: Any = plain.delivered
-            if told is not None:
-                receiver = self.receiver(plain.delivered, told, plain)
-            elif self._thread.is_claimed or self._claim():
-                # All that is queued is its own, and a report in Python costs a third of a record.
-                receiver = None
+            receiver: Any = None
             try:
+                if told is not None:
+                    receiver = self.receiver(plain.delivered, told, plain)
+                elif not (self._thread.is_claimed or self._claim()):
+                    # Else all that is queued is its own, and a report in Python costs a third of a
+                    # record.
+                    receiver = plain.delivered
                 if receiver is not None:
                     plain.admit()
                 send(topic, value, key, partition, receiver, None, timestamp, headers)
@@ -213,14 +220,25 @@ class Sender:
             plain.withdraw()
 
     def _claim(self) -> bool:
-        """Keeps others off the thread, if none is there. Returns whether none is, nor will be."""
-        thread = self._thread
+        """Keeps others off the thread, if it has nothing of them. Returns whether it never will."""
+        thread = self.thread
         was_claimed = thread.is_claimed
+        if not was_claimed and (not thread.is_alone or self._others_left_records(thread)):
+            return False
         if not thread.claim():
             return False
         if not was_claimed:
             self._shift = self._counted_reports - thread.served
         return True
+
+    def _others_left_records(self, thread: SenderThread) -> bool:
+        """Returns whether records are queued that producers which were closed have left behind."""
+        if not thread.was_shared:
+            return False
+        own = self._unserved
+        queued = thread.queued
+        # Asked twice: it may write meanwhile, and reports may be served.
+        return queued > max(own, self._unserved)
 
     def _claim_for(self, what: str) -> None:
         if not self._claim():
@@ -240,15 +258,22 @@ class Sender:
         with self._guard:
             if tally in self._counts:
                 self._ended[tally] = now_s + self._delivery_timeout_s
-            # Not all: many may wait for a broker that is away, and each end would look at them.
-            for each, until_s in list(islice(self._ended.items(), _SWEPT)):
-                del self._ended[each]
-                if each.unreported and until_s > now_s:
-                    # Behind the others, which would be kept for as long if it was looked at first.
-                    self._ended[each] = until_s
-                else:
-                    self._counts.discard(each)
-                    self._ended_reports += each.reports
+            self._sweep(now_s)
+
+    def _sweep(self, now_s: float) -> None:
+        """Forgets branches that have ended, if all their records are reported, or must be by now.
+
+        Call it under the lock.
+        """
+        # Not all: many may wait for a broker that is away, and each end would look at them.
+        for each, until_s in list(islice(self._ended.items(), _SWEPT)):
+            del self._ended[each]
+            if each.unreported and until_s > now_s:
+                # Behind the others, which would be kept for as long if it was looked at first.
+                self._ended[each] = until_s
+            else:
+                self._counts.discard(each)
+                self._ended_reports += each.reports
 
     def _doubt(self) -> None:
         """Notes that it is not known whether a plain record was taken that is counted."""
@@ -259,7 +284,11 @@ class Sender:
         now_s = time.monotonic()
         self._plain_before = [(c, s) for c, s in self._plain_before if c.unreported or s > now_s]
         self._plain_before.append((self.plain, now_s + self._delivery_timeout_s))
-        self.plain = PlainCount()
+        self.plain = PlainCount(self._note_placeless)
+
+    def _note_placeless(self, message: Any) -> None:
+        """Takes the report of a plain record that is told to be written, and not where."""
+        self.floors.refusals.note((message.topic(), message.partition()))
 
     def replaced(self, send: Send, error: KafkaException) -> bool:
         """Replaces the producer that refused a record, if it stopped for good.
@@ -321,13 +350,22 @@ class Sender:
     def queued(self) -> int:
         """Number of records whose reports were not served yet, and of callbacks not returned."""
         thread, left = self._thread, self._left
-        # Where it is alone also records that are not counted, as nobody else has any.
+        # Where nobody else has any, also records that are not counted.
         here = thread.queued + self._postponed
-        if left is None and thread.is_alone:
+        if left is None and (thread.is_claimed or not thread.was_shared):
             return here
         # Of a call that was broken off nobody knows whether it has counted too many.
-        counted = sum(each.unreported for each in self._all_counts())
+        counted = self._unreported
         return min(here, counted) if left is None else here + min(left.queued, counted)
+
+    @property
+    def _unreported(self) -> int:
+        return sum(each.unreported for each in self._all_counts())
+
+    @property
+    def _unserved(self) -> int:
+        """Number of its records in librdkafka's queue, those left out that are not counted."""
+        return self._unreported - self._postponed
 
     @property
     def _reports(self) -> int:
@@ -343,6 +381,7 @@ class Sender:
     def _all_counts(self) -> list[Counts]:
         now_s = time.monotonic()
         with self._guard:
+            self._sweep(now_s)
             plain = [count for count, until_s in self._plain_before if until_s > now_s]
             return [*self._counts, *plain, self.plain]
 
@@ -357,10 +396,14 @@ class Sender:
                 called in a delivery callback, which can't wait for other reports.
         """
         thread, now_s = self._thread, time.monotonic()
+        are_behind = self._callbacks_are_behind
         if deadline_s <= now_s or self._closed:
-            raise QueueFullError(
-                "the local queue is full and the broker acknowledges nothing: check the brokers"
+            why = (
+                "as many delivery callbacks wait: make them quicker"
+                if are_behind
+                else ("the broker acknowledges nothing: check the brokers")
             )
+            raise QueueFullError(f"the local queue is full, and {why}")
         if self.in_callback():
             raise QueueFullError(
                 "the local queue is full, and a delivery callback can't wait for room: produce "
@@ -369,7 +412,10 @@ class Sender:
         # Of any producer's: they share the queue.
         before = thread.served
         until_s = min(deadline_s, now_s + _ROOM_SLICE_S)
-        thread.await_served(lambda: thread.served != before, until_s)
+        thread.await_served(
+            lambda: thread.served != before or (are_behind and not self._callbacks_are_behind),
+            until_s,
+        )
 
     def poll(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until reports are served.
@@ -408,7 +454,12 @@ class Sender:
             own: ours.
             on_delivery: the application's. An error that it raises stops no other report.
             counts: what `own` counts in.
+
+        Raises:
+            BufferError: there is no room for further callbacks.
         """
+        if self._callbacks_are_behind:
+            raise BufferError("Local: Queue full")
 
         def delivered(error: Any, message: Any) -> None:
             if not self._may_call():
@@ -427,7 +478,8 @@ class Sender:
     def _may_call(self) -> bool:
         """Returns whether a callback may be called here, where reports are served."""
         thread = self._thread
-        if not thread.is_current():
+        # Those of one that has left come while others use the thread, maybe one alone.
+        if self._closed or not thread.is_current():
             return False
         # Behind those that were handed over: callbacks are called in the order of the reports.
         if thread.may_call() and not self._postponed:
@@ -440,6 +492,15 @@ class Sender:
         # In this order: read the other way round, it may be too small, for more return meanwhile.
         returned = self._returned.drawn
         return self._handed.drawn - returned
+
+    @property
+    def _callbacks_are_behind(self) -> bool:
+        """Whether so many wait that no more may come.
+
+        On the thread that serves reports they would hold up these, and so the queue would be full.
+        """
+        # The first costs next to nothing, and counts those of all who share the thread.
+        return self._thread.postponed >= self._queue_max <= self._postponed
 
     def _hand_over(
         self, on_delivery: DeliveryCallback, error: Any, message: Any, counts: Counts

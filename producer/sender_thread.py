@@ -32,7 +32,7 @@ from confluent_kafka import KafkaError, KafkaException
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Headers, LogProducer
 from ..journal.native.interface import Count, Handle
-from .core.tally import BranchTally
+from .core.tally import BranchTally, Refusals
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ _SHORT_SLICE_S: Final = 0.002
 """The same while something may settle a transaction that breaks off no flush: the last report of
 records that are counted in C, or the end of an application's callback on a thread of its own."""
 _SETTLE_S: Final = 0.001
-"""Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
+"""Pause after a flush that left nothing, until the waiter has called `done`, or callbacks have
+returned; 0 would spin."""
 _IDLE_S: Final = 1.0
 """Longest sleep without an open transaction: how late ``error_cb`` and ``stats_cb`` may be called.
 
@@ -171,6 +172,8 @@ class SenderThread:
         alive."""
         self.is_alone = True
         """Whether one member alone uses it."""
+        self.was_shared = False
+        """Whether there ever was another one, of which records may be left behind in the queue."""
         self.is_claimed = on_unused is None
         """Whether that member keeps others off, for good."""
         self._left: WeakSet[Member] = WeakSet()
@@ -179,11 +182,14 @@ class SenderThread:
         """Whether the thread is in a callback of the application, or about to call one."""
         self.is_broken = False
         """Whether its members leave it, each for one of its own: see `replaced`."""
-        self._credentials: tuple[str, str] | None = None
+        self.credentials: tuple[str, str] | None = None
+        """Those that were set last; None: those it was made with."""
         self._made = self._another()
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
+        self.refusals: Final = Refusals()
+        """Of its producers: records of all members may lie in one batch."""
         self._tick_s = member.tick_s
         self._waiting: deque[queue.SimpleQueue[None]] = deque()
         """Of those who wait until reports were served: each gets an item."""
@@ -215,6 +221,7 @@ class SenderThread:
             # a callback for another producer must not hold up that one's reports.
             taken = not self._calls_application
             if taken:
+                self.was_shared = True
                 self._members.add(member)
                 self._tick_s = min(self._tick_s, member.tick_s)
             self.is_alone = len(self._members) == 1
@@ -303,7 +310,7 @@ class SenderThread:
         self._hurried.pop(waiter, None)
 
     def retry(self, attempt: Callable[[], bool]) -> None:
-        """Calls `attempt` on the thread until it returns True, because the local queue was full."""
+        """Calls `attempt` on the thread until it returns True, because there was no room."""
         self._stalled.append(attempt)
         self.wake()
 
@@ -405,15 +412,15 @@ class SenderThread:
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the SASL credentials of this producer, and of those that replace it."""
         with self._guard:
-            self._credentials = username, password
+            self.credentials = username, password
             self.producer.set_sasl_credentials(username, password)
 
     # ---- the thread -----------------------------------------------------------------------------
 
     def _another(self) -> _Made:
         producer, handle = self._make(self._keep)
-        if self._credentials is not None:
-            producer.set_sasl_credentials(*self._credentials)
+        if self.credentials is not None:
+            producer.set_sasl_credentials(*self.credentials)
         return _Made(producer, positional(producer), handle)
 
     def _keep(self, error: BaseException) -> None:
@@ -425,6 +432,8 @@ class SenderThread:
 
     def _present(self) -> list[Member]:
         with self._guard:
+            # One that Ctrl-C came to while it was made has left without a word.
+            self.is_alone = len(self._members) == 1
             return list(self._members)
 
     def _close(self, timeout_s: float) -> None:
@@ -536,9 +545,9 @@ class SenderThread:
     def _flush_slice(self) -> None:
         made = self._made
         self._serve(made, self._slice_s(), flush=True)
-        if not len(made.producer) and self._hurried:
-            # Everything is reported, and the waiter is about to say so: this avoids spinning
-            # meanwhile.
+        if not len(made.producer) and (self._hurried or self._stalled):
+            # Everything is reported. The waiter is about to say so, or what is stalled waits for
+            # callbacks: this avoids spinning meanwhile.
             self._sleep(_SETTLE_S)
 
     def _serve(self, made: _Made, timeout_s: float, *, flush: bool = False) -> None:

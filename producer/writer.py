@@ -90,6 +90,9 @@ class Writer:
         self._sender = sender
         self._delivery_timeout_s = delivery_timeout_s
         self._lock = threading.Lock()
+        # Comes before the floors: where the producer is replaced in between, these are the new
+        # one's, and so will `send` be once it is told.
+        self._send = sender.send
         self._tally = BranchTally(
             branch,
             sender.floors,
@@ -103,7 +106,6 @@ class Writer:
         self._receivers: Mapping[str, Any] = self._own_receivers
         if sender.on_delivery is not None:
             self._receivers = _Told(self._own_receivers, self._tally, sender)
-        self._send = sender.send
         self._headers: Headers = []
         self._sidecars: SidecarNames | None = None
         """Names the topics that records go to; None: those that the application names."""
@@ -375,6 +377,8 @@ class Writer:
             is_unused = self._tally.is_unused
             if is_unused:
                 self._send = self._sender.send
+                # Another thread's, if the former one is broken.
+                self._tally.begin_above(self._sender.floors)
                 self._tally.watch_by(None)
                 if self._headers:
                     self._begin_to_watch()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -14,6 +15,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..errors import BrokerError
 from .asking import DENIED, NO_TIME_S, TIMED_OUT, Asking
 from .interface import LogConsumer
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 CLOSE_S: Final = 5.0
 """Longest wait until the clients of a log are closed. A shorter one leaves more of them to end by
@@ -44,18 +48,29 @@ class _GroupClient:
     """One question after the other, to a consumer that never joins its group."""
 
     def __init__(self, consumer: LogConsumer) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._consumer = consumer
 
-    @contextmanager
-    def _turn(self, asking: Asking) -> Iterator[None]:
-        if not self._lock.acquire(timeout=asking.left_s):
-            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+    def _in_turn(self, asking: Asking, ask: Callable[[], _T]) -> _T:
+        """Returns `ask()`, which it calls when all who asked before have their answers.
+
+        Raises:
+            BrokerError: they got none in time.
+        """
         try:
-            yield
+            if not self._lock.acquire(timeout=asking.left_s):
+                raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+            found = ask()
         finally:
-            self._lock.release()
+            # Tried in any case: a signal handler's exception may come right behind `acquire`,
+            # before anything could note that it succeeded, and nobody could ask any more. For the
+            # same reason no `suppress`, whose making is a call.
+            try:  # noqa: SIM105
+                self._lock.release()
+            except RuntimeError:
+                pass  # It was not this thread's turn.
+        return found
 
     def close(self) -> None:
         """Closes the consumer, after the question under way. See `close_all`."""
@@ -74,11 +89,15 @@ def close_all(clients: Iterable[_GroupClient]) -> None:
     closing = [
         threading.Thread(target=client.close, name="logtx-close", daemon=True) for client in clients
     ]
-    for thread in closing:
-        thread.start()
     deadline_s = time.monotonic() + CLOSE_S
-    for thread in closing:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
+    try:
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+    except RuntimeError as error:
+        # Python 3.12 starts none while the interpreter ends: they end with the process.
+        _LOG.info("clients_not_closed error=%s", error)
 
 
 class GroupReader(_GroupClient):
@@ -89,6 +108,8 @@ class GroupReader(_GroupClient):
         self._answers: dict[tuple[str, int], tuple[float, KafkaPartition]] = {}
         """(topic, partition) → when the last question was asked that was answered, by the monotonic
         clock, and its answer."""
+        self._wanted: dict[tuple[str, int], KafkaPartition] = {}
+        """Places that are asked for by those who wait for their turn."""
         super().__init__(make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED}))
 
     @property
@@ -106,20 +127,29 @@ class GroupReader(_GroupClient):
             KafkaException: refused, or no answer.
             BrokerError: those who asked before got no answer.
         """
-        came_s, key = time.monotonic(), (place.topic, place.partition)
-        with self._turn(asking):
-            if self._closed:
-                return None
-            asked_s, answer = self._answers.get(key, (0.0, place))
-            if asked_s <= came_s:
-                asked_s = time.monotonic()
-                answer = self._read(place, asking)
-                self._answers[key] = asked_s, answer
-            return answer
+        came_s = time.monotonic()
+        # Comes behind the time: whoever takes it asks later.
+        self._wanted[place.topic, place.partition] = place
+        return self._in_turn(asking, partial(self._answer, place, asking, came_s))
 
-    def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
+    def _answer(
+        self, place: KafkaPartition, asking: Asking, came_s: float
+    ) -> KafkaPartition | None:
+        if self._closed:
+            return None
+        key = place.topic, place.partition
+        if self._answers.get(key, (0.0, place))[0] <= came_s:
+            wanted, self._wanted = self._wanted, {}
+            asked_s = time.monotonic()
+            for answer in self._read([*{**wanted, key: place}.values()], asking):
+                self._answers[answer.topic, answer.partition] = asked_s, answer
+        answer = self._answers[key][1]
+        raise_partition_error(answer)
+        return answer
+
+    def _read(self, places: list[KafkaPartition], asking: Asking) -> list[KafkaPartition]:
         try:
-            (answer,) = self._consumer.committed([place], timeout=asking.left_s)
+            answers = self._consumer.committed(places, timeout=asking.left_s)
         except KafkaException as exception:
             if exception.args[0].code() not in TIMED_OUT:
                 raise
@@ -133,8 +163,7 @@ class GroupReader(_GroupClient):
                 raise KafkaException(self._denied) from exception
             raise
         self._denied = None
-        raise_partition_error(answer)
-        return answer
+        return answers
 
 
 class GroupCommitter(_GroupClient):
@@ -156,16 +185,18 @@ class GroupCommitter(_GroupClient):
 
     def commit(self, place: KafkaPartition, asking: Asking) -> None:
         """Commits one place. Raises KafkaException, BrokerError."""
-        with self._turn(asking):
-            if self._closed:
-                raise BrokerError(f"{asking.asked}: the log was closed")
-            self._answers.clear()
-            # The blocking form has no time-out.
-            self._consumer.commit(offsets=[place], asynchronous=True)
-            while not self._is_answered(place):
-                if asking.left_s <= NO_TIME_S:
-                    raise BrokerError(f"{asking.asked}: no answer in time")
-                self._poll(min(asking.left_s, _ANSWER_POLL_S))
+        self._in_turn(asking, partial(self._commit, place, asking))
+
+    def _commit(self, place: KafkaPartition, asking: Asking) -> None:
+        if self._closed:
+            raise BrokerError(f"{asking.asked}: the log was closed")
+        self._answers.clear()
+        # The blocking form has no time-out.
+        self._consumer.commit(offsets=[place], asynchronous=True)
+        while not self._is_answered(place):
+            if asking.left_s <= NO_TIME_S:
+                raise BrokerError(f"{asking.asked}: no answer in time")
+            self._poll(min(asking.left_s, _ANSWER_POLL_S))
 
     def _poll(self, timeout_s: float) -> None:
         message = self._consumer.poll(timeout_s)

@@ -58,6 +58,9 @@ class Logs:
             log = known() if known is not None else None
             if log is None:
                 log, leases = open_log(config), WeakSet()
+                # A client whose making failed gave its log back by being garbage, and its settings,
+                # which may have a password, are of no use any more.
+                self._lent = {k: lent for k, lent in self._lent.items() if lent[0]() is not None}
                 self._lent[key] = ref(log), leases
             lease = Lease(log, key)
             leases.add(lease)

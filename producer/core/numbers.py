@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 
 class Numbers:
@@ -37,10 +37,16 @@ class PlainCount:
     Any thread admits and withdraws. One thread at a time serves reports.
     """
 
-    __slots__ = ("_admitted", "_withdrawn", "admit", "reports", "withdraw")
+    __slots__ = ("_admitted", "_on_placeless", "_withdrawn", "admit", "reports", "withdraw")
 
-    def __init__(self) -> None:
-        """Has no record."""
+    def __init__(self, on_placeless: Callable[[Any], None]) -> None:
+        """Has no record.
+
+        Args:
+            on_placeless: called with the message of each report of a success without an offset:
+                those of the records beside it may be made up (trap 233).
+        """
+        self._on_placeless = on_placeless
         self._admitted, self._withdrawn = Numbers(), Numbers()
         self.admit: Final = self._admitted.draw
         """Counts a record that is about to be given to librdkafka."""
@@ -58,8 +64,10 @@ class PlainCount:
         # Below 0 if a signal handler raised librdkafka's error behind a record that was taken.
         return max(self._admitted.drawn - over, 0)
 
-    def delivered(self, _error: object, _message: object) -> None:
+    def delivered(self, error: object, message: Any) -> None:
         """Counts a report: a delivery callback."""
+        if error is None and message.offset() is None:
+            self._on_placeless(message)
         self.reports += 1
 
     def postpone(self) -> None:

@@ -23,36 +23,61 @@ MADE_UP_MAX: Final = 1_000_000
 a transaction could commit with them; with more, others would abort for them."""
 
 
-class Floors(dict[TopicPartition, int]):
-    """Per partition, the offset that further branches of a librdkafka producer begin above.
+class Refusals:
+    """Where reports of a librdkafka producer were refused, whichever producer wrote the records.
 
-    It also keeps where reports were refused, as these say something of other branches' records:
     librdkafka numbers the records of a batch upwards from what the batch was acknowledged with. If
     that is no real offset, it is negative, so the batch's first record is refused; and the next
-    ones, which may be other branches', are told at 0, 1, 2 (trap 233). Only a branch that sends its
-    first record there behind the refusal has none in that batch.
+    ones, which may be other branches' and other producers', are told at 0, 1, 2 (trap 233). Only a
+    branch that sends its first record there behind the refusal has none in that batch.
     """
 
     def __init__(self) -> None:
         """Knows of no report."""
-        super().__init__()
-        self.refusals = 0
+        self.count = 0
         """How many reports were refused so far."""
-        self._refused: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, int] = {}
         """Partition → number of the refusal that was the last there, from 1."""
 
-    def refuse(self, key: TopicPartition) -> None:
-        """Notes that a report was refused. Whatever begins there next is believed.
+    def note(self, key: TopicPartition) -> None:
+        """Notes that a report was refused."""
+        self.count += 1
+        self._last[key] = self.count
 
-        For a topic that was deleted and created again starts at 0.
+    def since(self, count: int, key: TopicPartition) -> bool:
+        """Returns whether a report was refused there since there had been `count`."""
+        return self._last.get(key, 0) > count
+
+
+class Floors:
+    """Per partition, the offset that further branches of a producer begin above.
+
+    Raised by that producer's records alone: to another one, which begins after a topic was created
+    anew, the first offsets there would look made up.
+    """
+
+    def __init__(self, refusals: Refusals | None = None) -> None:
+        """Has none.
+
+        Args:
+            refusals: those of the librdkafka producer, which others may share.
         """
-        self.refusals += 1
-        self._refused[key] = self.refusals
-        self.pop(key, None)
+        self.refusals: Final = refusals or Refusals()
+        self._raised: dict[TopicPartition, tuple[int, int]] = {}
+        """Partition → its floor, and how many reports had been refused when it was raised."""
 
-    def refused_since(self, refusals: int, key: TopicPartition) -> bool:
-        """Returns whether a report was refused there since there had been `refusals`."""
-        return self._refused.get(key, 0) > refusals
+    def at(self, key: TopicPartition) -> int:
+        """Returns a partition's floor; -1 if there is none.
+
+        A refusal ends it, whoever's record was refused: a topic that was deleted and created again
+        starts at 0, so whatever begins there next is believed.
+        """
+        floor, refusals = self._raised.get(key, (-1, 0))
+        return -1 if self.refusals.since(refusals, key) else floor
+
+    def raise_to(self, key: TopicPartition, offset: int) -> None:
+        """Sets a partition's floor."""
+        self._raised[key] = offset, self.refusals.count
 
 
 class Delivered(Protocol):
@@ -131,7 +156,8 @@ class BranchTally:
 
         Args:
             branch: the branch's nonce; 0 = the transaction owner's own records.
-            floors: what the reports of the same producer's records have said; kept up to date.
+            floors: what the reports have said of the same producer's records, and of those that lie
+                beside them; kept up to date.
             on_settled: called in a delivery report after `close`, when no other is missing.
             on_failure: called in the delivery report of the first record that failed.
             on_partition: called when `first_offsets` has grown by a partition.
@@ -183,6 +209,10 @@ class BranchTally:
     def topics(self) -> dict[str, Any]:
         """The topics that have a delivery callback, as keys. They grow; only to be looked at."""
         return self._spans
+
+    def begin_above(self, floors: Floors) -> None:
+        """Uses the floors of another librdkafka producer. Call it before the first record."""
+        self._floors = floors
 
     def watch_by(self, count: Count | None) -> None:
         """Lets `count` judge the offsets of all records, in the place of the floors.
@@ -343,7 +373,7 @@ class BranchTally:
         """Returns a partition where it has records, and where a report was refused meanwhile."""
         if self._count is not None:
             return self._count.doubted()
-        if not self._floors.refusals:
+        if not self._floors.refusals.count:
             return None
         for key, (first, _, _) in self._acknowledged(None).items():
             if first < MADE_UP_MAX and self._refused_meanwhile(key):
@@ -360,17 +390,17 @@ class BranchTally:
         for key, (_, last, _) in self._acknowledged(None).items():
             # Not where a report was refused meanwhile: if the topic was created anew, this branch
             # lies in the former one, and all that lies in the new one would be refused (trap 241).
-            if self._floors.get(key, -1) < last and not self._refused_meanwhile(key):
-                self._floors[key] = last
+            if self._floors.at(key) < last and not self._refused_meanwhile(key):
+                self._floors.raise_to(key, last)
 
     def _refused_meanwhile(self, key: TopicPartition) -> bool:
-        return self._floors.refused_since(self._born[key[0]], key)
+        return self._floors.refusals.since(self._born[key[0]], key)
 
     def _receiver(self, topic: str) -> Receiver:
         if not self.writes_to_sidecars:
             check_named_by_user(topic)
         # Comes before the first record: that lies in no batch of which a report was refused before.
-        self._born.setdefault(topic, self._floors.refusals)
+        self._born.setdefault(topic, self._floors.refusals.count)
         spans = self._spans.setdefault(topic, {})
 
         # Called for each record: this function takes a tenth of the cost of a small record.
@@ -409,16 +439,16 @@ class BranchTally:
         # One idempotent producer's records lie in a partition in the order of their reports, across
         # its transactions too. So a whole transaction with made-up offsets is noticed.
         if self._count is None:
-            if offset <= self._floors.get((topic, partition), -1):
+            if offset <= self._floors.at((topic, partition)):
                 self._refuse(topic, partition, offset)
                 return
-            self._floors[topic, partition] = offset
+            self._floors.raise_to((topic, partition), offset)
         spans[partition] = Span(offset)
         self._on_partition()
 
     def _refuse(self, topic: str, partition: int | None, offset: int | None) -> None:
         if isinstance(partition, int):
-            self._floors.refuse((topic, partition))
+            self._floors.refusals.note((topic, partition))
         self._fail(_impossible(topic, partition, offset))
 
     def _fail(self, message: str) -> None:

@@ -147,7 +147,7 @@ def interrupted_places_are_kept(patch: Patch) -> None:
 
 def purges_take_all(patch: Patch) -> None:
     """A purge fails the records of all producers that share librdkafka's."""
-    patch(SenderThread, "claim", lambda _: True)
+    patch(Sender, "_claim", lambda _: True)
 
 
 def a_close_fails_all(patch: Patch) -> None:

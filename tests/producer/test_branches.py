@@ -187,7 +187,7 @@ def test_finish_returns_again_what_it_returned(
     branch.produce(topic, b"v", partition=0)
     summary = branch.finish()
     if what == "a refusal":
-        branch.tally._floors.refuse((topic, 0))
+        branch.tally._floors.refusals.note((topic, 0))
     else:
         branch.fail(TransactionCommittedError("it has ended"))
     assert branch.finish() is summary

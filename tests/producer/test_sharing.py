@@ -23,6 +23,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.lending import LOGS
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.logs.memory.producer import MemoryProducer
 from logtx.journal.settings import agreed
 from logtx.journal.state import State
 from logtx.producer.branch import Branches
@@ -143,6 +144,21 @@ def test_producers_of_two_logs_do_not_share(coordinators: FakeCoordinators) -> N
     logs = MemoryLog("one"), MemoryLog("other")
     made = [Producer({"transactional.id": "p"}, log=log, coordinators=coordinators) for log in logs]
     assert thread_of(made[0]) is not thread_of(made[1])
+    for producer in made:
+        producer.close()
+
+
+def test_logs_are_told_apart_though_they_are_equal(coordinators: FakeCoordinators) -> None:
+    class Equal(MemoryLog):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    logs = Equal("one"), Equal("other")
+    made = [Producer({}, log=log, coordinators=coordinators) for log in (*logs, logs[0])]
+    assert thread_of(made[0]) is not thread_of(made[1])
+    assert thread_of(made[0]) is thread_of(made[2])
     for producer in made:
         producer.close()
 
@@ -280,6 +296,23 @@ def test_one_that_was_interrupted_while_it_was_made_keeps_no_thread(
     assert shared_before.issuperset(shared_threads())
 
 
+def test_who_is_alone_again_after_another_was_interrupted_while_it_was_made_knows(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    first = make_memory_producer(transactional__id="a")
+    thread, at, done = thread_of(first), 0, False
+    while not done and thread.is_alone:
+        at += 1
+        tracer = Tracer("logtx.producer.s", at, KeyboardInterrupt)
+        with suppress(KeyboardInterrupt), tracer.on():
+            Producer({"transactional.id": "b"}, log=memory_log, coordinators=FakeCoordinators())
+        done = tracer.points < at
+        gc.collect()
+    assert not done
+    eventually(lambda: thread.is_alone)
+    first.purge()
+
+
 def test_an_abort_takes_no_record_of_the_other(
     pair: tuple[Producer, Producer], memory_log: MemoryLog
 ) -> None:
@@ -325,6 +358,27 @@ def test_a_purge_is_refused_where_it_would_take_records_of_others(
     memory_log.release_appends("u", 0)
 
 
+def test_what_one_left_behind_is_nothing_of_the_other(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"left behind", partition=0)
+    first.close(0.1)
+    began_s = time.monotonic()
+    assert (len(second), second.flush(5)) == (0, 0)
+    assert time.monotonic() - began_s < BOUND_S
+    # Nor does the other one take it back, or count it as its own from now on.
+    with pytest.raises(ConfigError, match=r"producer\.shared"):
+        second.purge()
+    second.produce("u", b"plain", partition=0)
+    assert second.flush(5) == 0
+    memory_log.release_appends("t", 0)
+    eventually(lambda: len(read_topic(memory_log, "t")) == 1)
+    eventually(lambda: not thread_of(second).queued)
+    second.purge()
+
+
 def test_who_wrote_plain_records_alone_stays_alone(
     make_memory_producer: MakeProducer, memory_log: MemoryLog
 ) -> None:
@@ -355,6 +409,24 @@ def test_a_new_password_is_for_all_and_another_user_for_none(
     first.set_sasl_credentials("another", "p")
     third = make_memory_producer(transactional__id="c", **user)
     assert thread_of(third) is not thread_of(first)
+
+
+def test_a_new_password_outlives_the_shared_producer(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory_log.create_topic("u", partitions=1)
+    told: dict[object, str] = {}
+
+    def take(inner: object, _username: str, password: str) -> None:
+        told[inner] = password
+
+    monkeypatch.setattr(MemoryProducer, "set_sasl_credentials", take)
+    user = {"sasl__username": "u", "sasl__password": "p"}
+    first, second = (make_memory_producer(transactional__id=name, **user) for name in "ab")
+    first.set_sasl_credentials("u", "new")
+    break_for_good((first, second))
+    for producer in (first, second):
+        assert told[producer._engine.sender.producer] == "new"
 
 
 # ---- waits ---------------------------------------------------------------------------------------
@@ -412,6 +484,62 @@ def test_who_finds_the_queue_full_of_others_records_waits_for_room(
     memory_log.release_appends("t", 0)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_callbacks_that_lag_behind_keep_further_records_waiting(
+    alone: bool, memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    """All that wait on a thread of their own would fill the memory, where records do not wait."""
+    for topic in ("t", "u"):
+        memory_log.create_topic(topic, partitions=1)
+    few = {"queue__buffering__max__messages": 5, "delivery__timeout__ms": 500}
+    made = [make_memory_producer(transactional__id=name, **few) for name in "ab"[alone:]]
+    blocks = threading.Event()
+
+    def block(*_: object) -> None:
+        assert blocks.wait(10)
+
+    def write_many() -> int:
+        for number in range(20):
+            try:
+                made[0].produce("t", b"v", partition=0, on_delivery=block)
+            except QueueFullError:
+                return number
+        return 20
+
+    assert write_many() in (5, 6)
+    txn = made[0].begin_transaction()
+    assert txn.txid
+    with pytest.raises(QueueFullError):
+        txn.produce("t", b"v", partition=0, on_delivery=block)
+    if not alone:
+        write(made[1])
+    threading.Timer(0.2, blocks.set).start()
+    for _ in range(20):
+        made[0].produce("t", b"v", partition=0, on_delivery=block)
+    assert made[0].flush(5) == 0
+
+
+def test_a_record_that_waits_for_callbacks_takes_no_time_of_the_cpu(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    few = {"queue__buffering__max__messages": 1}
+    first, _second = (make_memory_producer(transactional__id=name, **few) for name in "ab")
+    write(first, "t")
+    blocks = threading.Event()
+    begins = coordinators.hold("begin")
+    txn = first.begin_transaction()
+    for _ in range(3):
+        txn.produce("t", b"kept", partition=0, on_delivery=lambda *_: blocks.wait(10))
+    begins.set()
+    eventually(lambda: first._engine.sender._postponed == 1)
+    began_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - began_s < 0.25
+    blocks.set()
+    assert txn.commit(5).state is State.COMMITTED
+
+
 # ---- callbacks -----------------------------------------------------------------------------------
 
 
@@ -455,6 +583,27 @@ def test_a_callback_that_blocks_holds_up_its_own_producer_alone(
     blocks.set()
     assert future.result(5).state is State.COMMITTED
     assert first.flush(5) == 0
+
+
+def test_a_callback_of_one_that_was_closed_holds_up_nobody(
+    pair: tuple[Producer, Producer], memory_log: MemoryLog
+) -> None:
+    first, second = pair
+    blocks, called = threading.Event(), threading.Event()
+
+    def block(*_: object) -> None:
+        called.set()
+        assert blocks.wait(10)
+
+    memory_log.hold_appends("t", 0)
+    first.produce("t", b"left behind", partition=0, on_delivery=block)
+    first.close(0.1)
+    memory_log.release_appends("t", 0)
+    assert called.wait(5)
+    threading.Timer(5, blocks.set).start()
+    write(second)
+    assert not blocks.is_set()
+    blocks.set()
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -531,6 +680,33 @@ def test_the_thread_of_callbacks_ends_with_its_producer(
     began_s = time.monotonic()
     eventually(lambda: [t.name for t in threading.enumerate()].count("logtx-delivery") == 0)
     assert time.monotonic() - began_s < 0.5 * _IDLE_S
+
+
+def test_callbacks_are_called_where_no_thread_can_be_had(
+    pair: tuple[Producer, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts none while functions of `atexit` run: one may flush a producer."""
+    first, second = pair
+    start = threading.Thread.start
+    told: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in ("logtx-delivery", "logtx-callbacks"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for number in range(3):
+        first.produce("t", b"v", partition=0, on_delivery=lambda *_, n=number: told.append(f"{n}"))
+    assert first.flush(5) == 0
+    with first.begin_transaction() as txn:
+        txn.produce("t", b"v", partition=0, on_delivery=lambda *_: told.append("in a transaction"))
+    txn.commit_async().add_done_callback(lambda _: told.append("committed"))
+    assert told == ["0", "1", "2", "in a transaction", "committed"]
+    write(second)
+    monkeypatch.undo()
+    write(first, "t", on_delivery=lambda *_: told.append(threading.current_thread().name))
+    assert told[-1] == "logtx-delivery"
 
 
 def test_callbacks_come_in_order_when_the_other_one_goes(pair: tuple[Producer, Producer]) -> None:
@@ -625,6 +801,20 @@ def test_a_cause_that_lasts_stays_with_its_producer(pair: tuple[Producer, Produc
     assert second.flush(5) == 0
 
 
+def test_who_did_nothing_since_may_purge_as_one_that_is_alone(
+    pair: tuple[Producer, Producer], make_memory_producer: MakeProducer
+) -> None:
+    first, second = pair
+    third = make_memory_producer(transactional__id="c")
+    assert thread_of(third) is thread_of(first)
+    for _ in range(2):
+        inner: Any = first._engine.sender.producer
+        inner.stopped = True
+        until_written(first)
+    second.purge()
+    write(second)
+
+
 def test_a_callback_may_end_long_after_its_thread_is_broken(
     pair: tuple[Producer, Producer],
 ) -> None:
@@ -645,6 +835,41 @@ def test_a_callback_may_end_long_after_its_thread_is_broken(
     eventually(lambda: not shared._thread.is_alive())
 
 
+class Placeless:
+    """The report of a record that is told to be written, and not where: of a duplicate's batch."""
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_lies_beside_a_record_of_another_one_without_an_offset_never_commits_trap_233(
+    plain: bool, pair: tuple[Producer, Producer]
+) -> None:
+    first, second = pair
+    refused: Any = first.begin_transaction()
+    beside = second.begin_transaction()
+    for txn in (refused, beside):
+        assert txn.txid
+        txn.produce("t", b"v", partition=0)
+    assert [producer.flush(5) for producer in pair] == [0, 0]
+    if plain:
+        first._engine.sender.plain.admit()
+        first._engine.sender.plain.delivered(None, Placeless())
+    else:
+        refused._own_receivers["t"](None, Placeless())
+    for txn in (refused, beside):
+        with pytest.raises(TransactionAbortOnlyError):
+            txn.commit(5)
+    write(second, "t")
+
+
 def test_who_begins_after_a_topic_was_created_anew_writes_there(
     memory_log: MemoryLog, pair: tuple[Producer, Producer]
 ) -> None:
@@ -663,7 +888,10 @@ def test_what_has_written_nothing_goes_on_through_the_new_thread(
     unused: Any = second.begin_transaction()
     assert unused.txid
     break_for_good(pair)
-    eventually(lambda: unused._send is second._engine.sender.send)
+    sender = second._engine.sender
+    eventually(lambda: unused._send is sender.send)
+    assert unused._tally._floors is sender.floors
+    assert sender.floors.refusals is sender.thread.refusals
     unused.produce("u", b"v", partition=0)
     assert unused.commit(5).state is State.COMMITTED
 
@@ -724,15 +952,23 @@ def test_an_exception_at_any_line_of_one_disturbs_no_other(
             assert time.monotonic() - began_s < BOUND_S, tracer.where
 
 
+@pytest.mark.parametrize("plain", [False, True])
 def test_a_call_that_was_broken_off_delays_flushes_no_longer_than_a_delivery(
-    memory_log: MemoryLog, make_memory_producer: MakeProducer
+    plain: bool, memory_log: MemoryLog, make_memory_producer: MakeProducer
 ) -> None:
     memory_log.create_topic("t", partitions=1)
     short = {"delivery__timeout__ms": 500}
     first, second = (make_memory_producer(transactional__id=name, **short) for name in "ab")
-    sender = first._engine.sender
-    sender.plain.admit()
-    sender._doubt()
+    if plain:
+        sender = first._engine.sender
+        sender.plain.admit()
+        sender._doubt()
+    else:
+        txn: Any = first.begin_transaction()
+        assert txn.txid
+        txn._admit()
+        txn._interrupted(KeyboardInterrupt())
+        txn.abort(5)
     memory_log.hold_appends("t", 0)
     second.produce("t", b"held", partition=0)
     assert first.flush(0.1) == 1

@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
-from logtx.journal.errors import ConfigError
+from logtx.journal.errors import BrokerError, ConfigError
 from logtx.journal.logs.asking import Asking
 from logtx.journal.logs.group_clients import GroupReader
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.lending import Logs
 
 from ...children import in_child
+from ...signals import KINDS, Tracer
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -79,6 +81,29 @@ def test_who_is_garbage_keeps_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert closed == [lease.log]
 
 
+def test_a_log_may_be_closed_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts none while functions of `atexit` run: one may close a producer."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    logs = Logs()
+    lease = logs.lend(SERVERS)
+    with suppress(BrokerError):
+        lease.log.group_offset("g", "t", 0, timeout_s=0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    logs.give_back(lease)
+
+
+def test_nothing_is_kept_of_clients_whose_making_failed() -> None:
+    logs = Logs()
+    for number in range(5):
+        logs.lend({**SERVERS, "sasl.password": f"{number}"})
+    gc.collect()
+    lease = logs.lend(SERVERS)
+    assert [log() for log, _ in logs._lent.values()] == [lease.log]
+
+
 def test_a_child_lends_logs_of_its_own() -> None:
     logs = Logs()
     lease = logs.lend(SERVERS)
@@ -131,3 +156,49 @@ def test_those_who_wait_for_one_answer_ask_once() -> None:
     ask(0)
     ask(1)
     assert found[-2:] == [3, 4], "who comes later asks anew, and of another partition too"
+
+
+def test_those_who_wait_for_other_partitions_are_asked_for_too() -> None:
+    """Producers of many groups look for as many owners: one after another would take too long."""
+    slow = Slow()
+    consumer: Any = slow
+    reader = GroupReader(lambda _: consumer, "g")
+    found: set[int] = set()
+
+    def ask(partition: int) -> None:
+        answer = reader.read(TopicPartition("t", partition), Asking("it", 10.0))
+        assert answer is not None
+        found.add(answer.partition)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    while slow.asked == 0:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    slow.may_answer.set()
+    for thread in threads:
+        thread.join(10)
+    assert (slow.asked, found) == (2, set(range(20)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_at_any_point_of_a_question_keeps_nobody_from_asking(kind: str) -> None:
+    slow = Slow()
+    slow.may_answer.set()
+    consumer: Any = slow
+    reader = GroupReader(lambda _: consumer, "g")
+    place = TopicPartition("t", 0)
+    at, done = 0, False
+    while not done:
+        at += 1
+        tracer = Tracer("logtx.journal.logs.group_clients", at, KINDS[kind])
+        with suppress(KeyboardInterrupt, MemoryError, KafkaException), tracer.on():
+            reader.read(place, Asking("it", 1.0))
+        done = tracer.points < at
+        other = threading.Thread(target=reader.read, args=(place, Asking("it", 1.0)))
+        asked = slow.asked
+        other.start()
+        other.join(5)
+        assert slow.asked == asked + 1, tracer.where
+    assert at > 5

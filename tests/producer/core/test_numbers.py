@@ -43,7 +43,7 @@ def lowest(ask: Callable[[], int], meanwhile: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("kind", ["plain", "branch"])
 def test_a_missing_report_is_not_hidden(kind: str) -> None:
-    plain = PlainCount()
+    plain = PlainCount(print)
     tally = BranchTally(0, Floors(), on_settled=lambda: None, on_failure=print)
     offsets = iter(range(1_000))
 
@@ -62,7 +62,7 @@ def test_a_missing_report_is_not_hidden(kind: str) -> None:
 
 
 def test_a_record_that_was_withdrawn_does_not_hide_one() -> None:
-    plain = PlainCount()
+    plain = PlainCount(print)
 
     def withdraw() -> None:
         plain.admit()

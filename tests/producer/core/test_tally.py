@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError
-from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Floors
+from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Floors, Refusals
 
 
 @dataclass
@@ -332,7 +332,7 @@ def test_interleaved_transactions_do_not_trip_over_each_other() -> None:
         seen.close()
         seen.tally.raise_floors()
     assert first.failures == second.failures == []
-    assert (handle.floors if first.counts else floors) == {("a", 0): 15}
+    assert (handle.floors["a", 0] if first.counts else floors.at(("a", 0))) == 15
 
 
 def test_a_record_withdrawn_before_close_is_not_waited_for() -> None:
@@ -530,6 +530,29 @@ def test_records_beside_one_without_a_real_offset_are_doubted_trap_233(own: int 
     assert later.tally.verified() is None
 
 
+def test_records_beside_one_of_another_producer_are_doubted_trap_233() -> None:
+    """Both share a librdkafka producer, and each has floors of its own."""
+    refusals = Refusals()
+    first, second = (Observed(floors=Floors(refusals)) for _ in range(2))
+    second.admit()
+    first.deliver("a", 0, None)
+    second.deliver("a", 0, 0)
+    assert second.failures == []
+    assert second.tally.verified() is not None
+
+
+def test_a_refusal_ends_the_floors_of_all_who_share() -> None:
+    """Else each of them would be refused once in a topic that was created anew."""
+    refusals = Refusals()
+    floors = Floors(refusals), Floors(refusals)
+    former, first, second = (Observed(floors=each) for each in (floors[1], *floors))
+    former.deliver("a", 0, 1000)
+    first.deliver("a", 0, None)
+    second.deliver("a", 0, 1)
+    assert second.failures == []
+    assert second.tally.verified() is None
+
+
 @pytest.mark.parametrize("floor", [None, 1, 2])
 def test_a_batch_that_begins_with_a_plain_record_is_refused_by_the_floor_alone_trap_233(
     floor: int | None,
@@ -537,7 +560,7 @@ def test_a_batch_that_begins_with_a_plain_record_is_refused_by_the_floor_alone_t
     """Python looks at no report of a plain record: below the floor is what it can notice."""
     floors = Floors()
     if floor is not None:
-        floors["a", 0] = floor
+        floors.raise_to(("a", 0), floor)
     seen = Observed(floors=floors)
     # Numbered from -1: a plain record, two of others, and this one's.
     seen.admit()
@@ -559,7 +582,7 @@ def test_what_sends_its_first_record_behind_a_refusal_is_believed() -> None:
         seen.deliver("a", 0, offset)
     assert later.tally.verified() is None
     later.tally.raise_floors()
-    assert floors == {("a", 0): 1, ("b", 0): 3}
+    assert [floors.at((topic, 0)) for topic in "ab"] == [1, 3]
     assert early.tally.verified() is not None
 
 
