@@ -17,6 +17,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from ..journal.collector import collector_paused
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import ConfigError
+from ..journal.native.interface import BinaryColumn, ColumnsRead
 from ..journal.txid import TxId
 from .core.headers import well_formed
 from .core.pending import RawTxId
@@ -89,6 +90,9 @@ def batch_of(
     if not messages:
         return EMPTY, []
     with collector_paused():
+        made = _read_in_c(messages)
+        if made is not None:
+            return _batch(made, sequences), []
         events: list[Message] = []
         if any(map(_error_of, messages)):
             events = [message for message in messages if message.error() is not None]
@@ -96,6 +100,28 @@ def batch_of(
             if not messages:
                 return EMPTY, events
         return _batch(_columns_of(messages), sequences), events
+
+
+def _read_in_c(messages: list[Message]) -> _Columns | None:
+    # Light messages are asked together. Spilled ones, events and confluent-kafka's are not.
+    ask: Any = getattr(type(messages[0]), "columns", None)
+    found: ColumnsRead | None = None if ask is None else ask(messages, BYTES_MAX)
+    if found is None:
+        return None
+    keys, values, offsets, timestamps, runs = found
+    count = len(messages)
+
+    def whole(column: bytes) -> Any:
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(column)], 0)
+
+    def binary(column: BinaryColumn) -> Any:
+        *buffers, missing = column
+        told = [None if each is None else pa.py_buffer(each) for each in buffers]
+        return pa.Array.from_buffers(pa.binary(), count, told, missing)
+
+    return _Columns(
+        binary(keys), binary(values), whole(offsets), whole(timestamps), list(map(_Run._make, runs))
+    )
 
 
 def _columns_of(messages: list[Message]) -> _Columns:

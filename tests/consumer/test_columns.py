@@ -319,6 +319,20 @@ def test_more_than_a_column_holds_comes_in_smaller_batches(
     assert nothing_more(consumer)
 
 
+@pytest.mark.parametrize("transport", ["native"], indirect=True)
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_extension_makes_the_columns_of_what_it_read(
+    isolation: str,
+    topics: list[str],
+    transactions: Transactions,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(transactions, topics)
+    monkeypatch.delattr(columns, "_columns_of")
+    assert read_rows(assign(make_consumer(isolation_level=isolation), topics), 100)
+
+
 # ---- where records come another way --------------------------------------------------------------
 
 
