@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import methodcaller
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,9 @@ from ..journal.txid import TxId
 from .core.headers import well_formed
 from .core.pending import RawTxId
 
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""The column of headers."""
 _TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 SCHEMA: Final = pa.schema(
     [
@@ -33,7 +35,7 @@ SCHEMA: Final = pa.schema(
         ("offset", pa.int64()),
         ("timestamp", _TIMESTAMP),
         ("timestamp_type", pa.int8()),
-        ("headers", _HEADERS),
+        ("headers", HEADERS),
         ("txid", pa.string()),
         ("commit_sequence", pa.int64()),
     ]
@@ -60,7 +62,7 @@ class _Run(NamedTuple):
     topic: str
     partition: int
     timestamp_type: int
-    headers: Sequence[tuple[str, bytes | None]] | None
+    headers: Headers | None
     length: int
 
 
@@ -167,7 +169,7 @@ def _batch(columns: _Columns, sequences: Mapping[RawTxId, int]) -> pa.RecordBatc
     topics = spread([codes.setdefault(run.topic, len(codes)) for run in runs], pa.int32())
     kinds = spread([run.timestamp_type for run in runs], pa.int8())
     txids = [_txid_of(run) for run in runs]
-    headers = pa.array([_user_headers(run) for run in runs], _HEADERS)
+    headers = pa.array([user_headers(run.headers) for run in runs], HEADERS)
     texts = {raw: str(TxId.from_bytes(raw)) for raw in set(txids) if raw is not None}
     return pa.RecordBatch.from_arrays(
         [
@@ -198,6 +200,6 @@ def _txid_of(run: _Run) -> RawTxId | None:
     return txids[0] if len(txids) == 1 and well_formed(txids[0]) else None
 
 
-def _user_headers(run: _Run) -> list[dict[str, Any]] | None:
-    headers = run.headers or ()
-    return [{"key": name, "value": raw} for name, raw in headers if name not in _OURS] or None
+def user_headers(headers: Headers | None) -> list[dict[str, Any]] | None:
+    """Returns a record's headers but ours, as a value of type `HEADERS`; None if there are none."""
+    return [{"key": name, "value": raw} for name, raw in headers or () if name not in _OURS] or None

@@ -475,7 +475,7 @@ class Consumer:
         has no rows after `timeout` seconds without any record; a negative `timeout` waits for ever.
 
         An event is no row. It is raised as ConsumeError, whose `kafka_message` is what `consume`
-        would have returned: now if no record came with it, else by the next call.
+        would have returned: now if no record came with it, else by the next call of this.
 
         Raises:
             ConsumeError: see above. The next call goes on behind it.
