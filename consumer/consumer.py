@@ -13,13 +13,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.error import ConsumeError
 
-from ..journal.errors import ConcurrentUseError, LogtxError, NotSupportedError
+from ..journal.errors import ConcurrentUseError, ConfigError, LogtxError, NotSupportedError
 from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
 from ..journal.logs.open import open_log
@@ -38,6 +39,9 @@ from .reading import Reading
 from .serial_reader import CommittedTransaction
 from .source import open_consumer
 
+if TYPE_CHECKING:
+    import pyarrow
+
 _LOG = logging.getLogger(__name__)
 _MESSAGES_MAX: Final = 1_000_000
 """Most messages of one `consume`, as in confluent-kafka."""
@@ -45,6 +49,21 @@ _EVENT_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
 """Settings that are functions, which librdkafka calls while the consumer polls or closes."""
 
 RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
+
+
+def _check_number(num_messages: int) -> None:
+    if not 0 <= num_messages <= _MESSAGES_MAX:
+        raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+
+
+def _columns() -> ModuleType:
+    try:
+        from . import columns
+    except ImportError as error:
+        raise ConfigError(
+            "consume_arrow needs the package pyarrow: pip install 'logtx[arrow]'"
+        ) from error
+    return columns
 
 
 class ConsumerGroupMetadata:
@@ -138,6 +157,8 @@ class Consumer:
         )
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
+        self._events: list[Message] = []
+        """What `consume_arrow` is still to raise: it came with records, which it has returned."""
         self._closed = False
         keep_from_children(self)
 
@@ -429,8 +450,7 @@ class Consumer:
         Raises:
             ValueError: `num_messages` is not between 0 and 1,000,000.
         """
-        if not 0 <= num_messages <= _MESSAGES_MAX:
-            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        _check_number(num_messages)
         self._check_open()
         if num_messages == 0:
             return []
@@ -446,6 +466,47 @@ class Consumer:
         finally:
             self._in_call = False
         return found
+
+    def consume_arrow(self, num_messages: int = 10_000, timeout: float = -1) -> pyarrow.RecordBatch:
+        """Returns the records that `consume` would return, as columns.
+
+        These are key, value, topic, partition, offset, timestamp, timestamp_type, headers, txid and
+        commit_sequence. Headers are without TxId and TxCtl; None, if there are no others. The batch
+        has no rows after `timeout` seconds without any record; a negative `timeout` waits for ever.
+
+        An event is no row. It is raised as ConsumeError, whose `kafka_message` is what `consume`
+        would have returned: now if no record came with it, else by the next call of this.
+
+        Raises:
+            ConsumeError: see above. The next call goes on behind it.
+            ConfigError: pyarrow is missing; or keys or values have more than 2 GiB. Nothing is
+                lost.
+            ValueError: `num_messages` is not between 0 and 1,000,000.
+            LogtxError: as `poll`.
+        """
+        columns = _columns()
+        _check_number(num_messages)
+        self._check_open()
+        if num_messages == 0:
+            return columns.EMPTY
+        if self._in_call:
+            self._refuse_second()
+        if not self._events:
+            self._reading.begin_taking()
+            try:
+                self._in_call = True
+                found = self._delivery.records(num_messages, timeout)
+                sequences = self._reading.commit_sequences()
+                batch, self._events = columns.batch_of(found, sequences)
+            except BaseException as error:
+                self._delivery.put_back(error)
+                raise
+            finally:
+                self._in_call = False
+            if batch.num_rows or not self._events:
+                return batch
+        event = self._events.pop(0)
+        raise ConsumeError(cast(KafkaError, event.error()), kafka_message=event)
 
     def transactions(self, timeout: float | None = None) -> Iterator[CommittedTransaction]:
         """Returns an iterator over the whole committed transactions of ``transaction.group``.

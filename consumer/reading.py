@@ -26,7 +26,7 @@ from .assigned import Assigned, MakeBuffer, StartedAt
 from .config import MIB, ConsumerConfig
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
-from .core.pending import PendingTransactionMap, Record
+from .core.pending import PendingTransactionMap, RawTxId, Record
 from .core.shared import Shared
 from .following import Following
 from .lookup import LookUps
@@ -208,6 +208,12 @@ class Reading:
     def takes_from(self, buffer: PartitionBuffer) -> None:
         """Notes that records are about to be taken from a buffer."""
         self._taking.append((buffer, buffer.last_take))
+
+    def commit_sequences(self) -> dict[RawTxId, int]:
+        """Returns that of each transaction of which records were taken since `begin_taking`."""
+        shares = (share for buffer, _ in self._taking for share in buffer.shares())
+        entries = (entry for entry, _ in shares if entry is not None)
+        return {entry.txid: entry.marker.commit_sequence for entry in entries}
 
     def put_back(self, *, interrupted: bool) -> None:
         """Takes back what was taken since `begin_taking`: an exception keeps it from the

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "journal" / "native"
-SOURCES = [FOLDER / "extension.c", FOLDER / "reader.c"]
+SOURCES = [FOLDER / name for name in ("extension.c", "reader.c", "columns.c")]
 TARGET = FOLDER / "_extension.abi3.so"
 """It keeps to the limited API: one for all versions of Python from 3.11 on."""
 

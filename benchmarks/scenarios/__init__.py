@@ -7,6 +7,7 @@ from typing import Final
 
 from ..model import Scenario
 from .bulk import BULK_1KB, BULK_100B, BULK_SIZES
+from .columns import COLUMNS_100B
 from .consumption import CONSUMPTION_1KB, CONSUMPTION_100B
 from .growth import BESIDE_OPEN, READ_BESIDE_OPEN, SPREAD
 from .latency import LATENCY
@@ -19,7 +20,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     for s in (
         *(PIPELINED, SEQUENTIAL, IN_FLIGHT_SCENARIO, BY_PRODUCERS),
         *(BULK_1KB, BULK_100B, *BULK_SIZES),
-        *(CONSUMPTION_100B, CONSUMPTION_1KB, SERIALIZABLE_99, SERIALIZABLE_9),
+        *(CONSUMPTION_100B, CONSUMPTION_1KB, COLUMNS_100B, SERIALIZABLE_99, SERIALIZABLE_9),
         *(LATENCY, TRANSFORM, BESIDE_OPEN, READ_BESIDE_OPEN, SPREAD),
     )
 }

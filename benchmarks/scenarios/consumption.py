@@ -69,7 +69,7 @@ def read_all(consumer: Any, total: int, *, reads_all: bool) -> Sample:
     return Sample(got / seconds, {"records": float(got), "seconds": seconds})
 
 
-class _Reading:
+class Reading:
     """Reads the topic from its start to its last record, with a new consumer in each round."""
 
     kind = ""
@@ -88,19 +88,22 @@ class _Reading:
     def connect(self, settings: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    def read(self, consumer: Any, total: int) -> Sample:
+        """Reads so many records."""
+        return read_all(consumer, total, reads_all=self.reads_all)
+
     def measure(self) -> Sample:
         """Runs one round."""
         name = f"bench-{type(self).__name__}"
         consumer = self.connect(consumer_config(self.context.bootstrap_servers, name))
         try:
-            consumer.assign(from_start(_topic(self.kind, self.size), PARTITIONS))
-            total = _total(self.context, self.size)
-            return read_all(consumer, total, reads_all=self.reads_all)
+            consumer.assign(from_start(topic_of(self.kind, self.size), PARTITIONS))
+            return self.read(consumer, total_of(self.context, self.size))
         finally:
             consumer.close()
 
 
-class KafkaAll(_Reading):
+class KafkaAll(Reading):
     """confluent-kafka; the application reads every value and header."""
 
     kind = "kafka"
@@ -116,7 +119,7 @@ class KafkaNeither(KafkaAll):
     reads_all = False
 
 
-class LogtxAll(_Reading):
+class LogtxAll(Reading):
     """logtx; the application reads every value and header."""
 
     kind = "logtx"
@@ -132,17 +135,20 @@ class LogtxNeither(LogtxAll):
     reads_all = False
 
 
-def _topic(kind: str, size: int) -> str:
+def topic_of(kind: str, size: int) -> str:
+    """Returns the topic that a kind of consumer reads."""
     return f"bench-read-{kind}-{size}"
 
 
-def _total(context: Context, size: int) -> int:
+def total_of(context: Context, size: int) -> int:
+    """Returns how many records the backlog has."""
     return int(context.sized(RECORDS[size] / PER_TRANSACTION, 5)) * PER_TRANSACTION
 
 
-def _prepare(context: Context, size: int) -> None:
-    servers, transactions = context.bootstrap_servers, _total(context, size) // PER_TRANSACTION
-    value, topic = b"x" * size, _topic("kafka", size)
+def prepare(context: Context, size: int) -> None:
+    """Writes the backlog of both kinds."""
+    servers, transactions = context.bootstrap_servers, total_of(context, size) // PER_TRANSACTION
+    value, topic = b"x" * size, topic_of("kafka", size)
     make_topic(servers, topic, PARTITIONS)
     kafka = kafka_producer(servers, "bench-read-fill")
     for number in range(transactions):
@@ -151,7 +157,7 @@ def _prepare(context: Context, size: int) -> None:
             kafka.produce(topic, value, partition=number % PARTITIONS, headers=list(HEADERS))
         kafka.poll(0)
         kafka.commit_transaction(CONNECT_TIMEOUT_S)
-    topic = _topic("logtx", size)
+    topic = topic_of("logtx", size)
     make_topic(servers, topic, PARTITIONS)
     with logtx_producer(servers, "bench-read-fill") as producer:
         for number in range(transactions):
@@ -164,8 +170,9 @@ def _prepare(context: Context, size: int) -> None:
     gc.collect()
 
 
-def _finish(context: Context, size: int) -> None:
-    delete_topics(context.bootstrap_servers, [_topic(kind, size) for kind in ("kafka", "logtx")])
+def finish(context: Context, size: int) -> None:
+    """Deletes it."""
+    delete_topics(context.bootstrap_servers, [topic_of(kind, size) for kind in ("kafka", "logtx")])
 
 
 def _scenario(size: int, label: str, *, quick: bool = False) -> Scenario:
@@ -202,8 +209,8 @@ def _scenario(size: int, label: str, *, quick: bool = False) -> Scenario:
                 target=0.5,
             ),
         ),
-        prepare=partial(_prepare, size=size),
-        finish=partial(_finish, size=size),
+        prepare=partial(prepare, size=size),
+        finish=partial(finish, size=size),
         quick=quick,
     )
 

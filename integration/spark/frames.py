@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Message
 
+from ...consumer.columns import HEADERS, user_headers
 from ...consumer.range_reader.reading import Share
 from ...journal.collector import collector_paused
-from ...journal.control import TXCTL_HEADER, TXID_HEADER
 from ...journal.txid import TxId
 from .columns import HEADERS_TYPE
 
@@ -27,15 +27,14 @@ BATCH_RECORDS: Final = 10_000
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """An Arrow batch ends with the share that reaches this many rows, or this many bytes of values.
 Larger batches take more of a task's memory; smaller ones cost more per row."""
-_OURS: Final = (TXID_HEADER, TXCTL_HEADER)
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 _key: Any = Message.key
 _value: Any = Message.value
 _offset: Any = Message.offset
 _timestamp: Any = Message.timestamp
+_headers: Any = Message.headers
 
 
 def schema(*, headers: bool) -> str:
@@ -91,7 +90,8 @@ class Batches:
             ("timestampType", kinds),
         ]
         if self._headers:
-            columns.append(("headers", pa.array(list(map(_user_headers, records)), _HEADERS)))
+            found = list(map(user_headers, map(_headers, records)))
+            columns.append(("headers", pa.array(found, HEADERS)))
         columns += [
             ("txid", _repeated([(txid, n) for txid, _, n in runs], pa.string())),
             ("commit_sequence", _repeated([(s, n) for _, s, n in runs], pa.int64())),
@@ -117,10 +117,3 @@ def _repeated(runs: list[tuple[Any, int]], kind: Any) -> Any:
     for value, count in runs:
         values += [value] * count
     return pa.array(values, kind)
-
-
-def _user_headers(record: Message) -> list[dict[str, Any]] | None:
-    headers: Any = record.headers()
-    if not headers:
-        return None
-    return [{"key": n, "value": v} for n, v in headers if n not in _OURS] or None

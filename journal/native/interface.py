@@ -100,6 +100,16 @@ of some message can't be read: asking it for them raises a SystemError, as of co
 Event: TypeAlias = tuple[int, str, str | None, int, int]
 """(error code, text, topic, partition, offset)."""
 
+BinaryColumn: TypeAlias = tuple[bytes | None, bytes, bytes, int]
+"""(validity, offsets, data, number of those that are None): an Arrow array's buffers."""
+RunRead: TypeAlias = tuple[str, int, int, Sequence[tuple[str, bytes | None]] | None, int]
+"""(topic, partition, type of timestamp, headers, number): so many messages in a row have them."""
+ColumnsRead: TypeAlias = tuple[BinaryColumn, BinaryColumn, bytes, bytes, list[RunRead]]
+"""(keys, values, offsets, timestamps, runs); offsets and timestamps are numbers of 64 bits.
+
+A light message's static method `columns(messages, bytes_max)` returns it. Or None, if some are of
+another type, or events, or changed since they were read, or keys or values have more bytes."""
+
 
 class Reader(Protocol):
     """Reads the partitions of a librdkafka consumer. One thread at a time may use it."""

@@ -1,5 +1,5 @@
-/* What the two parts of the extension share: the producer's, extension.c, and the consumer's,
- * reader.c. */
+/* What the parts of the extension share: the producer's, extension.c, and the consumer's, reader.c
+ * and columns.c. */
 #ifndef LOGTX_LIBRDKAFKA_H
 #define LOGTX_LIBRDKAFKA_H
 #define PY_SSIZE_T_CLEAN
@@ -58,6 +58,17 @@ typedef void on_event_t(rd_kafka_t *, void *);
 
 extern HIDDEN atomic_uint generation; /* how many forks lead to this process */
 
+typedef struct { /* a record of its own memory */
+    PyObject_HEAD
+    PyObject *topic;
+    PyObject *key, *value, *error; /* NULL: none */
+    PyObject *headers;             /* a tuple of pairs, shared with neighbours, until asked for */
+    int64_t offset, timestamp, content_size;
+    int32_t partition, epoch, timestamp_type;
+} Message;
+extern HIDDEN PyTypeObject *message_type;
+
+HIDDEN PyObject *Message_columns(PyObject *none, PyObject *args);
 HIDDEN void *find_library(PyObject *path);
 HIDDEN bool expects_reader(void);
 HIDDEN int begin_reader(rd_kafka_conf_t *conf);

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from struct import pack
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition, cimpl
@@ -234,22 +235,33 @@ def _try_reader(extension: Any) -> str | None:
         consumer.list_topics("trial", _TRIAL_S)  # Else it may look for the topic after a second.
         reader.take_over("trial", 0)
         consumer.assign([TopicPartition("trial", 0, 0)])
-        seen: list[tuple[int, bytes | None, bytes | None]] = []
+        taken: list[Any] = []
         runs: list[HeaderRun] = []
         until = time.monotonic() + _TRIAL_S
-        while len(seen) < 3 and time.monotonic() < until:
+        while len(taken) < 3 and time.monotonic() < until:
             parts, _events = reader.read(3)
-            seen += [(m.offset(), m.key(), m.value()) for part in parts for m in part[2]]
+            taken += [message for part in parts for message in part[2]]
             runs += [(headers, count) for part in parts for headers, count in part[3] or ()]
             reader.wait(10)
+        seen = [(m.offset(), m.key(), m.value()) for m in taken]
         if seen != [(0, None, b"v"), (1, b"k", None), (2, b"k", b"v")]:
             return f"the trial read {seen}"
         if {headers for headers, _ in runs} != {(("TxId", b"0123456789abcdef"),)}:
             return f"the trial read the headers {runs}"
+        return _try_columns(taken)
     finally:
         reader.close()
         if producer is not None:
             producer.purge()
             producer.close()
         consumer.close()
-    return None
+
+
+def _try_columns(messages: list[Any]) -> str | None:
+    """Makes columns of the trial's records. Returns what was wrong, or None."""
+    keys, values, offsets, _times, runs = type(messages[0]).columns(messages, 2)
+    expected = (b"\6", pack("4i", 0, 0, 1, 2), b"kk", 1), (b"\5", pack("4i", 0, 1, 1, 2), b"vv", 1)
+    if (keys, values) != expected or offsets != pack("3q", 0, 1, 2):
+        return f"the trial made the columns {keys}, {values} and {offsets!r}"
+    length = sum(run[-1] for run in runs)
+    return None if length == len(messages) else f"the trial made the columns' runs {runs}"

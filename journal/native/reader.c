@@ -41,19 +41,10 @@ FUNCTIONS(DECLARE)
 
 enum { CHUNK = 64, CLOSE_MAX_MS = 10000 };
 
-/* ---- Message: a record of its own memory ----------------------------------------------------- */
+/* ---- Message --------------------------------------------------------------------------------- */
 
-static PyTypeObject *message_type;
+PyTypeObject *message_type;
 static PyObject *message_class; /* confluent_kafka.Message */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *topic;
-    PyObject *key, *value, *error; /* NULL: none */
-    PyObject *headers;             /* a tuple of pairs, shared with neighbours, until asked for */
-    int64_t offset, timestamp, content_size;
-    int32_t partition, epoch, timestamp_type;
-} Message;
 
 static void Message_dealloc(Message *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
@@ -149,6 +140,7 @@ static PyMethodDef message_methods[] = {
     {"deserialized_key", (PyCFunction)Message_key, METH_NOARGS, NULL},
     {"deserialized_value", (PyCFunction)Message_value, METH_NOARGS, NULL},
     {"content_bytes", (PyCFunction)Message_content_bytes, METH_O | METH_STATIC, NULL},
+    {"columns", (PyCFunction)Message_columns, METH_VARARGS | METH_STATIC, NULL},
     {"__reduce__", (PyCFunction)Message_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

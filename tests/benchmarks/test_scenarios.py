@@ -20,6 +20,7 @@ FEW: dict[str, tuple[str, ...]] = {
     "pipelined": ("kafka-8", "logtx-two"),
     "sequential": ("kafka", "logtx"),
     "consumption-100": ("logtx",),
+    "columns-100": ("kafka", "logtx"),
     "latency": ("logtx-beside-open",),
     "open": ("open-10",),
 }

@@ -20,6 +20,7 @@ from .logs import Transactions
 CALLS: list[Callable[[Consumer], object]] = [
     lambda consumer: consumer.poll(0),
     lambda consumer: consumer.consume(2, 0),
+    lambda consumer: consumer.consume_arrow(2, 0),
     lambda consumer: consumer.seek(TopicPartition("t", 0, 0)),
     lambda consumer: consumer.assign([TopicPartition("t", 0, 0)]),
     lambda consumer: consumer.incremental_assign([TopicPartition("t", 0, 0)]),

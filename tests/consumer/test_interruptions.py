@@ -262,6 +262,11 @@ def consume(consumer: Consumer) -> list[Message]:
     return consumer.consume(3, 1)
 
 
+def consume_arrow(consumer: Consumer) -> list[Message]:
+    """Takes some messages, as columns."""
+    return [Message(value=value.as_py()) for value in consumer.consume_arrow(3, 1).column("value")]
+
+
 def commit(consumer: Consumer) -> list[Message]:
     """Commits what it got before it takes some messages."""
     consumer.commit(asynchronous=False)
@@ -308,6 +313,8 @@ CALLS = [
     (poll, "serializable"),
     (consume, "read_committed"),
     (consume, "serializable"),
+    (consume_arrow, "read_committed"),
+    (consume_arrow, "serializable"),
     (commit, "read_committed"),
     (commit, "serializable"),
     (transactions, "serializable"),
