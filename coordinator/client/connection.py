@@ -87,6 +87,10 @@ class Connection(Generic[T]):
         `encode` needs."""
         self._connection.flush()
 
+    def flush_soon(self) -> None:
+        """Has the connection's thread send what is queued, many requests in one message."""
+        self._connection.flush_soon()
+
     def receive(self) -> pb.ServerFrame | None:
         """Blocks for the next message. Returns None when the stream has ended. One thread only."""
         try:

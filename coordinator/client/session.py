@@ -72,6 +72,10 @@ REFUSED_PAUSE_MAX_S: Final = 0.5
 """Longest such pause; a shorter one makes an overloaded coordinator answer more repeats."""
 SERVED_S: Final = 1.0
 """A stream that lived longer than this was of use, whether or not anything was asked on it."""
+TOGETHER_FROM: Final = 8
+"""Unanswered requests from which on the connection's thread sends further ones, many at once. From
+fewer on, one transaction after another takes longer; from more, threads that commit at one time
+each cost the coordinator a read."""
 JOIN_S: Final = 2.0
 """Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
@@ -336,11 +340,13 @@ class CoordinatorClient:
                 self._requests[request_id] = request
                 if isinstance(command, Begin):
                     self._begins[request_id] = None
-                stream = self._stream
+                stream, waiting = self._stream, len(self._requests)
                 if stream is not None:
                     stream.send((request_id, request))
         if failure is not None:
             on_reply(failure)
+        elif stream is not None and waiting > TOGETHER_FROM:
+            stream.flush_soon()
         elif stream is not None:
             stream.flush()  # Not under the lock, which `_encode` needs.
 

@@ -3,7 +3,8 @@
 The thread connects, reads, and keeps the time of the machine of `frames`. It does nothing else, so
 a coordinator is answered, and a dead one noticed, whatever the application does meanwhile. Whoever
 has a message writes it: a thread that did that for others would cost each request a change of
-threads.
+threads. Where many have some at one time, it costs less if the connection's thread writes all of
+them at once (`flush_soon`).
 
 - *Writing* never waits. What the system does not take is kept, and written by the connection's
   thread; until then no further message is taken from its source (F2). So a caller may hold a lock
@@ -100,6 +101,8 @@ class ThreadConnection:
         """Held by who takes messages from the source. It is never waited for."""
         self._has_more = False
         """Whether somebody wants the source to be asked again."""
+        self._is_asked = False
+        """Whether the connection's thread was woken to ask the source."""
         self._socket: socket.socket | None = None
         self._unwritten = bytearray()
         """What the system has not taken yet."""
@@ -143,6 +146,20 @@ class ThreadConnection:
         except BaseException:
             # It may hold `_sending` still: nobody needs that any more.
             self._break()
+            raise
+
+    def flush_soon(self) -> None:
+        """Has the connection's thread send what the source has.
+
+        That takes longer than `flush`. But of many who call it meanwhile only the first one costs a
+        call of the system, and the source may give all that they have as one message.
+        """
+        try:
+            if not self._is_asked:
+                self._is_asked = True
+                self._wake()
+        except BaseException:
+            self._wake()  # Others trust in it.
             raise
 
     def receive(self, timeout_s: float | None = None) -> bytes:
@@ -353,6 +370,7 @@ class ThreadConnection:
             events = [] if data is None else self._receive(data, now)
             self._deliver([*events, *self._endpoint.tick(now)])
             self._say()
+        self._is_asked = False  # Before: what comes from here on wakes this thread again.
         self.flush()
         return True
 

@@ -195,13 +195,15 @@ def test_trap_222_what_is_left_to_another_thread_is_sent() -> None:
             connection.close()
 
 
-def test_threads_that_send_at_once_lose_nothing() -> None:
+@pytest.mark.parametrize("soon", [False, True])
+def test_threads_that_send_at_once_lose_nothing(soon: bool) -> None:
     sent = {bytes([thread, number]) for thread in range(4) for number in range(250)}
     with Served(echo, window_bytes=10_000) as served, Client(served.address) as client:
 
         def send(thread: int) -> None:
             for number in range(250):
-                client.send(bytes([thread, number]))
+                client.queue.append(bytes([thread, number]))
+                (client.connection.flush_soon if soon else client.connection.flush)()
 
         threads = [threading.Thread(target=send, args=(n,), daemon=True) for n in range(4)]
         for each in threads:
@@ -254,3 +256,41 @@ def test_a_bug_of_the_source_is_told_to_who_waits() -> None:
         with pytest.raises(SessionClosedError, match="by a bug of logtx: KeyError"):
             connection.receive(TIMEOUT_S)
         assert connection.is_over
+
+
+def test_what_is_left_to_the_connections_thread_is_sent_whatever_interrupts_who_asked() -> None:
+    with Served(echo) as served:
+        for at in range(STEPS_MAX):
+            with Client(served.address) as client:
+                assert client.ask(b"0") == b"0"
+                client.queue.append(b"1")
+                hit = interrupted(client.connection.flush_soon, at)
+                # Who comes later need not wake the thread, for it was told already; or wakes it.
+                client.queue.append(b"2")
+                client.connection.flush_soon()
+                assert [client.receive(), client.receive()] == [b"1", b"2"]
+                if not hit:
+                    break
+        assert 2 < at < STEPS_MAX
+
+
+def test_many_requests_are_left_to_the_thread_with_one_call_of_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken = []
+    wake = ThreadConnection._wake
+    with Served(echo) as served, Client(served.address) as client:
+        assert client.ask(b"0") == b"0"
+
+        def count(self: ThreadConnection) -> None:
+            if self is client.connection:
+                woken.append(len(client.queue))
+                wake(self)
+
+        monkeypatch.setattr(ThreadConnection, "_wake", count)
+        with client.connection._lock:  # Its thread waits, as if another one had Python's lock.
+            for number in range(100):
+                client.queue.append(bytes([number]))
+                client.connection.flush_soon()
+        assert woken == [1]
+        assert [client.receive() for _ in range(100)] == [bytes([n]) for n in range(100)]
