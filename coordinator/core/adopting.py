@@ -533,6 +533,10 @@ class Adopted:
         each = next(handed.to(self.home, of.upto), None)
         if each is None:
             return None
+        if of.begun is not None and each.sequence != of.begun.sequence:
+            # What it has begun is finished: another owner has adopted the rest, and this one has
+            # not heard of it yet (trap 273).
+            return None
         # Refusals are of lower sequences, so those decisions were read too.
         settled = tuple(s for s in of.refused if handed.is_finished(s))
         locked = self._locked(of.refused, settled)

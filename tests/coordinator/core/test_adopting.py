@@ -191,6 +191,19 @@ def test_one_that_ends_in_a_larger_record_leaves_nothing_out() -> None:
     assert ([w.partition for w in rest.writes], rest.more) == ([B, UNKNOWN], False)
 
 
+def test_a_replaced_owner_adopts_nothing_behind_what_its_successor_finished() -> None:
+    """It has adopted a part, and hears that the transaction is finished (trap 273)."""
+    home = Home()
+    first, second = handed(3, 10, (A, HOME), (B, HOME)), handed(4, 12, (A, HOME))
+    both = over(first, second)
+    share = home.adopted.adopt(JOURNAL, both, bytes_max=1)
+    assert share is not None
+    assert share.more
+    home.adopted.replay(20, share)
+    both.replay_finished(3)
+    assert home.adopted.adopt(JOURNAL, both) is None
+
+
 def test_shares_are_answered_when_each_has_its_places() -> None:
     home = Home()
     one = handed(3, 10, (A, HOME), (B, HOME))
