@@ -37,6 +37,7 @@ ON_KAFKA: Final = (
         "test_sidecars_placed.py",
         "producer/test_branches.py",
         "producer/test_transactions.py",
+        "consumer/test_columns.py",
         "consumer/test_consumer.py",
         "journal/logs/test_contract.py",
         "coordinator/runtime/test_markers.py",
