@@ -45,7 +45,8 @@ AT_ONCE: Final = 8
 """Topics that are switched at the same time. A switch mostly waits, on Kafka for ten seconds; more
 load the home's owner, and the brokers, which each of them asks for offsets again and again."""
 
-DECIDED: Final = (State.COMMITTING, State.ABORTING)
+_UNFINISHED: Final = (State.COMMITTING, State.ABORTING)
+"""States of transactions that are decided, and lack markers or places."""
 
 topics = typer.Typer(
     no_args_is_help=True,
@@ -266,7 +267,7 @@ def _waiting_for_markers(admin: AdminQueries, topics: Sequence[TopicHome]) -> li
     """Returns a sentence for each topic in which decided transactions wait for markers."""
     sentences = []
     for name in (each.info.topic for each in topics):
-        ask = partial(admin.list_transactions, states=DECIDED, topic=name)
+        ask = partial(admin.list_transactions, states=_UNFINISHED, topic=name)
         found, unreachable = everywhere(admin, ask)
         sentences += [
             f"{name}: journal partition {each.partition} did not tell whether its transactions"

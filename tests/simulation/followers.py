@@ -35,7 +35,7 @@ from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.sidecar import sidecar_of
 
-from .logs import LogReader, LogView
+from .logs import EventMessage, LogReader, LogView
 from .schedule import Party
 from .setting import Setting
 
@@ -162,26 +162,6 @@ class Message:
         """Returns None: a record is not an event."""
 
 
-class OutOfRange:
-    """Kafka's event that a partition has no such offset any more."""
-
-    def __init__(self, partition: int, offset: int) -> None:
-        """Says so of this offset."""
-        self._partition, self._offset = partition, offset
-
-    def partition(self) -> int:
-        """The partition."""
-        return self._partition
-
-    def offset(self) -> int:
-        """The offset."""
-        return self._offset
-
-    def error(self) -> KafkaError:
-        """What it says."""
-        return KafkaError(KafkaError._AUTO_OFFSET_RESET, "trimmed")
-
-
 def told_to_all(setting: Setting, topic: str, partition: int, readers: Sequence[str]) -> int:
     """Returns the end of a partition, as a broker tells it to the consumer of these readers."""
     # At one moment, all are told the same.
@@ -211,7 +191,7 @@ class HomeReader(LogReader):
             return []
         topic, partition = self._of
         if topic == JOURNAL_TOPIC and self._next < self._setting.broker.starts[partition]:
-            return [OutOfRange(partition, self._next)]
+            return [EventMessage(KafkaError._AUTO_OFFSET_RESET, partition, self._next)]
         return super().consume(num_messages, timeout)
 
 

@@ -275,14 +275,14 @@ class LogReader:
         self._batch = batch
         self._tells_end = tells_end
         self._log: Sequence[Any] = ()
-        self._next = 0
+        self._partition = self._next = 0
         self._told_end: int | None = None
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads this partition from this offset on."""
         [assigned] = partitions
         self._log = self._records(assigned.topic, assigned.partition)
-        self._next = assigned.offset
+        self._partition, self._next = assigned.partition, assigned.offset
         self._told_end = None
 
     def unassign(self) -> None:
@@ -302,29 +302,33 @@ class LogReader:
         self._next += len(found)
         if not found and self._tells_end and self._told_end != self._next:
             self._told_end = self._next
-            return [EndMessage(self._next)]
+            return [EventMessage(KafkaError._PARTITION_EOF, self._partition, self._next)]
         return found
 
     def close(self) -> None:
         """Does nothing: there is nothing to release."""
 
 
-class EndMessage:
-    """The event that a reader has come to the end of its partition."""
+class EventMessage:
+    """An event of a partition, which a consumer gets in the place of a record."""
 
-    __slots__ = ("_offset",)
+    __slots__ = ("_code", "_offset", "_partition")
 
-    def __init__(self, offset: int) -> None:
-        """Wraps the end's offset."""
-        self._offset = offset
+    def __init__(self, code: int, partition: int, offset: int) -> None:
+        """Says it of this offset."""
+        self._code, self._partition, self._offset = code, partition, offset
+
+    def partition(self) -> int:
+        """The partition."""
+        return self._partition
 
     def offset(self) -> int:
-        """Offset of the end."""
+        """The offset."""
         return self._offset
 
     def error(self) -> KafkaError:
-        """Returns what kind of event it is."""
-        return KafkaError(KafkaError._PARTITION_EOF)
+        """What it says."""
+        return KafkaError(self._code)
 
 
 class JournalMessage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -130,6 +131,19 @@ class Slow:
         return [TopicPartition(place.topic, place.partition, offset) for place in places]
 
 
+def ask_at_once(slow: Slow, ask: Callable[[int], None], partitions: Iterable[int]) -> None:
+    """Asks of a partition in each of many threads. All but the first come before it is answered."""
+    threads = [threading.Thread(target=ask, args=(n,)) for n in partitions]
+    for thread in threads:
+        thread.start()
+    while slow.asked == 0:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    slow.may_answer.set()
+    for thread in threads:
+        thread.join(10)
+
+
 def test_those_who_wait_for_one_answer_ask_once() -> None:
     slow = Slow()
     consumer: Any = slow
@@ -142,15 +156,7 @@ def test_those_who_wait_for_one_answer_ask_once() -> None:
         assert answer is not None
         found.append(answer.offset)
 
-    threads = [threading.Thread(target=ask, args=(0,)) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    while slow.asked == 0:
-        time.sleep(0.001)
-    time.sleep(0.05)
-    slow.may_answer.set()
-    for thread in threads:
-        thread.join(10)
+    ask_at_once(slow, ask, [0] * 20)
     # The first one's may be older than what the others want to know.
     assert (slow.asked, sorted(found)) == (2, [1] + [2] * 19)
     ask(0)
@@ -170,15 +176,7 @@ def test_those_who_wait_for_other_partitions_are_asked_for_too() -> None:
         assert answer is not None
         found.add(answer.partition)
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    while slow.asked == 0:
-        time.sleep(0.001)
-    time.sleep(0.05)
-    slow.may_answer.set()
-    for thread in threads:
-        thread.join(10)
+    ask_at_once(slow, ask, range(20))
     assert (slow.asked, found) == (2, set(range(20)))
 
 
