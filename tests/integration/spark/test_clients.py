@@ -117,9 +117,11 @@ def test_a_log_needs_brokers() -> None:
 
 
 _FORKING = """
-import os, sys
+import os, socket, sys
 from logtx.integration.spark.clients import CLIENTS, lend_log
-settings = {"bootstrap.servers": "127.0.0.1:1"}
+broker = socket.create_server(("127.0.0.1", 0))
+broker.settimeout(30)
+settings = {"bootstrap.servers": "127.0.0.1:%d" % broker.getsockname()[1]}
 def consumer():
     with lend_log(settings) as log:
         found = log.consumer({"group.id": "any"})
@@ -129,6 +131,9 @@ mine = consumer()
 assert consumer() == mine, "a consumer is lent again"
 with lend_log({**settings, "client.id": "lent"}) as lent:
     log = lent.consumer({"group.id": "any"})
+    # A thread that looks up an address at the fork would leave a lock of the C library locked in
+    # the child, for ever. One that has connected looks up no more (trap 274).
+    connections = [broker.accept(), broker.accept()]
     child = os.fork()
 if not child:
     assert not CLIENTS._idle or CLIENTS._idle[0].client is not lent
