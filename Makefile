@@ -4,9 +4,9 @@ BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
 # Most tests wait for brokers and for each other: more files at a time than there are cores.
-SIDE_BY_SIDE := -n 7 --dist loadfile --no-loadscope-reorder --durations 12
+SIDE_BY_SIDE := -n 9 --dist loadfile --no-loadscope-reorder --durations 12
 # Slow ones fill two cores: more at a time would measure how long others let them wait.
-TWO_BY_TWO := $(subst -n 7,-n 2,$(SIDE_BY_SIDE))
+TWO_BY_TWO := $(subst -n 9,-n 2,$(SIDE_BY_SIDE))
 export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
