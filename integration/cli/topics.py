@@ -217,15 +217,16 @@ def set_mode(
             # Before it is asked which topics exist: one that is created in between has the rule.
             _set_rule(admin, topic, mode, transaction_group)
         switched, failed = _switch_each(_named(log, topic), switch, admin.close)
-        waiting = _waiting_for_markers(admin, switched) if without_records else []
-    if as_json:
-        print_json({"topics": [_json(each) for each in switched]})
-    else:
-        if is_rule(topic):
-            typer.echo(printable(f"{topic}: {mode}, also for topics that are created later"))
-        _print_switched(switched)
-    for sentence in waiting:
-        complain(sentence)
+        if as_json:
+            print_json({"topics": [_json(each) for each in switched]})
+        else:
+            if is_rule(topic):
+                typer.echo(printable(f"{topic}: {mode}, also for topics that are created later"))
+            _print_switched(switched)
+        # Behind what was printed: who is asked here may be gone, and the topics are switched.
+        for name in (each.info.topic for each in switched if without_records):
+            for sentence in _waiting_for_markers(admin, name):
+                complain(sentence)
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -263,24 +264,25 @@ def _switch_each(
     return [switched[n] for n in names if n in switched], len(switched) < len(names)
 
 
-def _waiting_for_markers(admin: AdminQueries, topics: Sequence[TopicHome]) -> list[str]:
-    """Returns a sentence for each topic in which decided transactions wait for markers."""
-    sentences = []
-    for name in (each.info.topic for each in topics):
-        ask = partial(admin.list_transactions, states=_UNFINISHED, topic=name)
+def _waiting_for_markers(admin: AdminQueries, topic: str) -> list[str]:
+    """Returns sentences about decided transactions that wait for markers in a topic, if any do."""
+    ask = partial(admin.list_transactions, states=_UNFINISHED, topic=topic)
+    try:
         found, unreachable = everywhere(admin, ask)
-        sentences += [
-            f"{name}: journal partition {each.partition} did not tell whether its transactions"
-            f" wait for markers: {each.error}"
-            for each in unreachable
-        ]
-        if marked := [each for each in found if not each.placing]:
-            sentences.append(
-                f"{name}: {len(marked)} transactions are decided and wait for markers, as"
-                f" {marked[0].txid}; what was decided behind them waits, too. If the topic is"
-                " sealed, let the coordinators alone write to it until `logtx txn list --topic"
-                f" {name}` shows none of them"
-            )
+    except LogtxError as error:
+        return [f"{topic} is switched, but nobody told what waits for markers there: {error}"]
+    sentences = [
+        f"{topic}: journal partition {each.partition} did not tell whether its transactions wait"
+        f" for markers: {each.error}"
+        for each in unreachable
+    ]
+    if marked := [each for each in found if not each.placing]:
+        sentences.append(
+            f"{topic}: {len(marked)} transactions are decided and wait for markers, as"
+            f" {marked[0].txid}; what was decided behind them waits, too. If the topic is sealed,"
+            " let the coordinators alone write to it until `logtx txn list --topic"
+            f" {topic}` shows none of them"
+        )
     return sentences
 
 

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 import logtx
-from logtx.coordinator.client.admin import TopicHome
+from logtx.coordinator.client.admin import AdminQueries, TopicHome
 from logtx.coordinator.core.decision import Decision
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
@@ -215,6 +215,19 @@ def test_who_switches_a_sealed_topic_is_told_what_waits_for_markers(
         memory_log.release_appends("orders", 0)
         eventually(lambda: not transactions(real))
         assert "wait for markers" not in switch().stderr
+
+
+def test_a_topic_is_switched_though_nobody_tells_what_waits_for_markers(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise CoordinatorNotAvailableError("no coordinator owns it")
+
+    monkeypatch.setattr(AdminQueries, "list_transactions", refuse)
+    done = set_mode(run, "orders", "metadata", *BILLING, "--without-records")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("orders: metadata")
+    assert "orders is switched, but nobody told what waits for markers there: no" in done.stderr
 
 
 def set_mode(run: Run, topic: str, mode: str, *options: str) -> Result:
