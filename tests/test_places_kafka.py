@@ -37,7 +37,11 @@ from logtx.integration.blocks import process
 from logtx.integration.cli import main as cli
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
-from logtx.journal.errors import TransactionAbortedError, UnknownOutcomeError
+from logtx.journal.errors import (
+    TransactionAbortedError,
+    UnknownOutcomeError,
+    UnsupportedTopicError,
+)
 from logtx.journal.keys import TransactionKey
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.modes import Mode
@@ -165,7 +169,7 @@ class World:
         else:
             self._limit(topic, "1")
             wanted = KafkaError.MSG_SIZE_TOO_LARGE
-        self._until(lambda: self._write_says(topic) == wanted)
+        self.until(lambda: self._write_says(topic) == wanted)
 
     def unseal(self, topic: str, how: str) -> None:
         """Lets a topic take writes again."""
@@ -173,7 +177,7 @@ class World:
             self._acls(topic, create=False)
         else:
             self._limit(topic, "1048588")
-        self._until(lambda: self._write_says(topic) is None)
+        self.until(lambda: self._write_says(topic) is None)
 
     def _acls(self, topic: str, *, create: bool) -> None:
         rules = [
@@ -200,9 +204,11 @@ class World:
             future.result(WAIT_S)
 
     def _limit(self, topic: str, max_bytes: str) -> None:
-        entry = ConfigEntry(
-            "max.message.bytes", max_bytes, incremental_operation=AlterConfigOpType.SET
-        )
+        self.set_setting(topic, "max.message.bytes", max_bytes)
+
+    def set_setting(self, topic: str, name: str, value: str) -> None:
+        """Changes a setting of a topic."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         for future in self._admin.incremental_alter_configs([resource]).values():
             future.result(WAIT_S)
@@ -225,14 +231,15 @@ class World:
     def await_finished(self, txid: TxId, timeout_s: float = WAIT_S) -> None:
         """Waits until the coordinator says that a transaction is committed and finished."""
         asked = self.cluster.producer()
-        self._until(lambda: asked.outcome(txid).state is State.COMMITTED, timeout_s)
+        self.until(lambda: asked.outcome(txid).state is State.COMMITTED, timeout_s)
 
     def kill_owner(self) -> None:
         """Kills the owner of the home (SIGKILL)."""
         self.cluster.kill_coordinator(DEFAULT_TRANSACTION_GROUP)
 
     @staticmethod
-    def _until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    def until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+        """Waits until something holds, for a bounded time."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline_s
@@ -590,10 +597,12 @@ LOAD_PAUSE_S: Final = 0.03
 class Copier(threading.Thread):
     """Copies committed records to another topic, by `process`."""
 
-    def __init__(self, world: World, source: str, sink: str) -> None:
+    def __init__(self, world: World, source: str, sink: str, group: str) -> None:
         super().__init__(name="copier")
         self._sink = sink
-        self._consumer = world.cluster.consumer(source, offsets_storage="transactions")
+        self._consumer = world.cluster.consumer(
+            source, offsets_storage="transactions", group_id=group
+        )
         self._producer = world.cluster.producer()
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
@@ -614,6 +623,7 @@ class Copier(threading.Thread):
         self.stopping.set()
         self.join(WAIT_S)
         assert not self.is_alive()
+        self._consumer.close()  # The others get its partitions.
         if self.failure is not None:
             raise self.failure
 
@@ -638,24 +648,42 @@ def beside_polling(readers: Sequence[Reader], work: Callable[[], object]) -> Non
 
 
 def read_under_load(
-    world: World, events: Sequence[Callable[[str], object]], pause_s: float = LOAD_PAUSE_S
+    world: World,
+    events: Sequence[Callable[[str], object]],
+    pause_s: float = LOAD_PAUSE_S,
+    *,
+    members: bool = False,
 ) -> None:
     """Lets events happen to a topic that is written and read. Nothing may be lost or doubled, and
-    all readers must see one order."""
+    all readers must see one order.
+
+    Args:
+        world: where it happens.
+        events: each is given the topic.
+        pause_s: the load's pauses.
+        members: whether a second worker joins the one that copies before each event, and leaves
+            behind it.
+    """
     partitions = 2
     topic, sink = world.cluster.topic(partitions), world.placed()
     readers = [Reader(world.cluster.consumer(topic)) for _ in range(2)]
     serial = Reader(world.cluster.consumer(topic, isolation_level="serializable"))
     whole = WholeReader(world.cluster.consumer(topic))
     copied = Reader(world.cluster.consumer(sink))
-    copier, load = Copier(world, topic, sink), Load(world, topic, partitions, pause_s)
+    copy = partial(Copier, world, topic, sink, f"copiers-of-{topic}")
+    copier, load = copy(), Load(world, topic, partitions, pause_s)
     try:
         copier.start()
         load.start()
         polled = [*readers, serial, whole, copied]
         poll_for(polled, 0.5)
         for event in events:
+            joined = copy() if members else None
+            if joined is not None:
+                joined.start()
             beside_polling(polled, partial(event, topic))
+            if joined is not None:
+                beside_polling(polled, joined.stop)
             poll_for(polled, 0.5)
     finally:
         wanted = load.stop()
@@ -681,6 +709,80 @@ def test_a_topic_is_switched_there_and_back_under_load(world: World) -> None:
         return lambda topic: world.set_mode(topic, mode)
 
     read_under_load(world, [switch(Mode.METADATA), switch(Mode.MARKERS)], pause_s=0.3)
+
+
+@pytest.mark.slow
+def test_a_topic_that_is_compacted_after_its_switch_keeps_what_is_decided(world: World) -> None:
+    topic = world.placed()
+    reader, producer = Reader(world.cluster.consumer(topic)), world.cluster.producer()
+    decided: list[bytes] = []
+
+    def is_refused() -> bool:
+        value = b"v%d" % len(decided)
+        try:
+            with producer.begin_transaction() as transaction:
+                transaction.produce(topic, value, value, partition=0)
+        except UnsupportedTopicError:
+            return True
+        decided.append(value)
+        return False
+
+    assert not is_refused()
+    world.set_setting(topic, "cleanup.policy", "compact")
+    world.until(is_refused)
+    servers = ("--bootstrap-servers", world.log.bootstrap_servers)
+    back = CliRunner().invoke(cli.app, ["topics", "set-mode", topic, "--mode", "markers", *servers])
+    assert isinstance(back.exception, UnsupportedTopicError)
+    world.set_setting(topic, "cleanup.policy", "delete")
+    world.until(lambda: not is_refused())
+    read_until([reader], decided, WAIT_S)
+
+
+@pytest.mark.slow
+def test_members_join_and_leave_while_a_topic_is_switched(world: World) -> None:
+    def switch(mode: Mode) -> Callable[[str], None]:
+        return lambda topic: world.set_mode(topic, mode)
+
+    there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+    read_under_load(world, [there, back, there], members=True)
+
+
+@pytest.mark.slow
+def test_a_rule_switches_what_exists_and_what_comes_under_load(world: World) -> None:
+    def by_rule(mode: Mode) -> Callable[[str], None]:
+        def switch(topic: str) -> None:
+            world.command(
+                *("topics", "set-mode", f"{topic}*", "--mode", mode, "--json"),
+                *("--transaction-group", DEFAULT_TRANSACTION_GROUP),
+            )
+            assert world.command("topics", "describe", topic, "--json")["mode"] == mode
+
+        return switch
+
+    def create(topic: str) -> None:
+        """Writes to a topic that comes later, beside the other, until the rule has switched it."""
+        later = f"{topic}-later"
+        world.log.create_topic(later, partitions=1)
+        reader, producer = Reader(world.cluster.consumer(later)), world.cluster.producer()
+        written: list[bytes] = []
+
+        def is_switched() -> bool:
+            with producer.begin_transaction() as transaction:
+                written.append(b"l%d" % len(written))
+                transaction.produce(later, written[-1], partition=0)
+            return bool(world.command("topics", "describe", later, "--json")["mode"] == "metadata")
+
+        world.until(is_switched)
+        assert is_switched(), "one more transaction, which is placed"
+        read_until([reader], written, WAIT_S)
+
+    def remove(topic: str) -> None:
+        servers = ("--bootstrap-servers", world.log.bootstrap_servers)
+        result = CliRunner().invoke(cli.app, ["topics", "remove-rule", f"{topic}*", *servers])
+        assert result.exit_code == 0, result.output
+
+    there, back = by_rule(Mode.METADATA), by_rule(Mode.MARKERS)
+    read_under_load(world, [there, create, back, remove])
 
 
 @pytest.mark.slow
