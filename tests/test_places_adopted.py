@@ -34,6 +34,7 @@ from logtx.producer.core.accepted import AcceptedWrites
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
+from .integration.spark.test_places import Reading, batch
 from .waiting import eventually
 
 JOURNALS = 2
@@ -366,6 +367,8 @@ def test_a_commit_in_parts_is_handed_over(
 
 
 def hand_over_in_parts(world: World) -> None:
+    streaming = Reading(world.log, minPartitions="3")
+    streaming.trigger()
     world.switch(Mode.METADATA)
     running, serial = world.consumer(), world.consumer(**{**SERIAL, "group.id": "serial"})
     large = in_branches(world.producers["group"], b"g1", b"g2", b"g3")
@@ -377,10 +380,12 @@ def hand_over_in_parts(world: World) -> None:
     world.await_finished()
     assert world.ends() == (before[0] + 1, before[1]), "nothing was written but that record"
     assert {a.txid for a in world.adoptions()} == {large.txid, aborted.txid}
-    assert sorted(read(running, 7)) == sorted([b"g1", b"g2", b"g3"] * 2 + [b"o1"])
+    wanted = sorted([b"g1", b"g2", b"g3"] * 2 + [b"o1"])
+    assert sorted(read(running, 7)) == wanted
     assert sorted(read(serial, 6)) == sorted([b"g1", b"g2", b"g3"] * 2)
-    assert sorted(stopping_after_each(world, 7, "stops")) == sorted(
-        [b"g1", b"g2", b"g3"] * 2 + [b"o1"]
-    )
+    assert sorted(stopping_after_each(world, 7, "stops")) == wanted
+    for tasks in ("1", "2", "5"):
+        assert sorted(filter(None, batch(world.log, minPartitions=tasks))) == wanted
+    assert sorted(filter(None, streaming.on())) == wanted
     report = run_audit(world.log, ["t"], world.sums)
     assert report.clean, report
