@@ -12,7 +12,7 @@ from ...journal.records.types import UNKNOWN_OFFSET, DataPartition, PartitionWri
 from ...journal.sidecar import is_sidecar, main_partition
 from .decision import TopicFacts
 from .modes import TopicModes
-from .sidecars import check_mains_place_sidecars, sidecars_among
+from .sidecars import check_mains_place_sidecars
 from .topics import disagreement, may_be_same
 from .transactions import TransactionMetadata
 
@@ -59,26 +59,21 @@ def resolve(
         UnknownTopicError: there is no such partition.
         CoordinatorBusyError: it is not certain which topic has the name, and one of them places.
     """
-    keys = [*partitions]
-    if not keys:
-        return ()
     known: dict[str, tuple[int, str]] = {}
-    for topic in dict.fromkeys([topic for topic, _ in keys]):
-        facts = topics.get(topic)
-        known[topic] = (
-            (0, "") if facts is None else _count_and_id(topic, facts, modes, begin, began_ms)
-        )
-    told = [known[topic] for topic, _ in keys]
-    for (topic, partition), (count, _) in zip(keys, told, strict=True):
+    found = []
+    for key in partitions:
+        topic, partition = key
+        if topic not in known:
+            facts = topics.get(topic)
+            known[topic] = (
+                (0, "") if facts is None else _count_and_id(topic, facts, modes, begin, began_ms)
+            )
+        count, topic_id = known[topic]
         if not 0 <= partition < count:
             raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
-    if not first_offsets:
-        each = zip(keys, told, strict=True)
-        return tuple([DataPartition(t, p, topic_id) for (t, p), (_, topic_id) in each])
-    return tuple(
-        DataPartition(*key, topic_id, first_offsets.get(key, UNKNOWN_OFFSET))
-        for key, (_, topic_id) in zip(keys, told, strict=True)
-    )
+        first = first_offsets.get(key, UNKNOWN_OFFSET)
+        found.append(DataPartition(topic, partition, topic_id, first))
+    return tuple(found)
 
 
 def _count_and_id(
@@ -130,6 +125,7 @@ def writes_of(
     modes: TopicModes,
     handed_of: Callable[[Iterable[DataPartition]], HandedTo],
     *,
+    sidecars: Collection[TopicPartition] = (),
     place_sidecars: bool,
 ) -> tuple[
     tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...], HandedTo
@@ -144,6 +140,7 @@ def writes_of(
         named: what the commit names.
         modes: tell where no marker is written.
         handed_of: returns those of some partitions that are handed over, and to which homes.
+        sidecars: those among the partitions that are of a sidecar.
         place_sidecars: see `ShardConfig`.
 
     Returns:
@@ -155,7 +152,6 @@ def writes_of(
         UnknownTopicError: there is no such partition.
     """
     registered, added = transaction.partitions, transaction.branches
-    sidecars = sidecars_among(named, added)
     names = dict.fromkeys((*named, *map(main_partition, sidecars))) if sidecars else named
     partitions = (*registered.values(), *added_to(topics, modes, transaction, names))
     placed = placed_of(partitions, modes)

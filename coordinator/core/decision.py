@@ -84,7 +84,9 @@ class TopicFacts:
 
         A topic that was not known yet had it if no other one is known.
         """
-        ids = [topic_id for _, topic_id in self.told] or [self.topic_id]
+        if len(self.told) < 2:  # Nearly always, and asked for each commit.
+            return self.told[0][1] if self.told else self.topic_id
+        ids = [topic_id for _, topic_id in self.told]
         return ids[max(0, sum(told_ms <= at_ms for told_ms, _ in self.told) - 1)]
 
 

@@ -726,6 +726,8 @@ class Dispatch:
 
     def due(self, now: Instant) -> tuple[Ref, Leases] | None:
         """Returns the answer to a request that waited: messages, or none because its time is up."""
+        if not (self._queues or self._waiting or self._leases):
+            return None  # Asked after each command, and most journal partitions have no queue.
         self.expire(now)
         self._begin_pauses(now)
         if not self._is_stirred(now):

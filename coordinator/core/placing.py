@@ -146,7 +146,9 @@ class Placer:
     def may_mark(self, partition: PartitionId, sequence: int) -> bool:
         """Returns whether a marker (or mode record) of this sequence may go out there now (R4)."""
         # Under whatever id: a broker of the past may have told another one of the same topic.
-        ids = self._ids.get(partition.topic, ())
+        ids = self._ids.get(partition.topic)
+        if not ids:
+            return True  # Asked for each marker, and most topics have nothing else.
         firsts = (self._unplaced.first(partition._replace(topic_id=each)) for each in ids)
         return all(first is None or first > sequence for first in firsts)
 

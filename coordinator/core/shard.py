@@ -448,12 +448,14 @@ class Shard(ShardState):
                 )
             self.offsets.check_fits(transaction)
             check_parts(transaction, command.parts)
+            sidecars = sidecars_among(command.writes, transaction.branches)
             writes, of_parts, placed, handed = writes_of(
                 topics,
                 transaction,
                 command.writes,
                 self.modes,
                 self._handed_of,
+                sidecars=sidecars,
                 place_sidecars=self.config.place_sidecars,
             )
         except LogtxError as error:
@@ -465,9 +467,7 @@ class Shard(ShardState):
             added=of_parts,
             placed=placed,
             handed=handed,
-            sidecar_since=since_of(
-                sidecars_among(command.writes, transaction.branches), command.main_ends
-            ),
+            sidecar_since=since_of(sidecars, command.main_ends) if sidecars else (),
         )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))

@@ -20,13 +20,11 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
 from enum import Enum, auto
-from itertools import chain
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -197,18 +195,15 @@ class PartitionRuntime:
 
     def sidecars(self, command: commands.End) -> Collection[TopicPartition]:
         """Returns the sidecar partitions with records that a commit names, itself or in parts."""
-        return sidecars_among(*self._named(command))
+        return sidecars_among(command.writes, self._parts(command))
 
-    def _named(
-        self, command: commands.End
-    ) -> Iterator[Mapping[TopicPartition, Sequence[BranchRange]]]:
-        """Yields what a commit names, itself and in parts."""
-        yield command.writes
+    def _parts(self, command: commands.End) -> Mapping[TopicPartition, Sequence[BranchRange]]:
+        """Returns what the parts of a commit have named."""
         serving = self._live
-        if serving is not None:
-            transaction = serving.tenure.shard.transactions.get(command.txid.offset)
-            if transaction is not None:
-                yield transaction.branches
+        if serving is None:
+            return {}
+        transaction = serving.tenure.shard.transactions.get(command.txid.offset)
+        return {} if transaction is None else transaction.branches
 
     @property
     def placing_count(self) -> int:
@@ -223,8 +218,10 @@ class PartitionRuntime:
         Nothing is handed over beside a marker on its way (A4). In a busy partition there always is
         one, until commits wait for a moment.
         """
+        if not self._services.handing.homes:
+            return  # Asked for each commit, and in most clusters nothing is handed over.
         until_s = time.monotonic() + DRAIN_S
-        partitions = list(chain.from_iterable(self._named(command)))
+        partitions = [*command.writes, *self._parts(command)]
         while (serving := self._live) is not None:
             now_s = time.monotonic()
             asked = partitions

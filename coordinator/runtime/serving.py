@@ -153,6 +153,8 @@ class Serving:
         """Set when nothing is in flight any more, after `quiesce`."""
         self._going_on = False
         """Whether a tick is scheduled for the next turn of the loop."""
+        self._looks_around = False
+        """Whether `_look_around` is."""
         self._kept: list[Answer] = []
         """Callbacks of requests that arrived while the partition was being given away."""
         self._wanted: deque[tuple[Answer, commands.Command, TxId]] = deque()
@@ -192,7 +194,7 @@ class Serving:
             return
         self._notice_time()
         self.tenure.submit(command, answer, _now(), self._services.topics, doubt)
-        self._queue_ends.soon()
+        self._look_around_soon()
         self._go_on()
 
     def detach(self, producer_id: str, nonce: int) -> None:
@@ -222,6 +224,19 @@ class Serving:
         self._placing.soon()
         self._queue_ends.soon()
         self._go_on()
+
+    def _look_around_soon(self) -> None:
+        """Begins what commands and answers have given to do, once for all of a turn of the loop."""
+        if not self._looks_around:
+            self._looks_around = True
+            asyncio.get_running_loop().call_soon(self._look_around)
+
+    def _look_around(self) -> None:
+        self._looks_around = False
+        self._services.handing.soon()
+        if not self.tenure.over:
+            self._placing.soon()
+            self._queue_ends.soon()
 
     def _go_on(self) -> None:
         """Ticks again in the next turn of the loop if more is due. Clients are served before it."""
@@ -301,8 +316,7 @@ class Serving:
         self.pressure.acknowledged()
         why = error.name() if error else ""
         self.tenure.acknowledged(predicted, offset, monotonic_ms(), why)
-        self._placing.soon()
-        self._services.handing.soon()
+        self._look_around_soon()
         if offset is None:
             self._doubt_journal(self._journal)
         if self.tenure.quiescing and not self.tenure.in_flight:
