@@ -57,6 +57,8 @@ class Tracer:
     def on(self) -> Iterator[None]:
         """Traces this thread."""
         before = sys.gettrace()
+        # CPython 3.12 tells of instructions only if a frame wants it before `settrace` is called.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._trace)
         try:
             yield
