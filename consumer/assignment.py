@@ -86,8 +86,9 @@ class Assignment:
     def unassign(self) -> None:
         """Reads nothing."""
         self.commit_before_leaving(list(self._reading.assigned), wait=False)
-        self._positions.drop()
-        self._inner.unassign()
+        with self._reading.moving():
+            self._positions.drop()
+            self._inner.unassign()
 
     def add(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions too."""
@@ -100,11 +101,14 @@ class Assignment:
         """Reads these partitions no more."""
         keys = [self._reading.require(key_of(partition)).key for partition in partitions]
         self.commit_before_leaving(keys, wait=False)
-        if self._config.cooperative:
-            self._inner.incremental_unassign(partitions)
-        self._reading.remove(keys)
-        if not self._config.cooperative:
-            self._reading.reassign([])
+        # Else a signal handler that raises in between leaves partitions to this consumer which
+        # librdkafka reads no more (trap 275).
+        with self._reading.moving():
+            if self._config.cooperative:
+                self._inner.incremental_unassign(partitions)
+            self._reading.remove(keys)
+            if not self._config.cooperative:
+                self._reading.reassign([])
 
     # ---- rebalances -----------------------------------------------------------------------------
 

@@ -414,3 +414,40 @@ def test_a_rewind_that_is_interrupted_is_done_again(isolation: str, memory_log: 
     assert ended > 30
     assert read(consumer, 8) == [b"%d" % number for number in range(2, 10)]
     consumer.close()
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+@pytest.mark.parametrize("how", ["unassign", "incremental_unassign"])
+def test_trap_275_what_an_interrupted_call_has_left_to_the_reader_is_read(
+    how: str, cooperative: bool, memory_log: MemoryLog
+) -> None:
+    memory_log.create_topic("t", partitions=2)
+    written = Transactions(memory_log)
+    written.with_journal()
+    strategy = "cooperative-sticky" if cooperative else "range"
+    consumer = reader(memory_log, **{"partition.assignment.strategy": strategy})
+    both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    interrupted_at: set[str] = set()
+    at = left = 0
+    while not left:
+        at += 1
+        tracer = Tracer("logtx.consumer", at, KINDS["KeyboardInterrupt"])
+        with suppress(KeyboardInterrupt), tracer.on():
+            if how == "unassign":
+                consumer.unassign()
+            else:
+                consumer.incremental_unassign(both[:1])
+        left = int(tracer.points < at)
+        there = sorted(place.partition for place in consumer.assignment())
+        if len(there) == 2:
+            interrupted_at.add(tracer.where)
+        for partition in there:
+            written.transaction("t", [b"%d-%d" % (at, partition)], partition=partition)
+        assert sorted(read(consumer, len(there)), key=str) == [b"%d-%d" % (at, p) for p in there]
+        consumer.commit(asynchronous=False)
+        missing = [place for place in both if place.partition not in there]
+        if missing:
+            consumer.incremental_assign(missing)
+    assert at > 10
+    assert interrupted_at
+    consumer.close()
