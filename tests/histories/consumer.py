@@ -37,7 +37,7 @@ CHECKERS: Final = {
     "events": "events of Kafka come, each once",
     "bounded": "what a consumer remembers has a bound",
 }
-CALLS_MAX: Final = 60
+CALLS_MAX: Final = 120
 """Calls without progress after which a consumer that nothing disturbs stands still."""
 _FAILURES = (KafkaException, ValueError, KeyboardInterrupt, MemoryError, SystemError)
 Reached = dict[Key, set[int]]
