@@ -53,6 +53,8 @@ class Assignment:
         """Called before the group takes partitions away."""
         self.unrestored: list[KafkaPartition] = []
         """Partitions that the group gave us, and whose positions could not be fetched yet."""
+        self._leaving: set[TopicPartition] = set()
+        """Partitions that the group took, and that may be partly there still."""
         self.closing = False
 
     def subscribe(self, topics: list[str]) -> None:
@@ -136,15 +138,32 @@ class Assignment:
         self, partitions: list[KafkaPartition], sidecars: Iterable[KafkaPartition] = ()
     ) -> None:
         places = [self._reading.assigned[key_of(p)].kafka() for p in partitions]
-        if self._config.cooperative:
-            # librdkafka gives back one by one what it was given: it must have the sidecars, too.
-            unread = [KafkaPartition(p.topic, p.partition, OFFSET_END) for p in sidecars]
-            self._reading.pass_over(p.topic for p in unread)
+        if not self._config.cooperative:
+            with self._reading.moving():
+                self._inner.assign(places)
+            return
+        # librdkafka gives back one by one what it was given: it must have the sidecars, too.
+        unread = [KafkaPartition(p.topic, p.partition, OFFSET_END) for p in sidecars]
+        self._reading.pass_over(p.topic for p in unread)
+        with self._reading.moving():
             self._inner.incremental_assign(places + unread)
-            if unread:
-                self._inner.pause(unread)
-        else:
-            self._inner.assign(places)
+        if unread:
+            self._inner.pause(unread)
+
+    def hear_again(self) -> None:
+        """Learns what the group gave, and took, where a signal handler raised before our callback
+        could note it (trap 276). confluent-kafka then did what the group said all the same."""
+        if not self.subscribed:
+            return
+        given = {key_of(p): p for p in _without_sidecars(self._inner.assignment())[0]}
+        unrestored = {key_of(p) for p in self.unrestored}
+        taken = set(self._leaving)
+        if not self._reading.half_moved:  # Else librdkafka may not have what is ours.
+            taken |= self._reading.assigned.keys() - given.keys() - unrestored
+        if taken:
+            self._forget([KafkaPartition(*key) for key in taken])
+        unheard = given.keys() - self._reading.assigned.keys() - unrestored - taken
+        self.unrestored += [KafkaPartition(*key) for key in unheard]
 
     def restore_again(self) -> None:
         """Begins the partitions whose positions could not be fetched before."""
@@ -187,8 +206,10 @@ class Assignment:
 
     def _forget(self, partitions: list[KafkaPartition]) -> None:
         gone = {key_of(p) for p in partitions}
+        self._leaving |= gone
         self._positions.give_up(gone)
         self.unrestored = [p for p in self.unrestored if key_of(p) not in gone]
+        self._leaving -= gone
 
 
 def _check(partitions: Iterable[KafkaPartition]) -> None:

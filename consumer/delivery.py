@@ -75,10 +75,12 @@ class Delivery:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
-        if self._reading.interrupted and self.serial is not None:
-            # What it has taken out of its order is not known: another one begins where we stand.
-            self.serial.close()
-            self.serial = self._parts.serial = None
+        if self._reading.interrupted:
+            self._assignment.hear_again()
+            if self.serial is not None:
+                # What it has taken out of its order is not known: another one begins where we are.
+                self.serial.close()
+                self.serial = self._parts.serial = None
         serializable = self._config.isolation_level is IsolationLevel.SERIALIZABLE
         if self.serial is None and (serializable or mode == "transactions"):
             self.serial = self._parts.serial = self._make_serial_reader()

@@ -133,6 +133,8 @@ class Reading:
         self.interrupted = False
         """Whether records may have been taken from librdkafka and not be in a buffer, or librdkafka
         may read elsewhere than the buffers go on: an exception came in between."""
+        self.half_moved = False
+        """Whether the reason may be a move of ours: librdkafka may lack partitions that we have."""
 
     # ---- partitions -----------------------------------------------------------------------------
 
@@ -187,9 +189,10 @@ class Reading:
         If an exception leaves the block, whichever it is, the next `fetch` begins all partitions
         again from where their buffers stand.
         """
-        before, self.interrupted = self.interrupted, True
+        before = self.interrupted, self.half_moved
+        self.interrupted = self.half_moved = True
         yield
-        self.interrupted = before
+        self.interrupted, self.half_moved = before
 
     def recover(self, make_buffer: MakeBuffer | None = None) -> None:
         """Begins all partitions again, from where they stand, if a call was interrupted.
@@ -243,7 +246,7 @@ class Reading:
         if self.assigned:
             _LOG.info("reading_restarted partitions=%d", len(self.assigned))
             self.reassign(list(self.assigned))
-        self.interrupted = False
+        self.interrupted = self.half_moved = False
 
     def pass_over(self, topics: Iterable[str]) -> None:
         """Notes topics of which records may come, and are dropped: nobody reads them here."""

@@ -451,3 +451,65 @@ def test_trap_275_what_an_interrupted_call_has_left_to_the_reader_is_read(
     assert at > 10
     assert interrupted_at
     consumer.close()
+
+
+def members(log: MemoryLog, at: int) -> tuple[Consumer, Any]:
+    """Returns two members of a new group, of which the second has not joined it yet."""
+    config = {"group.id": f"g{at}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer, rival = Consumer(config, log=log), log.consumer(config)
+    consumer.subscribe(["t"])
+    return consumer, rival
+
+
+def test_trap_276_who_is_interrupted_in_the_callback_of_an_assignment_reads_what_was_given(
+    memory_log: MemoryLog,
+) -> None:
+    want = write_30(memory_log, plain=True)
+    at, done = 0, False
+    while not done:
+        at += 1
+        consumer, rival = members(memory_log, at)
+        tracer = Tracer("logtx.consumer.assignment", at, KINDS["KeyboardInterrupt"])
+        got: list[bytes | None] = []
+        while len(consumer.assignment()) < 2 and tracer.points < at:
+            with suppress(KeyboardInterrupt), tracer.on():
+                got += [message.value() for message in consumer.consume(1, 1)]
+        done = tracer.points < at
+        got += read(consumer, len(want) - len(got))
+        assert sorted(got, key=str) == sorted(want, key=str)
+        consumer.close()
+        rival.close()
+    assert at > 20
+
+
+def test_trap_276_who_is_interrupted_in_the_callback_of_a_revocation_reads_nothing_of_others(
+    memory_log: MemoryLog,
+) -> None:
+    write_30(memory_log, plain=True)
+    at, done = 0, False
+    while not done:
+        at += 1
+        consumer, rival = members(memory_log, at)
+        read(consumer, 1)
+        rival.subscribe(["t"])
+        tracer = Tracer("logtx.consumer.assignment", at, KINDS["KeyboardInterrupt"])
+        rounds = 0
+        while rounds < 50 and len(rival.assignment()) != 1:
+            rounds += 1
+            with suppress(KeyboardInterrupt), tracer.on():
+                consumer.poll(0.01)
+            rival.poll(0.01)
+        done = tracer.points < at
+        for _ in range(3):
+            consumer.poll(0.01)
+        inner = consumer._reading._inner.assignment()
+        ours, theirs, read_by_us = (
+            {(p.topic, p.partition) for p in each}
+            for each in (consumer.assignment(), rival.assignment(), inner)
+        )
+        assert len(ours) == len(theirs) == 1, tracer.where
+        assert not ours & theirs, tracer.where
+        assert read_by_us == ours, tracer.where
+        consumer.close()
+        rival.close()
+    assert at > 20

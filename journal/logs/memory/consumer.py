@@ -152,26 +152,35 @@ class MemoryConsumer:
             revoked = not member.expelled and member.id in group.awaited
             granted, member.granted = member.granted, None
         if member.expelled:
-            self._revoke("lost")
-            self._join(member.topics)
+            try:
+                self._revoke("lost")
+            finally:
+                self._join(member.topics)
         elif revoked:
-            self._revoke("revoke")
-            with self._broker.changed:
-                if member.id in group.awaited:
-                    group.arrive(member, self._broker.partition_counts())
-                    self._broker.changed.notify_all()
+            try:
+                self._revoke("revoke")
+            finally:
+                with self._broker.changed:
+                    if member.id in group.awaited:
+                        group.arrive(member, self._broker.partition_counts())
+                        self._broker.changed.notify_all()
         elif granted is not None:
-            self._call("assign", granted)
-            if not self._callback_assigned:
-                self.assign([KafkaPartition(t, p) for t, p in granted])
+            try:
+                self._call("assign", granted)
+            finally:
+                # As confluent-kafka does, also if the callback has raised.
+                if not self._callback_assigned:
+                    self.assign([KafkaPartition(t, p) for t, p in granted])
 
     def _revoke(self, kind: str) -> None:
         if not self._readings:
             return
-        self._call(kind, list(self._readings))
-        if self._commits and kind == "revoke":
-            self._commit_quietly()
-        self._readings = {}
+        try:
+            self._call(kind, list(self._readings))
+        finally:
+            if self._commits and kind == "revoke":
+                self._commit_quietly()
+            self._readings = {}
 
     def _call(self, kind: str, partitions: Iterable[Partition]) -> None:
         self._callback_assigned = False
