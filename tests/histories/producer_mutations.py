@@ -176,7 +176,7 @@ MUTATIONS: Final = (
     Mutation(18, "closed", 2, nobody_closes),
     Mutation(25, "goes-on", 4, stopped_for_good),
     Mutation(0, "reports", 4, refused_late_is_not_told),
-    Mutation(0, "goes-on", 1100, interrupted_places_are_kept),
+    Mutation(0, "goes-on", 1100, interrupted_places_are_kept, further_seeds=(536,)),
     Mutation(0, "neighbour", 54, purges_take_all),
     Mutation(0, "neighbour", 27, a_close_fails_all),
 )

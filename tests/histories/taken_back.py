@@ -19,6 +19,8 @@ class Mutation:
     seed: int
     """First seed that shows it."""
     apply: Callable[[Patch], None]
+    further_seeds: tuple[int, ...] = ()
+    """Those that show it on other versions of Python: where exceptions may come differs."""
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ def test_mend_that_is_taken_back_is_noticed(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation.apply(monkeypatch.setattr)
-    for seed in (mutation.seed, *TRIES):
+    for seed in (mutation.seed, *mutation.further_seeds, *TRIES):
         found = judge(seed, mutation.checker)
         if mutation.checker in found:
             print(f"seed {seed}: {found}")
