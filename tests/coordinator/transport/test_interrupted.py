@@ -55,6 +55,8 @@ class _Interrupt:
 def interrupted(work: Callable[[], object], at: int) -> bool:
     """Runs `work`, and interrupts it before step `at`; returns whether it came that far."""
     former = sys.gettrace()
+    # CPython 3.12 tells of instructions only if a frame wants it before `settrace` is called.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(_Interrupt(at))
     try:
         work()
