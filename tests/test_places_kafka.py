@@ -376,7 +376,7 @@ def test_what_is_placed_behind_records_that_kafka_keeps_to_itself_needs_no_next_
     before = world.log.end_offset(topic, 0)
     write_own(world, topic, PLAIN)
     # Kafka writes its marker after it has answered.
-    World._until(lambda: world.log.end_offset(topic, 0) == before + 2)
+    World.until(lambda: world.log.end_offset(topic, 0) == before + 2)
     reader = (WholeReader if whole else Reader)(world.cluster.consumer(topic))
     until_s = time.monotonic() + 1
     while time.monotonic() < until_s:

@@ -12,6 +12,8 @@ from contextlib import closing, suppress
 
 import pytest
 
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.protocol.commands import TransactionInfo
 from logtx.integration.block import Block
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
@@ -21,8 +23,11 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.state import State
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
+
+from ..waiting import eventually
 
 
 @pytest.fixture
@@ -42,8 +47,17 @@ def learn_of_the_end(cluster: Cluster, transaction: Transaction) -> None:
         time.sleep(0.2)
 
 
+def unfinished(admin: AdminQueries) -> list[TransactionInfo]:
+    """Returns the transactions that are decided, and lack markers."""
+    states = (State.COMMITTING, State.ABORTING)
+    partitions = range(admin.partition_count())
+    return [t for each in partitions for t in admin.list_transactions(each, states=states)]
+
+
 def read_all(cluster: Cluster, topic: str) -> list[bytes | None]:
     """Returns what a new consumer of a topic gets, up to a plain record that is written now."""
+    with closing(AdminQueries(cluster.log, timeout_s=10)) as admin:
+        eventually(lambda: not unfinished(admin))  # Markers that come later would lie behind it.
     with cluster.producer() as producer:
         producer.produce(topic, b"end")
         producer.flush(10)
