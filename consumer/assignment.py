@@ -155,14 +155,14 @@ class Assignment:
         could note it (trap 276). confluent-kafka then did what the group said all the same."""
         if not self.subscribed:
             return
-        given = {key_of(p): p for p in _without_sidecars(self._inner.assignment())[0]}
+        given = {key_of(p) for p in _without_sidecars(self._inner.assignment())[0]}
         unrestored = {key_of(p) for p in self.unrestored}
         taken = set(self._leaving)
         if not self._reading.half_moved:  # Else librdkafka may not have what is ours.
-            taken |= self._reading.assigned.keys() - given.keys() - unrestored
+            taken |= self._reading.assigned.keys() - given - unrestored
         if taken:
             self._forget([KafkaPartition(*key) for key in taken])
-        unheard = given.keys() - self._reading.assigned.keys() - unrestored - taken
+        unheard = given - self._reading.assigned.keys() - unrestored - taken
         self.unrestored += [KafkaPartition(*key) for key in unheard]
 
     def restore_again(self) -> None:

@@ -31,6 +31,19 @@ def signal_points(code: CodeType) -> frozenset[int]:
     return frozenset((*behind_calls, *own))
 
 
+@contextmanager
+def traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
+    """Traces this thread; frames that `trace` asks it of tell of each instruction."""
+    before = sys.gettrace()
+    # CPython 3.12 tells of instructions only if a frame wants it before `settrace` is called.
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 class Tracer:
     """Raises at one point of some modules where a signal may come, and counts these."""
 
@@ -56,11 +69,5 @@ class Tracer:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Traces this thread."""
-        before = sys.gettrace()
-        # CPython 3.12 tells of instructions only if a frame wants it before `settrace` is called.
-        sys._getframe().f_trace_opcodes = True
-        sys.settrace(self._trace)
-        try:
+        with traced(self._trace):
             yield
-        finally:
-            sys.settrace(before)

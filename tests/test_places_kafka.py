@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
     ResourcePatternType,
     ResourceType,
 )
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from logtx.benchmarks.failover.fleet import Fleet
 from logtx.consumer.consumer import Consumer
@@ -143,10 +143,14 @@ class World:
         [found] = shown["topics"]
         assert (found["mode"], found["published"]) == (mode, True)
 
+    def run(self, *arguments: str) -> Result:
+        """Runs `logtx`."""
+        servers = ("--bootstrap-servers", self.log.bootstrap_servers)
+        return CliRunner().invoke(cli.app, [*arguments, *servers])
+
     def command(self, *arguments: str) -> Any:
         """Runs `logtx`; returns what it printed as JSON."""
-        servers = ("--bootstrap-servers", self.log.bootstrap_servers)
-        result = CliRunner().invoke(cli.app, [*arguments, *servers])
+        result = self.run(*arguments)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
@@ -704,11 +708,16 @@ def read_under_load(
     assert nothing_more(copied.consumer)
 
 
-def test_a_topic_is_switched_there_and_back_under_load(world: World) -> None:
-    def switch(mode: Mode) -> Callable[[str], None]:
-        return lambda topic: world.set_mode(topic, mode)
+def there_and_back(world: World) -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """Returns what switches a topic to metadata mode, and what switches it back to markers."""
+    return (
+        lambda topic: world.set_mode(topic, Mode.METADATA),
+        lambda topic: world.set_mode(topic, Mode.MARKERS),
+    )
 
-    read_under_load(world, [switch(Mode.METADATA), switch(Mode.MARKERS)], pause_s=0.3)
+
+def test_a_topic_is_switched_there_and_back_under_load(world: World) -> None:
+    read_under_load(world, [*there_and_back(world)], pause_s=0.3)
 
 
 @pytest.mark.slow
@@ -730,8 +739,7 @@ def test_a_topic_that_is_compacted_after_its_switch_keeps_what_is_decided(world:
     assert not is_refused()
     world.set_setting(topic, "cleanup.policy", "compact")
     world.until(is_refused)
-    servers = ("--bootstrap-servers", world.log.bootstrap_servers)
-    back = CliRunner().invoke(cli.app, ["topics", "set-mode", topic, "--mode", "markers", *servers])
+    back = world.run("topics", "set-mode", topic, "--mode", "markers")
     assert isinstance(back.exception, UnsupportedTopicError)
     world.set_setting(topic, "cleanup.policy", "delete")
     world.until(lambda: not is_refused())
@@ -740,10 +748,7 @@ def test_a_topic_that_is_compacted_after_its_switch_keeps_what_is_decided(world:
 
 @pytest.mark.slow
 def test_members_join_and_leave_while_a_topic_is_switched(world: World) -> None:
-    def switch(mode: Mode) -> Callable[[str], None]:
-        return lambda topic: world.set_mode(topic, mode)
-
-    there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+    there, back = there_and_back(world)
     read_under_load(world, [there, back, there], members=True)
 
 
@@ -777,8 +782,7 @@ def test_a_rule_switches_what_exists_and_what_comes_under_load(world: World) -> 
         read_until([reader], written, WAIT_S)
 
     def remove(topic: str) -> None:
-        servers = ("--bootstrap-servers", world.log.bootstrap_servers)
-        result = CliRunner().invoke(cli.app, ["topics", "remove-rule", f"{topic}*", *servers])
+        result = world.run("topics", "remove-rule", f"{topic}*")
         assert result.exit_code == 0, result.output
 
     there, back = by_rule(Mode.METADATA), by_rule(Mode.MARKERS)
@@ -791,10 +795,7 @@ def test_switches_and_kills_of_the_owner_under_load(world: World) -> None:
         world.kill_owner()
         world.cluster.start_coordinators()
 
-    def switch(mode: Mode) -> Callable[[str], None]:
-        return lambda topic: world.set_mode(topic, mode)
-
-    there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+    there, back = there_and_back(world)
     read_under_load(world, [there, kill, back, kill, there, kill, kill, back])
 
 
@@ -808,11 +809,8 @@ def test_the_broker_is_killed_under_load(tmp_path: Path) -> None:
             kafka.kill()
             kafka.start()
 
-        def switch(mode: Mode) -> Callable[[str], None]:
-            return lambda topic: world.set_mode(topic, mode)
-
         try:
-            there, back = switch(Mode.METADATA), switch(Mode.MARKERS)
+            there, back = there_and_back(world)
             read_under_load(world, [there, kill, back, kill, there, kill])
         finally:
             world.close()

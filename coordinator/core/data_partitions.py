@@ -125,7 +125,7 @@ def writes_of(
     modes: TopicModes,
     handed_of: Callable[[Iterable[DataPartition]], HandedTo],
     *,
-    sidecars: Collection[TopicPartition] = (),
+    sidecars: Collection[TopicPartition],
     place_sidecars: bool,
 ) -> tuple[
     tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...], HandedTo

@@ -18,6 +18,7 @@ from logtx.coordinator.transport.in_thread import ThreadConnection
 from logtx.journal.errors import SessionClosedError
 
 from ...children import in_child
+from ...signals import traced
 from ...waiting import eventually
 from .served import PATIENT, TIMEOUT_S, Client, Served, echo, idle
 
@@ -54,16 +55,11 @@ class _Interrupt:
 
 def interrupted(work: Callable[[], object], at: int) -> bool:
     """Runs `work`, and interrupts it before step `at`; returns whether it came that far."""
-    former = sys.gettrace()
-    # CPython 3.12 tells of instructions only if a frame wants it before `settrace` is called.
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(_Interrupt(at))
     try:
-        work()
+        with traced(_Interrupt(at)):
+            work()
     except KeyboardInterrupt:
         return True
-    finally:
-        sys.settrace(former)
     return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from logtx.producer.core.numbers import Numbers, PlainCount
 from logtx.producer.core.tally import BranchTally, Floors
 
-from ...signals import signal_points
+from ...signals import signal_points, traced
 
 
 def lowest(ask: Callable[[], int], meanwhile: Callable[[], object]) -> int:
@@ -30,12 +29,8 @@ def lowest(ask: Callable[[], int], meanwhile: Callable[[], object]) -> int:
                     meanwhile()
             return trace
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with traced(trace):
             answer = ask()
-        finally:
-            sys.settrace(before)
         found = min(found, answer)
     assert at > 2
     return found
