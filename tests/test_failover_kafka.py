@@ -139,12 +139,12 @@ def test_an_owner_that_was_stopped_returns_as_a_zombie(
     stopped = owner(log, fleet)
     with Committer(log.bootstrap_servers, topic, in_flight=16) as committer:
         assert committer.await_told(50, TIMEOUT_S)
-        stopped.signal(signal.SIGSTOP)
+        stopped.pause()
         try:
             assert committer.await_told(100, TIMEOUT_S), "others have taken over"
             time.sleep(2)
         finally:
-            stopped.signal(signal.SIGCONT)
+            stopped.resume()
         assert committer.await_told(100, TIMEOUT_S)
         settled(log, fleet)
     require_true(log, committer)

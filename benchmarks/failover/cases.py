@@ -125,11 +125,11 @@ class Bench:
             for _ in range(times):
                 owner = self._settled(fleet)
                 began_s = time.monotonic()
-                owner.signal(signal.SIGSTOP)
+                owner.pause()
                 try:
                     time.sleep(PAUSE_S)
                 finally:
-                    owner.signal(signal.SIGCONT)
+                    owner.resume()
                 self._stall_ms(committer, lambda: None)
                 gap_s = committer.longest_gap_s(began_s, time.monotonic())
                 outcome.stalls_ms.append(gap_s * 1e3)

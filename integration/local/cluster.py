@@ -364,7 +364,7 @@ class LocalKafka(LocalCluster):
         return self.broker(1).log_tail()
 
     def pause(self) -> None:
-        """Sends SIGSTOP: the broker is alive but silent, and its connections stay open.
+        """Sends SIGSTOP and waits: the broker is alive but silent, and its connections stay open.
 
         Raises BrokerNotRunningError.
         """

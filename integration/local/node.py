@@ -20,7 +20,7 @@ from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
 from .ports import HOST, accepts, check_port
-from .processes import KILL_TIMEOUT_S, LOG_LINES, last_lines, spawn
+from .processes import KILL_TIMEOUT_S, LOG_LINES, await_stopped, last_lines, spawn
 from .storage import Features, is_formatted
 from .topics import live_brokers
 
@@ -155,11 +155,13 @@ class Broker:
         self.start()
 
     def pause(self) -> None:
-        """Sends SIGSTOP: the broker is alive but silent, and its connections stay open.
+        """Sends SIGSTOP and waits: the broker is alive but silent, and its connections stay open.
 
         Raises BrokerNotRunningError.
         """
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        await_stopped(process)
 
     def resume(self) -> None:
         """Sends SIGCONT, to end a pause. Raises BrokerNotRunningError."""

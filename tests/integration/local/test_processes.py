@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,34 @@ def test_a_child_is_paused_resumed_killed_and_started_again(sleeper: Child) -> N
     sleeper.ask_to_stop()  # reaches a paused one too
     assert not sleeper.await_end(10)  # it ended, but not by itself with status 0
     assert not sleeper.is_running
+
+
+BUSY = """
+import threading
+def spin():
+    while True:
+        pass
+for _ in range(8):
+    threading.Thread(target=spin).start()
+"""
+
+
+def test_a_paused_child_has_stopped_with_all_its_threads(tmp_path: Path) -> None:
+    """A SIGSTOP is taken by one thread, later on a busy machine; the others work until then."""
+    child = Child("busy child", tmp_path / "log", ["timeit", "-n1", "-r1", BUSY])
+    child.start()
+    try:
+        threads = Path(f"/proc/{child.pid}/task")
+        deadline_s = time.monotonic() + 30
+        while len(list(threads.iterdir())) < 8 and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        for _ in range(30):
+            child.pause()
+            states = {each.joinpath("stat").read_text().split()[2] for each in threads.iterdir()}
+            assert states == {"T"}
+            child.resume()
+    finally:
+        child.kill()
 
 
 def test_a_zombie_is_left_behind_beside_its_successor(sleeper: Child) -> None:
