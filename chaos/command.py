@@ -65,6 +65,14 @@ def chaos(
         bool,
         typer.Option("--queue", help="Workers of a queue work off the workers' input, too."),
     ] = False,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native",
+            help="Half of the clients take the C extension: each process in every second life. "
+            "By default LOGTX_NATIVE decides for all.",
+        ),
+    ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -98,6 +106,7 @@ def chaos(
     logtx chaos --seconds 120 --metadata half
     logtx chaos --seconds 60 --sidecar
     logtx chaos --seconds 60 --queue
+    logtx chaos --seconds 60 --native
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -119,5 +128,6 @@ def chaos(
         metadata=metadata,
         sidecar=sidecar,
         queue=queue,
+        native=native,
     )
     raise typer.Exit(run_chaos(options))

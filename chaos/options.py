@@ -12,6 +12,7 @@ from typing import Final
 from .errors import ChaosError
 from .plan import Role
 
+EXTENSION: Final = "logtx.journal.native._extension"
 SECONDS_MIN: Final = 8
 """Shorter loads leave no time for a fault."""
 
@@ -64,6 +65,8 @@ class ChaosOptions:
     """Whether a share of the transactions writes to sidecars."""
     queue: bool = False
     """Whether queue workers work off the workers' input, too."""
+    native: bool = False
+    """Whether half of the clients take the C extension."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -97,6 +100,7 @@ class ChaosOptions:
             (is_switched, "--metadata is for logtx: Kafka always writes markers."),
             (self.sidecar, "--sidecar is for logtx: Kafka has no sidecars."),
             (self.queue, "--queue is for logtx: Kafka's share groups have no transactions."),
+            (self.native, "--native is for logtx: Kafka's clients don't use the extension."),
             (self.spark, "--spark is for logtx: Spark's own sink has no transactions."),
         ):
             yield of_kafka and is_set, sentence
@@ -110,6 +114,10 @@ class ChaosOptions:
         yield (
             self.spark and find_spec("pyspark") is None,
             "--spark needs PySpark: pip install 'logtx[spark]'.",
+        )
+        yield (
+            self.native and find_spec(EXTENSION) is None,
+            "--native needs the C extension: make it with python make/native.py.",
         )
 
     def counts(self) -> dict[Role, int]:

@@ -399,6 +399,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         metadata=options.metadata,
         sidecar=options.sidecar,
         queue=options.queue,
+        native=options.native,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

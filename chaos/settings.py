@@ -90,6 +90,8 @@ class Settings:
     """Whether a share of the transactions writes to sidecars."""
     queue: bool = False
     """Whether queue workers work off the workers' input, too."""
+    native: bool = False
+    """Whether every second life of a client takes the C extension."""
     partitions: int = PARTITIONS
     """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP

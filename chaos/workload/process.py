@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
+import os
 import random
 import signal
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ...journal.native.loading import VARIABLE, described, find_reader
+from ..errors import ChaosError
 from ..recorder import Recorder
 from ..settings import (
     FENCED_STATUS,
@@ -58,6 +61,20 @@ class Process:
         """Number of record keys by now."""
         return KEYS_PER_PARTITION * self.partitions
 
+    def take_path(self) -> None:
+        """Takes the C extension, or Python alone, in turns with the lives before and after.
+
+        Raises:
+            ChaosError: the extension does not work.
+        """
+        if not self.settings.native:
+            return
+        is_native = (self.number + self.life) % 2 == 1
+        os.environ[VARIABLE] = "1" if is_native else "0"
+        if is_native and find_reader().extension is None:
+            raise ChaosError(f"The C extension does not work: {described()}.")
+        self.recorder.write("note", note=f"records are handled by: {described()}")
+
     def operation(self) -> str:
         """Returns a name for the next transaction."""
         self._operations += 1
@@ -85,6 +102,7 @@ def run(role: str, body: Callable[[Process], None]) -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
     with process.recorder:
         try:
+            process.take_path()
             body(process)
         except TakenOverError as error:
             _LOG.warning("taken_over process=%s error=%s", process.name, error)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from logtx.chaos import drain
+from logtx.chaos import drain, options
 from logtx.chaos.checker.core.avro import Entry, Kind
 from logtx.chaos.checker.core.journal import read_journal
 from logtx.chaos.errors import ChaosError
@@ -15,7 +16,7 @@ from logtx.chaos.options import ChaosOptions, Metadata, System
 from logtx.chaos.run import _directory_of
 from logtx.chaos.settings import HISTORY, Settings
 from logtx.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
-from logtx.chaos.workload import final, kafka_writer
+from logtx.chaos.workload import final, kafka_writer, process
 from logtx.chaos.workload.clients import BrokenError, Ended, FencedError
 from logtx.chaos.workload.kafka_writer import KafkaWriter
 from logtx.chaos.workload.pacer import CATCH_UP, Pacer
@@ -27,6 +28,7 @@ from logtx.chaos.workload.readers import (
 )
 from logtx.chaos.workload.record import Value
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native.loading import VARIABLE, Found
 
 
 def settings(**changes: object) -> Settings:
@@ -102,6 +104,34 @@ def test_metadata_mode_is_for_logtx_with_coordinators_of_one_build() -> None:
         ChaosOptions(metadata=metadata, system=System.KAFKA).check()
     with pytest.raises(ChaosError, match="--upgrade-from"):
         ChaosOptions(metadata=metadata, upgrade_from="HEAD~1").check()
+
+
+def test_the_extension_is_for_logtx_and_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ChaosError, match="--native is for logtx"):
+        ChaosOptions(native=True, system=System.KAFKA).check()
+    monkeypatch.setattr(options, "EXTENSION", "logtx.journal.native._missing")
+    with pytest.raises(ChaosError, match="needs the C extension"):
+        ChaosOptions(native=True).check()
+
+
+def test_every_second_life_of_a_client_takes_the_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "as it was")
+    monkeypatch.setattr(process, "find_reader", lambda: Found(object(), ""))
+    (tmp_path / HISTORY).mkdir()
+    settings().save(tmp_path)
+    Process("producer", tmp_path, 1, 0).take_path()
+    assert os.environ[VARIABLE] == "as it was"
+    settings(native=True).save(tmp_path)
+    chosen = {}
+    for number, life in ((0, 0), (0, 1), (1, 1), (1, 2)):
+        Process("worker", tmp_path, number, life).take_path()
+        chosen[number, life] = os.environ[VARIABLE]
+    assert chosen == {(0, 0): "0", (0, 1): "1", (1, 1): "0", (1, 2): "1"}
+    monkeypatch.setattr(process, "find_reader", lambda: Found(None, "it is broken"))
+    with pytest.raises(ChaosError, match="does not work"):
+        Process("worker", tmp_path, 0, 3).take_path()
 
 
 def test_topics_that_are_switched(tmp_path: Path) -> None:
