@@ -4,8 +4,10 @@ A consumer of its own, kept open, reads one range for each partition that stands
 by side. `consumer.core.pointers` says which records are delivered.
 
 Ranges follow one another, mostly without a gap, and those of transactions that were open together
-overlap. So when a range ends, its partition stays assigned for a while, and what was fetched last
-stays in its *window*: the next pointer finds its records there, or on their way.
+overlap. So when a range ends, its partition stays assigned for a while, and what was fetched around
+the last place that was read stays in its *window*: the next pointer finds its records there, or on
+their way. What is fetched for one partition brings records of the others; one that has enough of
+them ahead is paused, for dropping those that the next pointers name would mean to fetch them again.
 
 A range that was copied, and trimmed where it lay, is read in its copy: see `journal.relocation`.
 Records of a copy go to the buffer as if they lay where their originals did.
@@ -67,6 +69,10 @@ longer, after a shorter one the next pointer opens a fetch of its own."""
 COPIES_MAX: Final = 32
 """Copies whose places are kept. More cost memory, some 10 kB for a million records; with fewer, a
 queue may read one from its first record again."""
+BELOW_SHARE: Final = 4
+"""A partition begins to be read below a pointer's range, by the records of a slice divided by this:
+transactions that were open together commit in another order. A smaller one reads more that no
+pointer may name, with a larger one the next pointer is more often a seek back."""
 PASS_MAX: Final = 2_000
 """Offsets up to the next range that are read and passed over. Reading more takes longer than to
 seek."""
@@ -132,8 +138,10 @@ class _Sidecar:
         self.is_assigned = False
         self.paused = False
         self.window: list[Message] = []
-        """The records that were fetched last, in order: all from `first` up to `next_offset`."""
+        """Records that were fetched, in order: all from `first` up to `next_offset`."""
         self.first = self.next_offset = 0
+        self.used = 0
+        """Where it was read last."""
         self.record_bytes = FIRST_BYTES
         """Bytes of a record's value, on average of those that came last."""
         self.told: _Told | None = None
@@ -154,6 +162,11 @@ class _Sidecar:
         self.places: CopyPlaces | None = None
         """Those of the copy in which it is read for the pointer; None: it is read where its records
         always lay."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the consumer fetches it, for somebody or in passing."""
+        return self.is_assigned and not self.paused
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -193,7 +206,7 @@ class _Sidecar:
     def clear(self, next_offset: int = 0) -> None:
         """Drops the window: the next record to come has this offset, or a higher one."""
         self.window = []
-        self.first = self.next_offset = next_offset
+        self.first = self.next_offset = self.used = next_offset
 
     def take_in(self, records: Sequence[Message]) -> None:
         """Adds what was fetched to the window."""
@@ -210,15 +223,19 @@ class _Sidecar:
         return min(max(1, SLICE_BYTES // self.record_bytes), SLICE_RECORDS)
 
     @property
-    def excess(self) -> int:
-        """How many records the window has beyond those that are kept; 0 if it is just full."""
-        return len(self.window) - self.slice_records - 1
+    def has_enough(self) -> bool:
+        """Whether the window has a slice of records ahead of the last place that was read."""
+        return len(self.window) - self._count_below_used() >= self.slice_records
 
     def trim(self) -> None:
-        """Drops the oldest records of a window that has too many."""
-        if self.excess > 0:
-            del self.window[: self.excess]
-            self.first = _offset_of(self.window[0])
+        """Drops the oldest records, if there are too many below the last place that was read."""
+        excess = self._count_below_used() - self.slice_records
+        if excess > 0:
+            del self.window[:excess]
+            self.first = _offset_of(self.window[0]) if self.window else self.next_offset
+
+    def _count_below_used(self) -> int:
+        return bisect_left(self.window, self.used, key=_offset_of)
 
     def between(self, first: int, stop: int) -> list[Message]:
         """Returns the records of the window in this range of offsets."""
@@ -307,7 +324,7 @@ class SidecarReader:
             served = self._serve(each) or served
         reading = [each for each in wanted if self._reads(each)]
         if reading and (ahead or not served):
-            limit = min(each.slice_records for each in reading)
+            limit = min(e.slice_records for e in self._sidecars.values() if e.is_fetched)
             self._slice(0 if served else timeout_s, limit)
         return bool(reading) or asked or served
 
@@ -336,7 +353,7 @@ class SidecarReader:
 
     def _reads(self, each: _Sidecar) -> bool:
         request = each.request()
-        return each.is_assigned and not each.paused and request is not None and request.is_open
+        return each.is_fetched and request is not None and request.is_open
 
     # ---- what a sidecar holds -------------------------------------------------------------------
 
@@ -496,7 +513,7 @@ class SidecarReader:
         at, last = each.place(request)
         if not each.first <= at < each.next_offset:
             return False
-        stop = min(each.next_offset, last + 1)
+        each.used = stop = min(each.next_offset, last + 1)
         records = each.between(at, stop)
         assert each.buffer is not None
         if each.places is not None:
@@ -517,11 +534,14 @@ class SidecarReader:
     def _place(self, each: _Sidecar, request: StreamRequest) -> None:
         # Makes the consumer read on for what the window does not have.
         consumer, (at, _) = self._open_consumer(), each.place(request)
-        place = KafkaPartition(*each.key, at)
+        begin = at
+        if each.places is None and each.told is not None:
+            begin = max(min(each.told.start, at), at - each.slice_records // BELOW_SHARE)
+        place = KafkaPartition(*each.key, begin)
         if not each.is_assigned:
             consumer.incremental_assign([place])
             each.is_assigned, each.paused = True, False
-            each.clear(at)
+            each.clear(begin)
         elif not each.next_offset <= at <= each.next_offset + PASS_MAX:
             try:
                 consumer.seek(place)
@@ -529,7 +549,8 @@ class SidecarReader:
                 # librdkafka can't seek right behind an assignment.
                 consumer.incremental_unassign([place])
                 consumer.incremental_assign([place])
-            each.clear(at)
+            each.clear(begin)
+        each.used = at
         ahead_bytes = request.ahead * each.record_bytes
         self._pause(each, request.ahead > AHEAD_MAX_RECORDS or ahead_bytes > AHEAD_MAX_BYTES)
 
@@ -568,7 +589,7 @@ class SidecarReader:
                 each.take_in(records)
                 while self._push(each):
                     pass
-                if each.buffer is None and each.excess >= 0:
+                if each.has_enough and not self._reads(each):
                     self._pause(each, True)  # Nobody needs more for now.
                 each.trim()
 

@@ -308,7 +308,11 @@ def test_a_range_far_behind_or_ahead_is_sought(
     second = main.committed(3, 3)
     assert read(reader, main) == second
     places = [move.split()[-1] for move in log.moves if not move.startswith("unassign")]
-    assert places == [str(last[0]), "0", str(second[0])]
+    first_slice = sidecar_read.SLICE_BYTES // sidecar_read.FIRST_BYTES
+    slices = (first_slice, 0, sidecar_read.SLICE_RECORDS)
+    below = [size // sidecar_read.BELOW_SHARE for size in slices]
+    wanted = (last[0], first[0], second[0])
+    assert places == [str(at - less) for at, less in zip(wanted, below, strict=True)]
 
 
 def test_one_that_nobody_wants_is_left_after_a_while(
@@ -359,6 +363,46 @@ def test_what_nobody_wants_is_read_ahead_within_a_bound(
     last = main.committed(4, 3)
     assert read(reader, main) == last
     assert not log.paused
+
+
+def test_transactions_that_were_open_together_commit_in_any_order(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    below = sidecar_read.SLICE_BYTES // sidecar_read.FIRST_BYTES // sidecar_read.BELOW_SHARE
+    offsets = [main.write(owner) for owner in range(2 * below)]
+    for owner in reversed(range(below, 2 * below)):
+        main.commit(owner, [offsets[owner]])
+        assert read(reader, main) == [offsets[owner]]
+    assert log.moves == [f"assign a._txnlog {below - 1}"]
+
+
+def test_what_was_trimmed_is_not_asked_for_below_a_range(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    for _ in range(10):
+        main.write(1)
+    log.starts[main.sidecar] = 7
+    wanted = [main.write(2)]
+    main.commit(2, wanted)
+    assert read(reader, main) == wanted
+    assert log.moves == ["assign a._txnlog 7"]
+
+
+def test_what_comes_beside_what_others_read_is_fetched_once(
+    log: Brokers, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a serializable consumer reads: one transaction after another, here and there."""
+    monkeypatch.setattr(sidecar_read, "SLICE_RECORDS", 50)
+    monkeypatch.setattr(sidecar_read, "PASS_MAX", 50)
+    mains = [Main(log, topic) for topic in "abc"]
+    count = 6 * sidecar_read.SLICE_RECORDS
+    offsets = [[main.write(owner) for owner in range(count)] for main in mains]
+    for owner in range(count):
+        for main, of_main in zip(mains, offsets, strict=True):
+            main.commit(owner, [of_main[owner]])
+            assert read(reader, *mains) == [of_main[owner]]
+    assert log.moves == [f"assign {main.sidecar[0]} 0" for main in mains]
+    assert log.fetched == 3 * count
 
 
 def test_a_range_that_was_paused_leaves_no_pause_to_the_next(
@@ -627,7 +671,7 @@ def test_what_was_fetched_of_a_former_topic_is_forgotten(
     main.commit(2, wanted, "new")
     log.now_s += 2
     assert read(reader, main) == wanted
-    assert log.moves == ["assign a._txnlog 0", "unassign a._txnlog", "assign a._txnlog 3"]
+    assert log.moves == ["assign a._txnlog 0", "unassign a._txnlog", "assign a._txnlog 0"]
 
 
 def test_a_fetch_that_fails_is_begun_again(log: Brokers, main: Main, reader: SidecarReader) -> None:
