@@ -42,7 +42,7 @@ the time, and the machine is slow, they are thousands of transactions behind."""
 SPARK_S: Final = 480.0
 """What a Spark query takes longer than others: its driver may be starting again. Beside three
 brokers, on two cores with a load average of 37, its first commit took more than 300 s."""
-FINALS_S: Final = 200.0
+FINALS_S: Final = 950.0
 """Bounds the wait for the last readers; longer than their own limit (`final.LIMIT_S`)."""
 CONSUMERS_S: Final = 20.0
 """Bounds the wait for the ends of workers and consumers."""

@@ -60,6 +60,34 @@ class _Readers:
         return min(offsets) if len(offsets) == len(found) else None
 
 
+class QueueNeeds:
+    """What the queue needs of each partition, of which only the end of what is deleted is told.
+
+    A message that is left may lie far below that end: its transaction may have written long before
+    it committed. How far, the workers' positions told when they were there.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[int, list[tuple[int, int]]] = {}
+        """Partition → (o2, o1) of a worker's positions, in order."""
+
+    def note(self, partition: int, position: Position) -> None:
+        """Notes a position of the workers."""
+        noted = self._positions.setdefault(partition, [])
+        if not noted or noted[-1][0] < position.o2:
+            noted.append((position.o2, position.o1))
+
+    def needed_from(self, partition: int, start: int) -> int | None:
+        """Returns the first offset that the queue needs; None if it is not known.
+
+        Args:
+            partition: of the data topic.
+            start: everything that was committed below this offset is deleted from the queue.
+        """
+        below = [o1 for o2, o1 in self._positions.get(partition, ()) if o2 <= start]
+        return below[-1] if below else None
+
+
 class LogtxInspector:
     """Asks logtx's coordinators, reached as clients reach them."""
 
@@ -76,6 +104,7 @@ class LogtxInspector:
         self._directory = directory
         self._readers = _Readers(log, settings)
         self._groups = [settings.workers_group]
+        self._queue_needs = QueueNeeds()
         if settings.spark_topic is not None:
             self._groups.append(SPARK_GROUP)
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
@@ -120,9 +149,12 @@ class LogtxInspector:
             if position is None:
                 return None
             least = min(least, position.o1)
+            if group == self._settings.workers_group:
+                self._queue_needs.note(partition, position)
         if self._settings.queue:
             start = (self._queue_starts() or {}).get(partition)
-            return None if start is None else min(least, start)
+            needed = None if start is None else self._queue_needs.needed_from(partition, start)
+            return None if needed is None else min(least, needed)
         return least
 
     def _queue_starts(self) -> dict[int, int] | None:

@@ -12,6 +12,7 @@ from logtx.chaos import drain, options
 from logtx.chaos.checker.core.avro import Entry, Kind
 from logtx.chaos.checker.core.journal import read_journal
 from logtx.chaos.errors import ChaosError
+from logtx.chaos.inspector import QueueNeeds
 from logtx.chaos.options import ChaosOptions, Metadata, System
 from logtx.chaos.run import _directory_of
 from logtx.chaos.settings import HISTORY, Settings
@@ -29,6 +30,7 @@ from logtx.chaos.workload.readers import (
 from logtx.chaos.workload.record import Value
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.native.loading import VARIABLE, Found
+from logtx.journal.position import Position
 
 
 def settings(**changes: object) -> Settings:
@@ -150,6 +152,19 @@ def test_readers_of_each_system() -> None:
     for reader in (*consumer_readers(kafka), *final_readers(kafka)):
         assert reader.isolation != "serializable"
         assert "pending.lookup.age.ms" not in reader_settings(kafka, reader)
+
+
+def test_a_queue_needs_what_was_pending_where_its_messages_begin() -> None:
+    needs = QueueNeeds()
+    assert needs.needed_from(0, 100) is None
+    needs.note(0, Position(o1=40, o2=60))
+    needs.note(0, Position(o1=50, o2=90))
+    needs.note(1, Position(o1=7, o2=7))
+    assert needs.needed_from(0, 59) is None
+    assert needs.needed_from(0, 60) == 40
+    assert needs.needed_from(0, 89) == 40
+    assert needs.needed_from(0, 200) == 50
+    assert needs.needed_from(1, 200) == 7
 
 
 def test_a_run_directory_is_for_one_run(tmp_path: Path) -> None:
