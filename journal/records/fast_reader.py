@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..control import BranchRange, TopicPartition
 from ..places import PartitionId, Placed
 from ..position import Journal, Passed, Place, Position
 from ..record_type import RecordType
+from .conversion import columns_from_avro
 from .types import (
     UNKNOWN_OFFSET,
     Aborted,
+    AbortReason,
     AddOffsets,
     AddPartitions,
     AddWrites,
@@ -33,6 +35,8 @@ from .types import (
     JournalRecord,
     OffsetStep,
     PartitionWrites,
+    PointerStep,
+    PrepareAbort,
     PrepareCommit,
     ProducerRecord,
 )
@@ -44,6 +48,16 @@ _ONE: Final = 2
 """The number 1 as a byte: the count of an array with one item."""
 _NOTHING: Final = b"\0"
 """The byte of an empty array."""
+_COLUMNS: Final = (
+    "partitions",
+    "registered",
+    "range_counts",
+    "branches",
+    "first_offsets",
+    "last_offsets",
+    "counts",
+)
+"""The columns of `TopicWrites`, in the schema's order."""
 _CACHED: Final = 4_096
 """Entries per cache of partitions, and of lists of them, found by their bytes.
 
@@ -429,6 +443,56 @@ def _placed_decision(raw: bytes, at: int) -> dict[str, Any]:
     return {"writes": tuple(writes), "decided_ms": decided_ms, "added": _partitions(raw[at:])}
 
 
+def _sidecar_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
+    begin, placed, at = _begin_and_placed(raw, at)
+    handed, at = _array(raw, at, _handed)
+    writes, at = _array(raw, at, _writes)
+    columns, at = _array(raw, at, _columns)
+    decided_ms, at = _long(raw, at)
+    added, at = _array(raw, at, _partitions_of_topic)
+    ends, at = _array(raw, at, _ends_of_mains)
+    record = PrepareCommit(
+        begin=begin,
+        writes=columns_from_avro(columns) if columns else tuple(writes),
+        decided_ms=decided_ms,
+        added=tuple(chain.from_iterable(added)),
+        placed=placed,
+        handed=tuple(chain.from_iterable(handed)),
+        sidecar_since=tuple(chain.from_iterable(ends)),
+    )
+    return record, at
+
+
+def _handed(raw: bytes, at: int) -> tuple[list[tuple[TopicPartition, int]], int]:
+    home, at = _long(raw, at)
+    topic, at = _string(raw, at)
+    numbers, at = _long_array(raw, at)
+    return [((topic, number), home) for number in numbers], at
+
+
+def _columns(raw: bytes, at: int) -> tuple[dict[str, Any], int]:
+    row: dict[str, Any] = {}
+    row["topic"], at = _string(raw, at)
+    row["topic_id"], at = _string(raw, at)
+    for name in _COLUMNS:
+        row[name], at = _long_array(raw, at)
+    return row, at
+
+
+def _ends_of_mains(raw: bytes, at: int) -> tuple[list[tuple[TopicPartition, int]], int]:
+    topic, at = _string(raw, at)
+    numbers, at = _long_array(raw, at)
+    ends, at = _long_array(raw, at)
+    return [((topic, number), end) for number, end in zip(numbers, ends, strict=True)], at
+
+
+def _prepare_abort(raw: bytes, at: int) -> tuple[PrepareAbort, int]:
+    begin, at = _long(raw, at)
+    reason, at = _string(raw, at)
+    decided_ms, at = _long(raw, at)
+    return PrepareAbort(begin=begin, reason=AbortReason(reason), decided_ms=decided_ms), at
+
+
 def _begin_and_placed(raw: bytes, at: int) -> tuple[int, tuple[TopicPartition, ...], int]:
     begin, at = _long(raw, at)
     placed: list[TopicPartition] = []
@@ -472,6 +536,27 @@ def _finished(cls: type[Committed | Aborted]) -> Callable[[bytes, int], tuple[Jo
     return read
 
 
+def _committed_with_pointers(raw: bytes, at: int) -> tuple[Committed, int]:
+    begin, at = _long(raw, at)
+    gone, at = _array(raw, at, _partitions_of_topic)
+    pointers, at = _array(raw, at, _pointers)
+    record = Committed(
+        begin=begin,
+        gone=tuple(each.key for each in chain.from_iterable(gone)),
+        pointers=tuple(chain.from_iterable(pointers)),
+    )
+    return record, at
+
+
+def _pointers(raw: bytes, at: int) -> tuple[list[PointerStep], int]:
+    topic, at = _string(raw, at)
+    numbers, at = _long_array(raw, at)
+    places, at = _long_array(raw, at)
+    firsts, at = _long_array(raw, at)
+    rows = zip(numbers, places, firsts, strict=True)
+    return [PointerStep((topic, number), place, first) for number, place, first in rows], at
+
+
 def _claim(raw: bytes, at: int) -> tuple[Claim, int]:
     group, at = _string(raw, at)
     claimant, at = _long(raw, at)
@@ -485,6 +570,7 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.ADD_OFFSETS: _add_offsets(_step),
     RecordType.ADD_WRITES: _add_writes,
     RecordType.PREPARE_COMMIT: _prepare_commit,
+    RecordType.PREPARE_ABORT: _prepare_abort,
     RecordType.COMMITTED: _finished(Committed),
     RecordType.ABORTED: _finished(Aborted),
     RecordType.CLAIM: _claim,
@@ -498,6 +584,9 @@ NEWER_READERS: Final[
     (4, RecordType.ADD_OFFSETS): _add_offsets(_step_with_topic_id),
     (5, RecordType.ADD_OFFSETS): _add_offsets(_step_with_passed),
     (5, RecordType.PREPARE_COMMIT): _placed_commit,
+    (8, RecordType.PREPARE_COMMIT): _sidecar_commit,
+    (12, RecordType.PREPARE_COMMIT): _sidecar_commit,
+    (10, RecordType.COMMITTED): _committed_with_pointers,
 }
 """The same by version and type byte, for records of a newer version that are read often."""
 

@@ -919,6 +919,27 @@ def test_what_is_written_by_hand_is_what_the_schema_says(entry: Entry) -> None:
     assert encode_entry(entry) == encode_by_schema(entry)
 
 
+@pytest.mark.parametrize("writes", [MANY[:2], (*MANY, *MANY[:2])], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_commit_with_sidecars_is_read_by_hand_whatever_it_says(
+    writes: tuple[PartitionWrites, ...], is_placed: bool
+) -> None:
+    side = (f"{D0.topic}._txnlog", D0.partition)
+    commit = PrepareCommit(
+        begin=1,
+        writes=writes,
+        decided_ms=2,
+        added=(DataPartition(*D0),),
+        placed=(D0.key, writes[0].partition.key) if is_placed else (),
+        handed=(((D0.topic, 77), 5), (("handed", 1), 6)),
+        sidecar_since=((side, 2**40), ((side[0], 9), 0)),
+    )
+    raw = encode_entry(entry_of(commit))
+    assert raw[0] == (12 if is_placed else 8)
+    assert (raw[0], raw[1]) in NEWER_READERS
+    assert decode_entry(raw) == decode_by_schema(raw) == entry_of(commit)
+
+
 # The last numbers of two and of four bytes, and the first ones that are longer.
 @pytest.mark.parametrize("last", [0, 2**13 - 1, 2**13, 2**27 - 1, 2**27, 2**62])
 @pytest.mark.parametrize("first", [0, 2**13])
@@ -1100,7 +1121,6 @@ def test_only_what_an_older_program_would_misread_is_of_a_newer_version(
 def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
     rare = {
         RecordType.OWNER,
-        RecordType.PREPARE_ABORT,
         RecordType.BIND,
         RecordType.SNAPSHOT,
         RecordType.FORGET,
