@@ -23,6 +23,7 @@ from .clients import Ended
 from .logtx_writer import producer_settings, workers_sidecars
 from .output import ABORT_SHARE, BLOCK, enter_end
 from .process import Process, run
+from .readers import TRANSIENT
 
 IN_FLIGHT: Final = 3
 """Blocks under way at once."""
@@ -30,6 +31,8 @@ RELEASE_SHARE: Final = 0.02
 """Share of blocks that are given back, for a moment. A larger share means less output."""
 RELEASE_S: Final = 0.5
 """How long nobody gets these."""
+_AGAIN_S: Final = 0.5
+"""Pause before it subscribes again, when a broker was away."""
 ACK_TIMEOUT_MS: Final = 5_000
 """How long a message is a worker's that is stopped before it begins a transaction. A longer one
 delays what it had."""
@@ -86,7 +89,8 @@ def work(worker: Process) -> None:
 
 def _process(worker: Process) -> bool:
     with _clients(worker) as (queue, producer):
-        queue.subscribe([worker.settings.data_topic])
+        if not _subscribe(worker, queue):
+            return True
         blocks = process(
             queue,
             producer,
@@ -96,6 +100,19 @@ def _process(worker: Process) -> bool:
             stop=worker.stopping,
         )
         return work_off(worker, blocks, partial(_work_on, worker))
+
+
+def _subscribe(worker: Process, queue: ShareConsumer) -> bool:
+    """Subscribes, which asks brokers where the topic begins. Returns False at SIGTERM."""
+    while not worker.stopping.is_set():
+        try:
+            queue.subscribe([worker.settings.data_topic])
+        except TRANSIENT as error:
+            worker.recorder.write("error", error=repr(error))
+            worker.stopping.wait(_AGAIN_S)
+        else:
+            return True
+    return False
 
 
 def _work_on(worker: Process, block: QueueBlock) -> None:
