@@ -97,6 +97,7 @@ def run(role: str, body: Callable[[Process], None]) -> None:
     parser.add_argument("life", type=int)
     told = parser.parse_args()
     process = Process(role, told.directory, told.number, told.life)
+    faulthandler.enable()  # A process that C code aborts says where.
     faulthandler.register(STACKS_SIGNAL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
