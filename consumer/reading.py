@@ -91,7 +91,7 @@ class Reading:
         self._source: MessageSource | NativeSource = (
             MessageSource(inner, self.assigned.get)
             if reader is None
-            else NativeSource(inner, reader)
+            else NativeSource(inner, reader, config.librdkafka.get("error_cb"))
         )
         self._config = config
         self._store = RocksSpillStore(config.pending_dir, config.pending_disk_max_bytes)

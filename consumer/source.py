@@ -8,6 +8,7 @@ all else there, too.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil
@@ -132,15 +133,24 @@ def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
 class NativeSource:
     """Takes light messages by the C extension, and events of the client from confluent-kafka."""
 
-    def __init__(self, inner: LogConsumer, reader: Reader) -> None:
+    def __init__(
+        self,
+        inner: LogConsumer,
+        reader: Reader,
+        error_cb: Callable[[KafkaError], object] | None = None,
+    ) -> None:
         """Reads nothing yet.
 
         Args:
             inner: the consumer, a `TakenOver`.
             reader: what has taken its partitions over.
+            error_cb: told of errors that librdkafka put into partitions' queues.
         """
         self._inner = inner
         self._reader = reader
+        self._error_cb = error_cb
+        self._errors: deque[KafkaError] = deque()
+        """To be told. Not while records are in hand, which would be lost if the callback raises."""
         self.topics: set[str] = set()
         """All topics that records may come from. Not needed here: each part names its own."""
 
@@ -148,10 +158,20 @@ class NativeSource:
         """Takes what is there, as `Source.read`."""
         until = time.monotonic() + timeout_s
         while True:
-            event = self._inner.poll(0)
+            while self._errors:
+                error = self._errors.popleft()
+                if self._error_cb is not None:
+                    self._error_cb(error)
+            first = self._inner.poll(0)
             parts, events = self._reader.read(limit)
-            if event is not None or parts or events:
-                return Read(_native_parts(parts), [*_told(event), *map(_message, events)])
+            if events:
+                clients = [event for event in events if _is_of_client(event)]
+                self._errors += [KafkaError(code, text) for code, text, *_ in clients]
+                events = [event for event in events if not _is_of_client(event)]
+            if first is not None or parts or events:
+                return Read(_native_parts(parts), [*_told(first), *map(_message, events)])
+            if self._errors:
+                continue
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return None
@@ -161,6 +181,10 @@ class NativeSource:
 def _native_parts(parts: Iterable[Any]) -> Iterator[Part]:
     for topic, number, records, runs, value_bytes in parts:
         yield Part((topic, number), records, runs, value_bytes)
+
+
+def _is_of_client(event: Event) -> bool:
+    return event[2] is None
 
 
 def _told(event: Message | None) -> list[Message]:

@@ -98,7 +98,7 @@ PartRead: TypeAlias = tuple[str, int, list[Any], list[HeaderRun] | None, int]
 """(topic, partition, messages, their headers, bytes of their values). The headers are None if those
 of some message can't be read: asking it for them raises a SystemError, as of confluent-kafka's."""
 Event: TypeAlias = tuple[int, str, str | None, int, int]
-"""(error code, text, topic, partition, offset)."""
+"""(error code, text, topic, partition, offset). Without a topic it is an error for ``error_cb``."""
 
 BinaryColumn: TypeAlias = tuple[bytes | None, bytes, bytes, int]
 """(validity, offsets, data, number of those that are None): an Arrow array's buffers."""

@@ -43,6 +43,7 @@ typedef int on_new_t(rd_kafka_t *, const rd_kafka_conf_t *, void *, char *, size
 typedef int on_destroy_t(rd_kafka_t *, void *);
 typedef int on_acknowledgement_t(rd_kafka_t *, rd_kafka_message_t *, void *);
 typedef void on_event_t(rd_kafka_t *, void *);
+typedef void error_cb_t(rd_kafka_t *, int, const char *, void *);
 
 /* Each part has a table `FUNCTIONS(X)` of those that it calls, of which the name is used without
  * rd_kafka_. So who lacks one that only the other part calls goes without that part alone. */

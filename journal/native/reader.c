@@ -20,6 +20,8 @@
       (rd_kafka_conf_t *, const char *, on_conf_destroy_t *, void *))                              \
     X(int, conf_interceptor_add_on_new, (rd_kafka_conf_t *, const char *, on_new_t *, void *))     \
     X(int, interceptor_add_on_destroy, (rd_kafka_t *, const char *, on_destroy_t *, void *))       \
+    X(int, conf_get, (const rd_kafka_conf_t *, const char *, char *, size_t *))                    \
+    X(void, conf_set_error_cb, (rd_kafka_conf_t *, error_cb_t *))                                  \
     X(int, type, (const rd_kafka_t *))                                                             \
     X(const char *, topic_name, (const rd_kafka_topic_t *))                                        \
     X(rd_kafka_queue_t *, queue_new, (rd_kafka_t *))                                               \
@@ -216,6 +218,12 @@ typedef struct source_s { /* the queue of a partition that was taken over */
     char topic[];
 } source_t;
 
+typedef struct trouble_s { /* an error of the client, to be told by Python */
+    struct trouble_s *next;
+    int code;
+    char text[];
+} trouble_t;
+
 typedef struct { /* freed when both Python and librdkafka have left it */
     PyThread_type_lock alarm; /* open: there is news. Who waits closes it again */
     atomic_bool is_awake;     /* whether the alarm is open, or being opened */
@@ -225,6 +233,7 @@ typedef struct { /* freed when both Python and librdkafka have left it */
     _Atomic(rd_kafka_t *) rk; /* NULL: closed */
     rd_kafka_queue_t *own, *consumers;
     source_t *sources;
+    trouble_t *troubles, **last_trouble; /* of who reads */
 } reader_t;
 
 typedef struct {
@@ -233,13 +242,23 @@ typedef struct {
     bool is_busy, is_closing;
 } Reader;
 
-static _Thread_local reader_t *expected;
+static _Thread_local reader_t *expected, *taking;
+static _Atomic(error_cb_t *) told_error; /* confluent-kafka's, one for all clients */
 
 static bool is_parents(const reader_t *reader) { return reader->generation != generation; }
+
+static void drop_troubles(reader_t *reader) {
+    for (trouble_t *next; reader->troubles; reader->troubles = next) {
+        next = reader->troubles->next;
+        free(reader->troubles);
+    }
+    reader->last_trouble = &reader->troubles;
+}
 
 static void leave(reader_t *reader) {
     if (is_parents(reader) || atomic_fetch_sub(&reader->users, 1) > 1) return;
     PyThread_free_lock(reader->alarm);
+    drop_troubles(reader);
     free(reader);
 }
 
@@ -253,6 +272,33 @@ static void wake(rd_kafka_t *Py_UNUSED(rk), void *opaque) {
 static void on_loose(rd_kafka_t *rk, void *opaque) {
     ((reader_t *)opaque)->is_loose = true;
     wake(rk, opaque);
+}
+
+/* Trap 277: librdkafka puts an error of a partition that is gone into the partition's queue, and
+ * calls back for it when it is read there. confluent-kafka's callback ends the process outside its
+ * own calls, for it holds no thread state then. */
+static void on_error(rd_kafka_t *rk, int code, const char *text, void *opaque) {
+    if (!taking || taking->rk != rk) {
+        told_error(rk, code, text, opaque);
+        return;
+    }
+    trouble_t *trouble = malloc(sizeof *trouble + strlen(text) + 1);
+    if (!trouble) return;
+    trouble->next = NULL;
+    trouble->code = code;
+    strcpy(trouble->text, text);
+    *taking->last_trouble = trouble;
+    taking->last_trouble = &trouble->next;
+}
+
+static bool take_errors(const rd_kafka_conf_t *conf) {
+    char text[32] = "";
+    size_t size = sizeof text;
+    void *found = NULL;
+    if (k_conf_get(conf, "error_cb", text, &size) || sscanf(text, "%p", &found) != 1) return false;
+    if (found != (void *)on_error) told_error = (error_cb_t *)found;
+    k_conf_set_error_cb((rd_kafka_conf_t *)conf, on_error); /* It is the client's own by now. */
+    return true;
 }
 
 static void release_queue(rd_kafka_queue_t *queue) {
@@ -284,11 +330,11 @@ static int on_conf_destroy(void *opaque) {
     return 0;
 }
 
-static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *Py_UNUSED(conf), void *opaque,
+static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *opaque,
                   char *Py_UNUSED(error), size_t Py_UNUSED(size)) {
     reader_t *reader = opaque;
     if (reader != expected || reader->rk || k_type(rk) != RD_KAFKA_CONSUMER) return 0;
-    if (k_interceptor_add_on_destroy(rk, NAME, on_destroy, reader)) return 0;
+    if (!take_errors(conf) || k_interceptor_add_on_destroy(rk, NAME, on_destroy, reader)) return 0;
     reader->rk = rk;
     return 0;
 }
@@ -310,6 +356,7 @@ static reader_t *new_reader(void) {
     if (reader && (reader->alarm = PyThread_allocate_lock())) {
         PyThread_acquire_lock(reader->alarm, WAIT_LOCK);
         reader->users = 1;
+        reader->last_trouble = &reader->troubles;
         reader->generation = generation;
         return reader;
     }
@@ -468,7 +515,9 @@ static void take(reader_t *reader, chunk_t *chunk, size_t limit) {
     if (atomic_exchange(&reader->is_loose, false))
         for (source_t *source = reader->sources; source; source = source->next)
             k_queue_forward(source->queue, reader->own);
+    taking = reader;
     chunk->count = k_consume_batch_queue(reader->own, 0, chunk->records + 1, limit);
+    taking = NULL;
     if (chunk->count < 0) chunk->count = 0;
     for (ssize_t i = 1; i <= chunk->count; i++)
         if (chunk->records[i]->err || k_message_headers(chunk->records[i], &chunk->headers[i]))
@@ -547,6 +596,14 @@ static bool add_records(const chunk_t *chunk, part_t *part, PyObject *parts, PyO
     return true;
 }
 
+static bool add_troubles(reader_t *reader, PyObject *events) {
+    for (trouble_t *each = reader->troubles; each; each = each->next)
+        if (!append_new(events, Py_BuildValue("isziL", each->code, each->text, NULL, -1, -1LL)))
+            return false;
+    drop_troubles(reader);
+    return true;
+}
+
 /* read(limit) -> (parts, events): what is there now. */
 static PyObject *Reader_read(Reader *self, PyObject *number) {
     long limit = PyLong_AsLong(number);
@@ -564,6 +621,7 @@ static PyObject *Reader_read(Reader *self, PyObject *number) {
         is_fine = add_records(&chunk, &part, parts, events);
     }
     is_fine = end_part(&part, is_fine ? parts : NULL) && is_fine;
+    is_fine = is_fine && add_troubles(self->reader, events);
     for (ssize_t i = 0; i <= chunk.count; i++) destroy(chunk.records[i]);
     self->is_busy = false;
     if (is_fine) found = PyTuple_Pack(2, parts, events);

@@ -9,6 +9,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -387,3 +388,35 @@ def test_nothing_is_left_of_many_records(mock: Mock, make_reading: MakeReading) 
             sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     # 76,000 records of 1 KB came in between.
     assert sizes[1] - sizes[0] < 30_000, sizes
+
+
+def test_trap_277_an_error_of_a_partition_that_is_not_there_is_told_as_confluents_is(
+    mock: Mock, topic: str, extension: Any
+) -> None:
+    """In a child: confluent-kafka ended the process when C code read the error."""
+    del extension
+    told = in_child(lambda: codes_and_count_of_no_partition(mock.address, topic))
+    assert told == f"({[KafkaError._UNKNOWN_PARTITION]}, {len(RECORDS)})"
+
+
+def codes_and_count_of_no_partition(address: str, topic: str) -> tuple[list[int], int]:
+    """Reads a topic, and a partition that it does not have. Returns what `error_cb` was told, and
+    how many records came; the callback raises, which loses none."""
+    told: list[int] = []
+
+    def error_cb(error: KafkaError) -> None:
+        told.append(error.code())
+        raise ValueError
+
+    config: dict[str, Any] = {"bootstrap.servers": address, "group.id": "g", **SETTINGS}
+    consumer, reader = open_consumer(Consumer, config)  # type: ignore[arg-type]
+    assert reader is not None
+    source, found = NativeSource(consumer, reader, error_cb), 0
+    consumer.assign([KafkaPartition(topic, 0, 0), KafkaPartition(topic, 99, 0)])
+    until = time.monotonic() + 20
+    while (not told or found < len(RECORDS)) and time.monotonic() < until:
+        with suppress(ValueError):
+            got = source.read(1_000, 0.2)
+            found += 0 if got is None else sum(len(part.records) for part in got.parts)
+    consumer.close()
+    return sorted(set(told)), found
