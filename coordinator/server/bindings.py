@@ -57,6 +57,7 @@ class GroupBindings:
         self._runtimes = runtimes
         self._queries = CoordinatorQueries(log, timeout_s=ASK_TIMEOUT_S, tls=tls)
         # Own threads: an owner that does not answer must not hold up anything else.
+        self._is_closed = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bindings")
         self._known: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[str | None]] = {}
@@ -100,6 +101,8 @@ class GroupBindings:
         return await self._ask(name)
 
     async def _ask(self, group: str) -> str | None:
+        if self._is_closed:  # A call that was under way when the coordinator began to end.
+            raise CoordinatorBusyError(f"the binding of {group!r} is not known: this coordinator ends")
         asking = self._asking.get(group)
         if asking is None:
             asking = self._ask_here(group) or asyncio.get_running_loop().run_in_executor(
@@ -164,5 +167,6 @@ class GroupBindings:
 
     def close(self) -> None:
         """Stops asking; questions under way fail."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._queries.close()

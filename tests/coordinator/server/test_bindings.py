@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from logtx.coordinator.server.bindings import GroupBindings
-from logtx.journal.errors import GroupBoundError
+from logtx.journal.errors import CoordinatorBusyError, GroupBoundError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import journal_partition_of
 
@@ -70,3 +70,10 @@ def test_who_is_bound_elsewhere_is_refused_by_what_is_so_now(bindings: Asked) ->
     bindings.now = None
     with pytest.raises(GroupBoundError, match="bind it first"):
         check(bindings, 0)
+
+
+def test_who_asks_a_coordinator_that_ends_is_told_to_ask_again(memory_log: MemoryLog) -> None:
+    bindings = GroupBindings(memory_log, {})
+    bindings.close()
+    with pytest.raises(CoordinatorBusyError, match="ends"):
+        asyncio.run(bindings.bound("g"))
