@@ -102,7 +102,8 @@ class GroupBindings:
 
     async def _ask(self, group: str) -> str | None:
         if self._is_closed:  # A call that was under way when the coordinator began to end.
-            raise CoordinatorBusyError(f"the binding of {group!r} is not known: this coordinator ends")
+            told = "this coordinator ends"
+            raise CoordinatorBusyError(f"the binding of {group!r} is not known: {told}")
         asking = self._asking.get(group)
         if asking is None:
             asking = self._ask_here(group) or asyncio.get_running_loop().run_in_executor(

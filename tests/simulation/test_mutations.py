@@ -96,7 +96,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
 }
 """The same for mutations of places, in histories with switches."""
 SEEN_WITH_SIDECARS_AT: Final = {
-    "all_in_between_counts": 35,
+    "all_in_between_counts": 57,
     "copies_of_what_is_delivered_are_collected": 21,
     "decisions_in_flight_count": 1554,
     "goes_on_at_the_last_record": 0,
