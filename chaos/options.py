@@ -13,6 +13,7 @@ from .errors import ChaosError
 from .plan import Role
 
 EXTENSION: Final = "logtx.journal.native._extension"
+"""The module that --native needs. Whether it works, each process finds out."""
 SECONDS_MIN: Final = 8
 """Shorter loads leave no time for a fault."""
 

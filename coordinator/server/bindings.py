@@ -102,8 +102,7 @@ class GroupBindings:
 
     async def _ask(self, group: str) -> str | None:
         if self._is_closed:  # A call that was under way when the coordinator began to end.
-            told = "this coordinator ends"
-            raise CoordinatorBusyError(f"the binding of {group!r} is not known: {told}")
+            raise _unknown(group, "this coordinator ends")
         asking = self._asking.get(group)
         if asking is None:
             asking = self._ask_here(group) or asyncio.get_running_loop().run_in_executor(
@@ -115,7 +114,7 @@ class GroupBindings:
             # Shielded, because others wait for the same answer.
             bound = await asyncio.shield(asking)
         except (BrokerError, RetriableError, TlsError) as error:
-            raise CoordinatorBusyError(f"the binding of {group!r} is not known: {error}") from error
+            raise _unknown(group, error) from error
         if bound is not None:
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
@@ -171,3 +170,7 @@ class GroupBindings:
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._queries.close()
+
+
+def _unknown(group: str, why: object) -> CoordinatorBusyError:
+    return CoordinatorBusyError(f"the binding of {group!r} is not known: {why}")
