@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
-from ..journal.logs.interface import LogConsumer
+from ..journal.logs.interface import LogConsumer, RebalanceCallback
 from ..journal.native.interface import Event, HeaderRun, Reader
 from ..journal.native.loading import opened_consumer
 
@@ -208,34 +208,97 @@ def _message(event: Event) -> Message:
     )
 
 
+class _Taken:
+    """Partitions that the C extension reads. Refers to its reader, and not to the consumer."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._keys: set[TopicPartition] = set()
+
+    def add(self, partitions: Iterable[KafkaPartition]) -> None:
+        if self._reader.is_reading:
+            for key in _keys_of(partitions):
+                self._keys.add(key)
+                self._reader.take_over(*key)
+
+    def drop(self, keys: Iterable[TopicPartition]) -> None:
+        if self._reader.is_reading:
+            for key in keys:
+                self._reader.give_back(*key)
+                self._keys.discard(key)
+
+    def keep(self, partitions: Iterable[KafkaPartition]) -> None:
+        self.drop(self._keys - _keys_of(partitions))
+
+    def dropping(self, callback: RebalanceCallback | None) -> RebalanceCallback:
+        """Returns a callback for partitions that are taken from the consumer."""
+
+        def drop(consumer: LogConsumer, partitions: list[KafkaPartition]) -> None:
+            try:
+                if callback is not None:
+                    callback(consumer, partitions)
+            finally:
+                self.drop(_keys_of(partitions))
+
+        return drop
+
+
+def _keys_of(partitions: Iterable[KafkaPartition]) -> set[TopicPartition]:
+    return {(partition.topic, partition.partition) for partition in partitions}
+
+
 class TakenOver:
-    """confluent-kafka's consumer, of which the C extension reads all partitions."""
+    """confluent-kafka's consumer, of which the C extension reads all partitions.
+
+    It takes a partition over before librdkafka reads it: what librdkafka had put elsewhere would
+    come in another order. And at each assignment, as librdkafka may have dropped the partition in
+    between. It gives a partition back behind the call that gives it up: were that to fail, records
+    would wait unseen.
+    """
 
     def __init__(self, inner: LogConsumer, reader: Reader) -> None:
         """Both were made together."""
         self._inner = inner
         self._reader = reader
+        self._taken = _Taken(reader)
 
     def __getattr__(self, name: str) -> Any:
         """Returns the consumer's."""
         return getattr(self._inner, name)
 
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Works like the consumer's."""
+        callbacks = {"on_assign": on_assign} if on_assign is not None else {}
+        callbacks["on_revoke"] = self._taken.dropping(on_revoke)
+        callbacks["on_lost"] = self._taken.dropping(on_lost or on_revoke)
+        self._inner.subscribe(topics, **callbacks)
+
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Works like the consumer's."""
-        self._take_over(partitions)
+        self._taken.add(partitions)
         self._inner.assign(partitions)
+        self._taken.keep(partitions)
+
+    def unassign(self) -> None:
+        """Works like the consumer's."""
+        self._inner.unassign()
+        self._taken.keep([])
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
         """Works like the consumer's."""
-        self._take_over(partitions)
+        self._taken.add(partitions)
         self._inner.incremental_assign(partitions)
 
-    def _take_over(self, partitions: Iterable[KafkaPartition]) -> None:
-        # Before librdkafka reads them: what it had put elsewhere would come in another order. And
-        # each time, as it may have dropped the partition in between.
-        if self._reader.is_reading:
-            for partition in partitions:
-                self._reader.take_over(partition.topic, partition.partition)
+    def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
+        """Works like the consumer's."""
+        self._inner.incremental_unassign(partitions)
+        self._taken.drop(_keys_of(partitions))
 
     def close(self) -> None:
         """Works like the consumer's."""

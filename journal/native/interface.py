@@ -121,6 +121,9 @@ class Reader(Protocol):
     def take_over(self, topic: str, partition: int, /) -> None:
         """Reads a partition from now on. Call it before each assignment of the partition."""
 
+    def give_back(self, topic: str, partition: int, /) -> None:
+        """Reads a partition no more. Call it as the consumer gives the partition up."""
+
     def read(self, limit: int, /) -> tuple[list[PartRead], list[Event]]:
         """Takes up to `limit` records and events that are there, in order, without waiting."""
 

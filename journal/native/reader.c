@@ -1,7 +1,8 @@
 /* Reads an assigned partition's records into light messages, on confluent-kafka's own consumer.
  *
  * `Reader` lets Python make a consumer with this file in `plugin.library.paths`, and is told its
- * `rd_kafka_t`. `take_over` forwards a partition's queue to one of our own, as librdkafka allows.
+ * `rd_kafka_t`. `take_over` forwards a partition's queue to one of our own, as librdkafka allows;
+ * `give_back` ends that.
  * `read` empties that, and copies each record into a `Message`, so nothing of librdkafka's lives
  * on. All else stays in the consumer's queue, where confluent-kafka's `poll` serves it: rebalances,
  * errors of the client, statistics, credentials.
@@ -211,9 +212,11 @@ static PyObject *new_headers(const rd_kafka_headers_t *headers) {
 
 /* ---- the reader, and what librdkafka calls --------------------------------------------------- */
 
-typedef struct source_s { /* the queue of a partition that was taken over */
+typedef struct source_s { /* the queue of a partition that is taken over */
     struct source_s *next;
+    struct reader_s *reader;
     rd_kafka_queue_t *queue;
+    atomic_bool is_loose; /* it has got something, so it is forwarded no more */
     int32_t partition;
     char topic[];
 } source_t;
@@ -224,10 +227,10 @@ typedef struct trouble_s { /* an error of the client, to be told by Python */
     char text[];
 } trouble_t;
 
-typedef struct { /* freed when both Python and librdkafka have left it */
+typedef struct reader_s { /* freed when both Python and librdkafka have left it */
     PyThread_type_lock alarm; /* open: there is news. Who waits closes it again */
     atomic_bool is_awake;     /* whether the alarm is open, or being opened */
-    atomic_bool is_loose;     /* a partition's queue has got something, so it is forwarded no more */
+    atomic_bool has_loose;    /* a source became loose */
     atomic_int users;
     unsigned generation;
     _Atomic(rd_kafka_t *) rk; /* NULL: closed */
@@ -270,8 +273,10 @@ static void wake(rd_kafka_t *Py_UNUSED(rk), void *opaque) {
 /* Trap 270: librdkafka ends the forwarding of a partition's queue when it stops to read it, in its
  * own time, and does not begin it again. What comes then waits in that queue, unseen. */
 static void on_loose(rd_kafka_t *rk, void *opaque) {
-    ((reader_t *)opaque)->is_loose = true;
-    wake(rk, opaque);
+    source_t *source = opaque;
+    source->is_loose = true;
+    source->reader->has_loose = true;
+    wake(rk, source->reader);
 }
 
 /* Trap 277: librdkafka puts an error of a partition that is gone into the partition's queue, and
@@ -307,14 +312,19 @@ static void release_queue(rd_kafka_queue_t *queue) {
     k_queue_destroy(queue);
 }
 
+/* Trap 278: as librdkafka frees a partition, it empties the queue that the partition's is forwarded
+ * to. So who has given a partition up must not forward it any more. */
+static void drop_source(source_t **place) {
+    source_t *source = *place;
+    *place = source->next;
+    k_queue_forward(source->queue, NULL);
+    release_queue(source->queue); /* Behind this, `on_loose` is called no more. */
+    free(source);
+}
+
 static void release(reader_t *reader) {
     if (!atomic_exchange(&reader->rk, NULL)) return;
-    for (source_t *source = reader->sources, *next; source; source = next) {
-        next = source->next;
-        release_queue(source->queue);
-        free(source);
-    }
-    reader->sources = NULL;
+    while (reader->sources) drop_source(&reader->sources);
     release_queue(reader->own);
     release_queue(reader->consumers);
 }
@@ -410,6 +420,15 @@ static bool begin_call(Reader *self) {
     return !flaw;
 }
 
+/* Lets go of a partition's queue, if it is taken over. */
+static void drop_partition(reader_t *reader, const char *topic, int partition) {
+    for (source_t **place = &reader->sources; *place; place = &(*place)->next)
+        if ((*place)->partition == partition && !strcmp((*place)->topic, topic)) {
+            drop_source(place);
+            return;
+        }
+}
+
 /* take_over(topic, partition): reads the partition from now on. Call it before each assignment. */
 static PyObject *Reader_take_over(Reader *self, PyObject *args) {
     const char *topic;
@@ -419,25 +438,31 @@ static PyObject *Reader_take_over(Reader *self, PyObject *args) {
     reader_t *reader = self->reader;
     rd_kafka_queue_t *queue = k_queue_get_partition(reader->rk, topic, partition);
     if (!queue) return PyErr_Format(PyExc_RuntimeError, "%s[%d] has no queue", topic, partition);
-    source_t *source = reader->sources;
-    while (source && (source->partition != partition || strcmp(source->topic, topic)))
-        source = source->next;
-    if (source) release_queue(source->queue);
-    else {
-        source = malloc(sizeof *source + strlen(topic) + 1);
-        if (!source) {
-            k_queue_destroy(queue);
-            return PyErr_NoMemory();
-        }
-        source->partition = partition;
-        strcpy(source->topic, topic);
-        source->next = reader->sources;
-        reader->sources = source;
+    source_t *source = calloc(1, sizeof *source + strlen(topic) + 1);
+    if (!source) {
+        k_queue_destroy(queue);
+        return PyErr_NoMemory();
     }
+    drop_partition(reader, topic, partition);
+    source->partition = partition;
+    strcpy(source->topic, topic);
     source->queue = queue;
+    source->reader = reader;
+    source->next = reader->sources;
+    reader->sources = source;
     /* In this order: what comes in between is forwarded, too. */
-    k_queue_cb_event_enable(queue, on_loose, reader);
+    k_queue_cb_event_enable(queue, on_loose, source);
     k_queue_forward(queue, reader->own);
+    Py_RETURN_NONE;
+}
+
+/* give_back(topic, partition): reads the partition no more. Not before it is given up. */
+static PyObject *Reader_give_back(Reader *self, PyObject *args) {
+    const char *topic;
+    int partition;
+    if (!PyArg_ParseTuple(args, "si", &topic, &partition) || !begin_call(self)) return NULL;
+    self->is_busy = false;
+    drop_partition(self->reader, topic, partition);
     Py_RETURN_NONE;
 }
 
@@ -512,9 +537,10 @@ static void take(reader_t *reader, chunk_t *chunk, size_t limit) {
         chunk->records[0] = chunk->records[chunk->count];
         chunk->headers[0] = chunk->headers[chunk->count];
     }
-    if (atomic_exchange(&reader->is_loose, false))
+    if (atomic_exchange(&reader->has_loose, false))
         for (source_t *source = reader->sources; source; source = source->next)
-            k_queue_forward(source->queue, reader->own);
+            if (atomic_exchange(&source->is_loose, false))
+                k_queue_forward(source->queue, reader->own);
     taking = reader;
     chunk->count = k_consume_batch_queue(reader->own, 0, chunk->records + 1, limit);
     taking = NULL;
@@ -636,6 +662,7 @@ static PyObject *Reader_is_reading(Reader *self, void *Py_UNUSED(unused)) {
 
 static PyMethodDef reader_methods[] = {
     {"close", (PyCFunction)Reader_close, METH_NOARGS, NULL},
+    {"give_back", (PyCFunction)Reader_give_back, METH_VARARGS, NULL},
     {"read", (PyCFunction)Reader_read, METH_O, NULL},
     {"take_over", (PyCFunction)Reader_take_over, METH_VARARGS, NULL},
     {"wait", (PyCFunction)Reader_wait, METH_O, NULL},

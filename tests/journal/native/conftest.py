@@ -41,6 +41,10 @@ class Mock:
         array = (ctypes.c_int * len(errors))(*errors)
         push(self._cluster, ctypes.c_int16(PRODUCE), ctypes.c_size_t(len(errors)), array)
 
+    def delete(self, topic: str) -> None:
+        """Deletes a topic."""
+        assert not self._library.rd_kafka_mock_topic_delete(self._cluster, topic.encode())
+
     def delay(self, milliseconds: int) -> None:
         """Lets each answer take this long."""
         self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, milliseconds)

@@ -72,13 +72,15 @@ def write(mock: Mock, topic: str, records: list[dict[str, Any]], partition: int 
     assert producer.flush(20) == 0
 
 
-def read(source: NativeSource, count: int, timeout_s: float = 20) -> list[Any]:
-    """Returns the next records."""
+def read(
+    source: NativeSource, count: int, timeout_s: float = 20, limit: int = 1_000
+) -> list[Any]:
+    """Returns the next records, of which it takes `limit` at a time."""
     found: list[Any] = []
     until = time.monotonic() + timeout_s
     while len(found) < count:
         assert time.monotonic() < until, f"got {len(found)} of {count}"
-        got = source.read(1_000, 0.2)
+        got = source.read(limit, 0.2)
         if got is not None:
             assert not got.events, got.events[0].error()
             found += [message for part in got.parts for message in part.records]
@@ -420,3 +422,58 @@ def codes_and_count_of_no_partition(address: str, topic: str) -> tuple[list[int]
             found += 0 if got is None else sum(len(part.records) for part in got.parts)
     consumer.close()
     return sorted(set(told)), found
+
+
+@pytest.mark.parametrize("way", ["assign", "unassign", "incremental", "given back"])
+def test_trap_278_what_waits_outlives_a_topic_that_is_deleted_after_it_was_given_up(
+    mock: Mock, topic: str, make_reading: MakeReading, way: str
+) -> None:
+    strategy = "cooperative-sticky" if way == "incremental" else "range"
+    consumer, source = make_reading(
+        partition_assignment_strategy=strategy,
+        fetch_wait_max_ms=10,
+        topic_metadata_propagation_max_ms=0,
+    )
+    other = f"o{time.monotonic_ns()}"
+    write(mock, other, RECORDS)
+    kept, given_up = KafkaPartition(topic, 0, 0), KafkaPartition(other, 0, 0)
+    move = consumer.incremental_assign if way == "incremental" else consumer.assign
+    move([kept, given_up])
+    read(source, 2 * len(RECORDS))
+    if way == "incremental":
+        consumer.incremental_unassign([kept, given_up])
+    elif way == "unassign":
+        consumer.unassign()
+    # librdkafka ends the forwarding as it stops a partition, and the reader begins it again.
+    for _ in range(5):
+        move([kept])
+        assert [m.offset() for m in read(source, 1, limit=1)] == [0]
+        if way == "incremental":
+            consumer.incremental_unassign([kept])
+    move([kept])
+    if way == "given back":  # It is forwarded when that comes.
+        consumer._reader.take_over(other, 0)
+        consumer._reader.give_back(other, 0)
+    first = read(source, 1, limit=1)
+    mock.delete(other)
+    assert consumer.list_topics(other, 20).topics[other].error is not None
+    time.sleep(0.5)  # librdkafka ends the partition in threads of its own.
+    found = [*first, *read(source, len(RECORDS) - 1)]
+    assert [m.offset() for m in found] == list(range(len(RECORDS)))
+
+
+def test_what_the_group_takes_is_given_back(topic: str, make_reading: MakeReading) -> None:
+    consumer, source = make_reading()
+    told: list[str] = []
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, partitions: consumer.assign(partitions),
+        on_revoke=lambda _, partitions: told.append(f"revoked {len(partitions)}"),
+    )
+    read(source, len(RECORDS))
+    assert len(consumer._taken._keys) == 4
+    consumer.unsubscribe()
+    until = time.monotonic() + 20
+    while consumer._taken._keys and time.monotonic() < until:
+        source.read(1, 0.1)
+    assert (consumer._taken._keys, told) == (set(), ["revoked 4"])
