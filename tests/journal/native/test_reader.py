@@ -72,9 +72,7 @@ def write(mock: Mock, topic: str, records: list[dict[str, Any]], partition: int 
     assert producer.flush(20) == 0
 
 
-def read(
-    source: NativeSource, count: int, timeout_s: float = 20, limit: int = 1_000
-) -> list[Any]:
+def read(source: NativeSource, count: int, timeout_s: float = 20, limit: int = 1_000) -> list[Any]:
     """Returns the next records, of which it takes `limit` at a time."""
     found: list[Any] = []
     until = time.monotonic() + timeout_s
