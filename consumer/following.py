@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..journal.control import TopicPartition
@@ -214,7 +215,7 @@ class Following:
                 self.homes.park(assigned.home)
         try:
             moved = self.sidecars.poll()
-            moved = self.homes.poll() or moved
+            moved = self.homes.poll(partial(_numbers, partitions)) or moved
         except RecordsTrimmedError as error:
             _LOG.warning("homes_read_again reason=%s", error)
             return True, [_anew(a, a.buffer.position()) for a in partitions if a.home is not None]
@@ -290,6 +291,7 @@ class Following:
             "mode_record topic=%s partition=%d offset=%d home=%d mode_offset=%d places=False",
             *(*assigned.key, offset, home.home[0], mode_offset),
         )
+        self.homes.leave(home)
         position = assigned.buffer.position()
         if position.o2 > offset:
             # It lies where only what is pending is read again: nothing is placed from o2 on. To
@@ -393,6 +395,10 @@ class Following:
         """Closes the journal's consumer, and ends what asks for sidecars."""
         self.homes.close()
         self.sidecars.close()
+
+
+def _numbers(partitions: Iterable[Assigned], topic: str) -> list[int]:
+    return [assigned.key[1] for assigned in partitions if assigned.key[0] == topic]
 
 
 def _behind(position: Position, offset: int) -> Position:

@@ -6,6 +6,12 @@ view of its own, which is told what is kept from there on, and is joined with th
 If it begins below what is kept, reading goes back to there, and the views are joined when reading
 has come to where the other stands.
 
+With a backlog each partition comes to a topic's mode record by itself, and the journal was read far
+ahead by then. So what is due behind a MODE record is kept for all partitions of its topic, also
+those that have not come there, and for those that went back to markers until they come to the next
+one (`HomeView.collect`). If that is too much, reading waits while every partition has work to do,
+and else drops it: then reading goes back, as above.
+
 While a record can't be taken in, its home is not read on; the record is kept, and tried again.
 
 What is read and what is answered is taken in by `poll`, on the application's thread.
@@ -15,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -32,6 +38,7 @@ from ..journal.errors import (
 )
 from ..journal.follower import JournalFollower
 from ..journal.logs.interface import Log
+from ..journal.modes import ModeChange, Phase
 from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.reader import RecordsTrimmedError
@@ -61,6 +68,12 @@ BEGIN_RETRY_S: Final = 0.5
 """Pause before a home whose journal could not be read, or a record that could not be taken in, is
 tried again. Longer ones delay delivery when it is back, shorter ones ask a broker that is away more
 often."""
+
+
+AHEAD_MAX: Final = 50_000
+"""Transactions of partitions that a home's readers have not come to, which a consumer keeps at
+most: about 25 MB. Fewer make a reader with a backlog read the journal again for partitions that
+begin."""
 
 
 class ModeEnd:
@@ -245,8 +258,11 @@ class Followed:
 class _Lane:
     """One view of a home, and the partitions that are attached to it, or will be."""
 
-    def __init__(self, home: Journal, lowest: int) -> None:
+    def __init__(
+        self, home: Journal, lowest: int, collect: Callable[[HomeView, str, str], None]
+    ) -> None:
         self.view = HomeView(home, lowest)
+        self._collect = collect
         self.attached: dict[PartitionId, Followed] = {}
         self.due: list[tuple[int, Followed, Attachment]] = []
         """Partitions to be attached when reading comes to an offset, the highest first."""
@@ -259,10 +275,23 @@ class _Lane:
     def attach_due(self) -> None:
         """Attaches the partitions to whose offset reading has come."""
         while self.due and self.due[-1][0] <= self.view.next_offset:
-            _, followed, attachment = self.due.pop()
+            at, followed, attachment = self.due.pop()
+            topic, _, topic_id = followed.partition
             self.view.attach(followed.partition, followed.start, attachment.listed)
             self.attached[followed.partition] = followed
+            if 0 < at == followed.start.mode_offset + 1 == self.view.next_offset:
+                self._collect(self.view, topic, topic_id)
             followed.attach(self.view)
+
+    def resume(self, followed: Followed) -> bool:
+        """Attaches a partition that its view keeps ahead. Returns False if it can't."""
+        partition, passed = followed.partition, followed.start.passed
+        if passed is None or not self.view.may_resume(partition, passed):
+            return False
+        self.view.resume(partition, passed)
+        self.attached[partition] = followed
+        followed.attach(self.view)
+        return True
 
     def come_to(self, offset: int) -> None:
         """Attaches the partitions whose offset lies at or below this one, to which it was read."""
@@ -285,8 +314,18 @@ class _Lane:
             self.view.detach(followed.partition)
         self.due = [item for item in self.due if item[1] is not followed]
 
+    def leave(self, followed: Followed) -> None:
+        """Stops following a partition that may come again."""
+        if self.attached.get(followed.partition) is followed:
+            del self.attached[followed.partition]
+            self.view.leave(followed.partition)
+
+    def follows(self, partition: PartitionId) -> bool:
+        """Returns whether it follows a partition, or will."""
+        return partition in self.attached or any(f.partition == partition for _, f, _ in self.due)
+
     @property
-    def is_empty(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether it follows nothing."""
         return not self.attached and not self.due
 
@@ -311,6 +350,7 @@ class Homes:
             clock: monotonic time in seconds; None: the machine's.
         """
         self._high_of = high_of
+        self._ours: Callable[[str], Iterable[int]] = _none
         self._clock = clock or time.monotonic
         self._log = log
         # Only an event at the end tells of offsets without records there.
@@ -320,7 +360,7 @@ class Homes:
         self._lanes: dict[Journal, list[_Lane]] = {}
         self._journals: dict[Journal, HomeJournal] = {}
         """What was read. It is kept when no partition is followed: one may turn back soon."""
-        self._recent_max = RECENT_MAX
+        self._recent_max, self._ahead_max = RECENT_MAX, AHEAD_MAX
         self._goes_back = False
         """Whether a journal is to be read from elsewhere."""
         self._waiting: list[Followed] = []
@@ -342,7 +382,10 @@ class Homes:
     @property
     def follows(self) -> bool:
         """Whether any partition's home is followed."""
-        return bool(self._waiting or self._lanes or self._parked)
+        return bool(self._waiting or self._followed_homes() or self._parked)
+
+    def _followed_homes(self) -> list[Journal]:
+        return [home for home, lanes in self._lanes.items() if any(not x.is_idle for x in lanes)]
 
     def begin(self, followed: Followed) -> None:
         """Follows a partition's home, from the next `poll` on."""
@@ -352,10 +395,19 @@ class Homes:
         """Stops following a partition's home."""
         self._waiting = [each for each in self._waiting if each is not followed]
         self._parked = [each for each in self._parked if each is not followed]
-        for home, lanes in list(self._lanes.items()):
+        for lanes in self._lanes.values():
             for lane in lanes:
                 lane.drop(followed)
-            self._lanes[home] = [lane for lane in lanes if not lane.is_empty]
+        self._drop_lanes(lambda lane: lane.is_idle and not lane.view.keeps_ahead)
+
+    def leave(self, followed: Followed) -> None:
+        """Stops following the home of a partition whose topic has markers again from here on."""
+        for lane in self._lanes.get(followed.home, ()):
+            lane.leave(followed)
+
+    def _drop_lanes(self, needless: Callable[[_Lane], bool]) -> None:
+        for home, lanes in list(self._lanes.items()):
+            self._lanes[home] = [lane for lane in lanes if not needless(lane)]
             if not self._lanes[home]:
                 del self._lanes[home]
 
@@ -379,9 +431,16 @@ class Homes:
         for followed in self._waiting:
             by_home.setdefault(followed.home, []).append(followed)
         begun = False
-        for home, group in by_home.items():
+        followed_homes = self._followed_homes()
+        for home, waiting in by_home.items():
+            group = [f for f in waiting if not self._resume(f)]
+            if len(group) < len(waiting):
+                begun = True
+            if not group:
+                continue
             journal = self._journals.get(home)
-            kept = journal.kept(is_idle=home not in self._lanes) if journal is not None else None
+            is_idle = home not in followed_homes
+            kept = journal.kept(is_idle=is_idle) if journal is not None else None
             try:
                 start = self._starts.find(home, self._starts_of(group), kept)
             except KafkaException as error:  # Every error of ours is one.
@@ -398,11 +457,32 @@ class Homes:
             begun = True
         return begun
 
+    def _resume(self, followed: Followed) -> bool:
+        if not any(lane.resume(followed) for lane in self._lanes.get(followed.home, ())):
+            return False
+        self._waiting = [each for each in self._waiting if each is not followed]
+        return True
+
+    def _collect(self, view: HomeView, topic: str, topic_id: str) -> None:
+        """Keeps what lies behind a MODE record for partitions that have not come there yet."""
+        for number in self._ours(topic):
+            partition = PartitionId(topic, number, topic_id)
+            if not any(lane.follows(partition) for lane in self._lanes[view.journal]):
+                view.collect(partition)
+
     def _read_from(self, home: Journal, start: HomeStart) -> None:
         if start.certain is None:
             return  # What is kept does.
         read_from, epochs = start.certain
         self._goes_back = True
+        # What lies between can't be told to it any more.
+        self._drop_lanes(
+            lambda lane: (
+                lane.is_idle
+                and (lane.view.journal != home or lane.view.next_offset < read_from)
+                and lane.view.journal[0] == home[0]
+            )
+        )
         if home in self._journals:
             self._journals[home].restart(read_from, epochs)
             return
@@ -427,7 +507,7 @@ class Homes:
         # One that went past is not rewound: its partitions were told what lies between.
         below = [lane for lane in lanes if lane.view.next_offset <= offset]
         if not below:
-            below = [_Lane(home, offset)]
+            below = [_Lane(home, offset, self._collect)]
             lanes += below
         return max(below, key=lambda lane: lane.view.next_offset)
 
@@ -448,7 +528,7 @@ class Homes:
     def _follow(self) -> JournalFollower | None:
         """Returns the follower, at the places where the homes are to be read on; None without."""
         places: dict[int, int] = {}
-        for home in self._lanes:
+        for home in self._followed_homes():
             if not self._is_stuck(home):
                 place = self._journals[home].next_offset
                 places[home[0]] = min(place, places.get(home[0], place))
@@ -464,15 +544,20 @@ class Homes:
 
     # ---- reading on -----------------------------------------------------------------------------
 
-    def poll(self) -> bool:
+    def poll(self, ours: Callable[[str], Iterable[int]] | None = None) -> bool:
         """Takes in what came of journals and answers, without waiting. Returns whether any did.
+
+        Args:
+            ours: returns the partitions of a topic that the consumer has, also those that have not
+                come to where their home is followed.
 
         Raises:
             RecordsTrimmedError: a journal was trimmed where it is read: begin the partitions again.
         """
+        self._ours = ours or _none
         moved = self._begin_waiting()
-        if not self._lanes:
-            return False
+        if not self._followed_homes():
+            return moved
         moved = self._read() or moved
         for frontier, end in self._gates.answers():
             moved = True
@@ -534,7 +619,7 @@ class Homes:
         ]
 
     def _read(self) -> bool:
-        if any(f.is_full for f in self.followed()):
+        if any(f.is_full for f in self.followed()) or self._has_enough():
             return False
         moved = False
         stuck = [home for home in self._lanes if self._is_stuck(home)]
@@ -550,6 +635,8 @@ class Homes:
             for home, journal in self._journals.items():
                 if follower.failed in (None, home[0]):
                     journal.lose()
+            # The end of a journal may be lost: what was read there counts no more.
+            self._drop_lanes(lambda lane: lane.is_idle)
             raise
         except JournalError as error:
             # What was read before can still be delivered.
@@ -569,6 +656,19 @@ class Homes:
         if not any(map(self._is_stuck, self._lanes)):
             self.failure = None
         return moved
+
+    def _has_enough(self) -> bool:
+        """Returns whether reading waits, as too much is kept ahead. Drops it if nothing else is to
+        be done meanwhile."""
+        lanes = [lane for lanes in self._lanes.values() for lane in lanes]
+        ahead = [lane for lane in lanes if lane.view.keeps_ahead]
+        if sum(lane.view.ahead for lane in ahead) <= self._ahead_max:
+            return False
+        if not any(lane.due for lane in lanes) and all(f.lacks_place for f in self.followed()):
+            return True
+        for lane in ahead:
+            lane.view.drop_ahead(self._ahead_max // len(ahead))
+        return False
 
     def _is_stuck(self, home: Journal) -> bool:
         """Returns whether a record of a home could not be taken in."""
@@ -622,6 +722,11 @@ class Homes:
             view.placed(said)
         elif isinstance(said, PrepareAbort):
             view.aborted(said.begin)
+        elif isinstance(said, ModeChange):
+            view.switched(offset, said)
+            if said.phase is Phase.TO_METADATA:
+                view.read_to(offset + 1)
+                self._collect(view, said.topic, said.topic_id)
         else:
             view.adopted(offset, said)
 
@@ -661,6 +766,10 @@ class Homes:
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()
+
+
+def _none(_topic: str) -> Iterable[int]:
+    return ()
 
 
 def _passes(error: Exception) -> bool:

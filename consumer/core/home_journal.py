@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
+from ...journal.modes import ModeChange
 from ...journal.places import Adoption, Placed
 from ...journal.records.fate import EpochFilter
 from ...journal.records.types import (
@@ -63,7 +64,7 @@ class Decided:
     """The partitions of which the decision does not say all; see `PrepareCommit.added`."""
 
 
-Said: TypeAlias = Decided | PrepareAbort | Placed | Adoption | None
+Said: TypeAlias = Decided | PrepareAbort | Placed | Adoption | ModeChange | None
 """What a view is told; None for a BEGIN, of which the offset says all."""
 
 
@@ -126,7 +127,7 @@ class HomeJournal:
             said = None
         elif isinstance(record, PrepareCommit):
             said = _decided(record)
-        elif isinstance(record, PrepareAbort | Placed | Adoption):
+        elif isinstance(record, PrepareAbort | Placed | Adoption | ModeChange):
             said = record
         else:
             return

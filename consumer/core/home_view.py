@@ -46,6 +46,14 @@ Pending at *x* was what has no record below *o1*, the position's lowest one. A r
 had not heard of the switch, and was replaced. It had delivered nothing that was placed in that
 stretch, or `passed` would say so.
 
+A reader with a backlog reads the journal far ahead of its data. So where a topic goes over to
+places, what is decided from there on is kept *ahead* for its other partitions (`collect`), and for
+one that goes back to markers (`leave`): else each of them would read the journal again when it
+comes to its mode record. It may `resume` behind a sequence if the view was told all that lies
+behind: then it knows what one does that is attached there. But decisions that markers end are left
+out, of transactions that began when all mode records of a switch back were written: their records
+lie behind these, where no home is followed. To who follows it there all the same, they are unknown.
+
 Pure.
 """
 
@@ -58,6 +66,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ...journal.control import BranchRange
+from ...journal.modes import ModeChange, Phase
 from ...journal.places import GONE, Adoption, PartitionId, Placed, Unplaced
 from ...journal.position import Journal
 from ...journal.txid import TxId
@@ -66,6 +75,8 @@ from ...journal.value import value
 KEPT_MAX: Final = 10_000
 """Transactions that a view keeps of one partition before reading the journal should pause until the
 partition's data is read on: about 5 MB. Fewer make a reader with a backlog stop and go."""
+_ALWAYS: Final = 2**63
+"""Stands for the decision of an aborted transaction: nothing of it is due at any partition."""
 
 
 class Fate(Enum):
@@ -227,6 +238,8 @@ class _Part:
     def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
         self.x, self.o1, self.log_start = start.x, start.o1, start.log_start
         self.passed = start.passed
+        self.whole_behind = -1 if start.passed is None else start.passed
+        """Nothing that was decided behind it was passed, or counts as delivered."""
         self.begins = begins
         """Journal offset from which on it was followed."""
         self.is_whole = is_whole
@@ -241,10 +254,22 @@ class _Part:
         where reading began: a journal offset at which, or behind which, the epoch is certain. At 0
         lies the first OWNER record."""
         self.kept: dict[int, Fate] = {}
-        """BEGINs of what waits for its place, of what is placed and not passed, and of what a
-        marker ends."""
+        """BEGINs of what waits for its place, and of what is placed and not passed."""
+        self.marked: dict[int, int] = {}
+        """BEGIN → commit sequence of what a marker ends."""
         self.aborted: list[TxId] = []
         """What the home adopted as aborted, and the partition was not told of."""
+        self.is_ahead = False
+        """Whether no reader of the partition follows the home."""
+        self.is_back_from = _ALWAYS
+        """Journal offset from which on the topic has markers, and no mode record is to come."""
+        self.left_out: dict[int, int] = {}
+        """Where decisions were left out while it was kept ahead: first BEGIN → behind the last."""
+
+    @property
+    def count(self) -> int:
+        """Number of transactions that are kept."""
+        return len(self.kept) + len(self.marked) + len(self.aborted)
 
     def is_behind(self, place: int, due: Due) -> bool:
         """Returns whether what is placed somewhere counts as delivered to a new reader: see the
@@ -264,8 +289,11 @@ class HomeView:
         self.next_offset = offset
         """Everything below was read."""
         self._open: set[int] = set()
-        self._ended: set[int] = set()
-        """BEGINs that were not read, of transactions that were read to be decided."""
+        self._ended: dict[int, int] = {}
+        """BEGIN → decision, of transactions that began below where a partition was attached, or may
+        resume."""
+        self._begins = 0
+        """The highest such journal offset."""
         self._parts: dict[PartitionId, _Part] = {}
         self._unplaced: Unplaced[Due] = Unplaced()
 
@@ -285,7 +313,9 @@ class HomeView:
             listed: all that the snapshot there lists as unfinished; None without a snapshot.
         """
         is_whole = listed is not None or self.next_offset == 0
+        self.detach(partition)
         self._parts[partition] = _Part(start, self.next_offset, is_whole=is_whole)
+        self._begins = self.next_offset
         for each in sorted(listed or (), key=lambda t: t.sequence or 0):
             if each.sequence is not None:
                 writes = [w for w in each.writes if w.partition == partition]
@@ -299,6 +329,64 @@ class HomeView:
         self._parts.pop(partition, None)
         self._unplaced.drop(partition)
 
+    def collect(self, partition: PartitionId) -> None:
+        """Keeps ahead what is decided from `next_offset` on, for a partition that is to come there.
+
+        It lies behind a MODE record by which the partition's topic goes over to places.
+        """
+        if partition not in self._parts:
+            self.attach(partition, Start(0, self.next_offset - 1, 0))
+            self._parts[partition].is_ahead = True
+
+    def leave(self, partition: PartitionId) -> None:
+        """Keeps ahead what is decided and not passed: the partition is followed no more for now."""
+        part = self._parts[partition]
+        part.is_ahead = True
+        if part.passed is None:
+            self.detach(partition)
+
+    def may_resume(self, partition: PartitionId, passed: int) -> bool:
+        """Returns whether a partition that is kept ahead may be followed behind a sequence."""
+        part = self._parts.get(partition)
+        if part is None or not part.is_ahead:
+            return False
+        return part.whole_behind <= passed < self.next_offset
+
+    def resume(self, partition: PartitionId, passed: int) -> None:
+        """Follows a partition that is kept ahead: everything up to a sequence is delivered there.
+
+        `may_resume` must say so.
+        """
+        part = self._parts[partition]
+        part.is_ahead, part.is_whole = False, False
+        part.passed = part.whole_behind = passed
+        part.begins = passed + 1
+        # What waits for its place was decided later: places rise, and a switch waits for them.
+        while part.placed and part.placed[0][1].sequence <= passed:
+            del part.kept[part.placed.popleft()[1].begin]
+        part.marked = {b: sequence for b, sequence in part.marked.items() if sequence > passed}
+
+    @property
+    def ahead(self) -> int:
+        """Number of transactions that are kept ahead."""
+        return sum(part.count for part in self._parts.values() if part.is_ahead)
+
+    @property
+    def keeps_ahead(self) -> bool:
+        """Whether partitions are kept ahead."""
+        return any(part.is_ahead for part in self._parts.values())
+
+    def drop_ahead(self, most: int) -> None:
+        """Drops partitions that are kept ahead, until no more than `most` transactions are kept so:
+        those that have most first."""
+        ahead = [(part.count, key) for key, part in self._parts.items() if part.is_ahead]
+        count = sum(c for c, _ in ahead)
+        for each, partition in sorted(ahead, reverse=True):
+            if count <= most:
+                return
+            count -= each
+            self.detach(partition)
+
     def absorb(self, other: HomeView) -> None:
         """Takes over the partitions of another view of the same journal, read up to here too.
 
@@ -306,20 +394,32 @@ class HomeView:
         is true for the partitions of the other.
         """
         assert (self.journal, self.next_offset) == (other.journal, other.next_offset)
-        self._parts |= other._parts
-        self._open |= other._open
-        self._ended |= other._ended
-        for partition in other._unplaced.partitions():
+        for partition, part in other._parts.items():
+            if self._has_better(partition, part):
+                continue
+            self.detach(partition)
+            self._parts[partition] = part
             for sequence, due in other._unplaced.of(partition):
                 self._unplaced.add(partition, sequence, due)
+        self._open |= other._open
+        self._ended |= other._ended
+        self._begins = max(self._begins, other._begins)
+
+    def _has_better(self, partition: PartitionId, part: _Part) -> bool:
+        # One that is followed is in one view alone. Of those that are kept ahead, that which leaves
+        # out less serves at more places.
+        own = self._parts.get(partition)
+        if own is None or not own.is_ahead:
+            return own is not None
+        return part.is_ahead and own.whole_behind <= part.whole_behind
 
     @property
     def partitions(self) -> list[PartitionId]:
         """The partitions that are attached."""
-        return list(self._parts)
+        return [partition for partition, part in self._parts.items() if not part.is_ahead]
 
     def follows(self, partition: PartitionId) -> bool:
-        """Returns whether a partition is attached."""
+        """Returns whether a partition is attached, or kept ahead."""
         return partition in self._parts
 
     # ---- what the journal says ------------------------------------------------------------------
@@ -328,14 +428,25 @@ class HomeView:
         """Takes a BEGIN."""
         self._open.add(begin)
 
+    def switched(self, offset: int, change: ModeChange) -> None:
+        """Takes a MODE record."""
+        if change.phase is Phase.TO_METADATA:
+            self._begins = offset + 1  # Partitions may be followed from there on.
+        is_back = change.phase is Phase.MARKERS and change.with_records
+        for partition, part in self._parts.items():
+            if partition.topic == change.topic:
+                if part.is_back_from in part.left_out:
+                    part.left_out[part.is_back_from] = offset
+                part.is_back_from = offset if is_back else _ALWAYS
+
     def committed(self, begin: int, sequence: int, writes: Iterable[HomeWrites]) -> None:
         """Takes a decision to commit."""
-        self._end(begin)
+        self._end(begin, sequence)
         self._decide(Due(begin, sequence, ()), writes, {})
 
     def aborted(self, begin: int) -> None:
         """Takes a decision to abort: nothing of it is delivered anywhere."""
-        self._end(begin)
+        self._end(begin, _ALWAYS)
 
     def adopted(self, offset: int, adoption: Adoption) -> None:
         """Takes an ADOPT record: a decision of another journal, as of its own offset.
@@ -360,11 +471,11 @@ class HomeView:
         found, part.aborted = part.aborted, []
         return found
 
-    def _end(self, begin: int) -> None:
-        if begin in self._open:
-            self._open.discard(begin)
-        else:
-            self._ended.add(begin)
+    def _end(self, begin: int, decision: int) -> None:
+        is_known = begin in self._open
+        self._open.discard(begin)
+        if not is_known or begin < self._begins:
+            self._ended[begin] = decision
 
     def _decide(
         self, decided: Due, writes: Iterable[HomeWrites], places: Mapping[PartitionId, int]
@@ -377,7 +488,10 @@ class HomeView:
             due = Due(begin, sequence, each.branches, decided.txid, decided.there, each.aside)
             place = places.get(each.partition)
             if not each.placed:
-                part.kept[begin] = Fate.MARKED
+                if part.is_ahead and begin >= part.is_back_from:
+                    part.left_out[part.is_back_from] = _ALWAYS
+                else:
+                    part.marked[begin] = sequence
             elif part.passed is not None and sequence <= part.passed:
                 pass  # Delivered by an earlier life of the reader.
             elif place is None:
@@ -400,6 +514,7 @@ class HomeView:
             return
         if part.passed is None and part.is_behind(place, due):
             part.below = max(part.below, due.sequence)
+            part.whole_behind = max(part.whole_behind, due.sequence)
             for _, before in part.placed:
                 del part.kept[before.begin]
             part.placed.clear()
@@ -453,7 +568,7 @@ class HomeView:
         """Removes the transaction that `next_place` returns: it is on its way to delivery."""
         part = self._parts[partition]
         _, due = part.placed.popleft()
-        part.passed = due.sequence
+        part.passed = part.whole_behind = due.sequence
         del part.kept[due.begin]
 
     def fate(self, partition: PartitionId, begin: int) -> Fate:
@@ -461,19 +576,21 @@ class HomeView:
         part = self._parts[partition]
         if begin in part.kept:
             return part.kept[begin]
+        if begin in part.marked:
+            return Fate.MARKED
         if begin in self._open:
             return Fate.OPEN
         if begin >= self.next_offset:
             return Fate.AHEAD
-        if begin < part.begins and not part.is_whole and begin not in self._ended:
+        is_below = begin < part.begins and not part.is_whole
+        is_left_out = any(first <= begin < end for first, end in part.left_out.items())
+        if (is_below or is_left_out) and self._ended.get(begin, -1) < part.begins:
             return Fate.UNKNOWN
         return Fate.ENDED
 
     def end_marked(self, partition: PartitionId, begin: int) -> None:
         """Notes that a marker of a TxId of this home was read: it is not waited for any more."""
-        kept = self._parts[partition].kept
-        if kept.get(begin) is Fate.MARKED:
-            del kept[begin]
+        self._parts[partition].marked.pop(begin, None)
 
     def first_waiting(self, partition: PartitionId) -> Due | None:
         """Returns the first transaction that is decided and not placed in a partition, if any."""
@@ -482,7 +599,8 @@ class HomeView:
 
     def kept(self, partition: PartitionId) -> int:
         """Returns how many transactions are kept of a partition."""
-        return len(self._parts[partition].kept)
+        part = self._parts[partition]
+        return len(part.kept) + len(part.marked)
 
     def is_full(self, partition: PartitionId) -> bool:
         """Returns whether so many places wait for the partition's data that reading the journal

@@ -105,6 +105,7 @@ def end_of(home: Places) -> int:
     return home.log.end_offset(JOURNAL_TOPIC, 0)
 
 
+@pytest.mark.parametrize("recent", [1, homes.RECENT_MAX])
 @pytest.mark.parametrize("batch", [3, 1_000])
 def test_a_backlog_with_many_switches_reads_the_journal_once(
     switched: Places,
@@ -113,8 +114,10 @@ def test_a_backlog_with_many_switches_reads_the_journal_once(
     decoded: list[int],
     monkeypatch: pytest.MonkeyPatch,
     batch: int,
+    recent: int,
 ) -> None:
     """Each partition begins anew at each of its mode records, and by then all is read."""
+    monkeypatch.setattr(homes, "RECENT_MAX", recent)
     monkeypatch.setattr(reading, "FETCH_MAX_RECORDS", batch)
     wanted = wanted_of(switched, placed)
     decoded.clear()
@@ -152,7 +155,7 @@ def test_partitions_that_are_assigned_one_by_one_read_the_journal_once(
         assert len(decoded) <= (1.1 * end_of(switched) if is_first else 0)
 
 
-@pytest.mark.parametrize("recent", [1, 60])
+@pytest.mark.parametrize(("recent", "ahead"), [(1, 0), (60, 0), (1, 20)])
 def test_reading_goes_back_for_what_is_kept_no_more(
     switched: Places,
     placed: Places,
@@ -160,16 +163,18 @@ def test_reading_goes_back_for_what_is_kept_no_more(
     decoded: list[int],
     monkeypatch: pytest.MonkeyPatch,
     recent: int,
+    ahead: int,
 ) -> None:
     """And nothing is delivered twice to those that had come further."""
     monkeypatch.setattr(homes, "RECENT_MAX", recent)
+    monkeypatch.setattr(homes, "AHEAD_MAX", ahead)
     wanted = wanted_of(switched, placed)
     consumer = make_consumer()
     decoded.clear()
     consumer.assign([*partitions_of(placed), *partitions_of(switched)])
     found = read_upto(consumer, wanted)
     assert sorted(map(str, found)) == sorted(map(str, wanted))
-    assert len(decoded) > 2 * end_of(switched)
+    assert len(decoded) > (1 if ahead else 2) * end_of(switched)
     placed.transaction([b"more"])
     assert read(consumer, 1) == [b"more"]
     (journal,) = consumer._reading.following.homes._journals.values()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.ended import EndedTxIds
-from logtx.consumer.core.home_view import Aside, HomeView, HomeWrites, Start, where_to_begin
+from logtx.consumer.core.home_view import (
+    Aside,
+    Fate,
+    HomeView,
+    HomeWrites,
+    Start,
+    where_to_begin,
+)
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
@@ -346,6 +353,8 @@ class ReaderFacts:
     """What the world needs to know of a reader's state."""
 
     follows: bool
+    reads: bool
+    """Whether it reads the journal."""
     next_offset: int
     """Next record to fetch."""
     frontier: int
@@ -378,10 +387,14 @@ def unpacked(origin: Origin) -> Position:
 class LiveReader:
     """A real reader, which goes over to a home and back at mode records, as the shells do."""
 
+    reads_ahead = False
+    """Whether it reads the journal where it follows no home, for other partitions."""
+
     def __init__(self, data: Told, journals: Told, origin: Origin) -> None:
         """Begins at a position."""
         self._data, self._journals = data, journals
         self._given: list[tuple[Any, ...]] = []
+        self._epochs = EpochFilter()
         self._begin(origin[0], origin[1], unpacked(origin))
 
     def _begin(self, follows: bool, known: int, position: Position) -> None:
@@ -396,11 +409,7 @@ class LiveReader:
             return
         passed = position.passed
         start = Start(position.o2, None if passed is None else passed.sequence, position.o1)
-        begin = where_to_begin(DATA, start, 0, ())
-        assert begin is not None
-        self._epochs = EpochFilter()
-        self.view = view = HomeView(HOME, begin[0])
-        view.attach(DATA, start)
+        self.view = view = self._follow(start)
         self.buffer = buffer = PlacedBuffer(
             DATA.key,
             position,
@@ -410,6 +419,14 @@ class LiveReader:
             malformed=malformed,
         )
         self.input = PlacedInput(DATA, view, buffer, None)
+
+    def _follow(self, start: Start) -> HomeView:
+        begin = where_to_begin(DATA, start, 0, ())
+        assert begin is not None
+        self._epochs = EpochFilter()
+        view = HomeView(HOME, begin[0])
+        view.attach(DATA, start)
+        return view
 
     def apply(self, key: Hashable) -> None:
         """Takes an input, and delivers all that may be delivered."""
@@ -424,8 +441,8 @@ class LiveReader:
             case ("journal", offset, *numbers):
                 for at, number in enumerate(numbers, offset):
                     self._journal(at, self._journals.numbers.values[number])
-                assert self.input is not None
-                self.input.advance()
+                if self.input is not None:
+                    self.input.advance()
             case ("look up", begin, end):
                 raw = foreign_txid(begin).to_bytes()
                 self.buffer.resolve(raw, end_offset=end, ended=True)
@@ -457,6 +474,8 @@ class LiveReader:
         _, phase, mode_offset = item
         if mode_offset > self._known:
             if phase == Phase.TO_METADATA and self.input is None:
+                if not self._may_follow(mode_offset):
+                    return False
                 self._deliver()
                 position = self.buffer.position()
                 passed = Passed(HOME, mode_offset)
@@ -467,6 +486,9 @@ class LiveReader:
                 self._back = offset, mode_offset
                 self.input.end_with(offset)
         (self.input or self.buffer).skip_unseen(offset + 1)
+        return True
+
+    def _may_follow(self, mode_offset: int) -> bool:  # noqa: ARG002
         return True
 
     def _go_back(self) -> None:
@@ -516,6 +538,7 @@ class LiveReader:
         txids = [TxId.from_bytes(p.txid) for p in self.buffer.pending()]
         return ReaderFacts(
             follows=self.follows,
+            reads=self.follows or self.reads_ahead,
             next_offset=reads.next_offset,
             frontier=-1 if frontier is None else frontier,
             waits=self.input is not None and self.input.has_gate,
@@ -524,6 +547,68 @@ class LiveReader:
             pending=tuple(t.offset for t in txids if t.journal == HOME),
             foreign=tuple(t.offset for t in txids if t.journal == OTHER),
         )
+
+
+class AheadReader(LiveReader):
+    """A `LiveReader` that reads the journal all the time, as for another partition.
+
+    It goes over to the home only once it has read the journal to there: else it would begin as a
+    `LiveReader` does.
+    """
+
+    reads_ahead = True
+    _lasting: HomeView | None = None
+
+    def _begin(self, follows: bool, known: int, position: Position) -> None:
+        lasting = self._lasting
+        if lasting is not None and not follows:
+            lasting.leave(DATA)
+        super()._begin(follows, known, position)
+        if lasting is None:
+            self._lasting = self.view or HomeView(HOME, 0)
+
+    def _follow(self, start: Start) -> HomeView:
+        if self._lasting is None:
+            return super()._follow(start)
+        assert start.passed is not None
+        assert self._lasting.may_resume(DATA, start.passed)
+        self._lasting.resume(DATA, start.passed)
+        return self._lasting
+
+    def _may_follow(self, mode_offset: int) -> bool:
+        assert self._lasting is not None
+        return mode_offset < self._lasting.next_offset
+
+    def _anew(self, follows: bool, known: int, position: Position) -> None:
+        self._begin(follows, known, position)
+        self._given.append(("again", position.o1))
+
+    def _journal(self, offset: int, record: tuple[int, Item]) -> None:
+        view = self._lasting
+        assert view is not None
+        epoch, item = record
+        counts = self._epochs.accept(offset, entry_of(offset, epoch, item))
+        if counts and offset >= view.next_offset:
+            take_in(view, offset, item)
+            if item[0] == "mode":
+                change = ModeChange(DATA.topic, DATA.topic_id, Phase(item[1]), dict(item[2]))
+                view.switched(offset, change)
+                if change.phase is Phase.TO_METADATA:
+                    view.read_to(offset + 1)
+                    view.collect(DATA)
+        view.read_to(offset + 1)
+
+    def facts(self) -> ReaderFacts:
+        """Returns what the world needs to know. What a look-up will tell is not pending."""
+        found = super().facts()
+        if not self.follows or self._lasting is None:
+            return found
+        fates = ((begin, self._lasting.fate(DATA, begin)) for begin in found.pending)
+        return replace(found, pending=tuple(b for b, fate in fates if fate is not Fate.UNKNOWN))
+
+    def fingerprint(self) -> bytes:
+        """Returns its whole state."""
+        return super().fingerprint() + _READER((self._lasting, self._epochs))
 
 
 def told_aside(begin: int, count: int) -> Aside | None:

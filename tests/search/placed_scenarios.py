@@ -57,6 +57,14 @@ SWITCH_REPLACED: Final = PlacesScenario(
 AND_BACK: Final = PlacesScenario(
     "and back", "markers, places, markers", (1, 1), Budget(plain=1, switches=2), **SWITCHED
 )
+AHEAD: Final = PlacesScenario(
+    "ahead", "markers, places, markers; the journal is read ahead of the partition", (1, 1),
+    Budget(plain=1, switches=2), reads_ahead=True, **SWITCHED,
+)  # fmt: skip
+AHEAD_AGAIN: Final = PlacesScenario(
+    "ahead again", "places, markers, places; the journal is read ahead of the partition", (1, 1),
+    Budget(switches=2), reads_ahead=True, written=BOTH_WRITTEN,
+)  # fmt: skip
 FOREIGN: Final = PlacesScenario(
     "foreign", "a transaction of another journal, which marks; a reader that is killed", (1,),
     Budget(plain=1, foreign=1, restarts=1),
@@ -106,6 +114,8 @@ PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
                      length_max=3, reads_in_steps=False)),
     (HALVES, replace(HALVES, records=(2,))),
     (AND_BACK, replace(AND_BACK, records=(1,), written=(("d", 0),))),
+    (AHEAD, replace(AHEAD, records=(1,), written=(("d", 0),))),
+    (AHEAD_AGAIN, replace(AHEAD_AGAIN, records=(1,), written=(("d", 0),), reads_in_steps=False)),
     (TO_PLACES, replace(TO_PLACES, budget=Budget(switches=1, duplicates=1))),
     (PLACED_BY_TWO, replace(PLACED_BY_TWO, budget=Budget(crashes=1), length_max=3)),
     (SWITCH_REPLACED, replace(SWITCH_REPLACED, budget=Budget(crashes=1, switches=1))),

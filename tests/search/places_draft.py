@@ -46,12 +46,12 @@ class Cut(NamedTuple):
 class Cores:
     """All cores and logs that a search met, by the numbers that its states hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: type[LiveReader] = LiveReader) -> None:
         """Begins without any."""
         self.data, self.journals, self.foreign = Told(), Told(), Told()
         """The partition, its home, and the journal of another one's transactions."""
         self.owners = Machine(partial(LiveOwner, self.journals, foreign=self.foreign))
-        self.readers = Machine(partial(LiveReader, self.data, self.journals))
+        self.readers = Machine(partial(reader, self.data, self.journals))
         self.delivered = Chains()
         self.origins = Interner()
         self._decided: dict[int, dict[int, Decided]] = {}
@@ -218,6 +218,8 @@ class Draft:
                         self.cuts = (self.cuts[1], (self.delivered, world.origins(origin)))
                 case ("anew", offset):
                     self.known = 0
+                    self._fetch_from(offset)
+                case ("again", offset):
                     self._fetch_from(offset)
         return self
 

@@ -27,6 +27,8 @@ from .explore import Move, State
 from .placed_cores import (
     FROM_THE_START,
     MARKERS_FIRST,
+    AheadReader,
+    LiveReader,
     OwnerFacts,
     ReaderFacts,
 )
@@ -69,6 +71,8 @@ class PlacesScenario:
     """False: an end that is too low may cost the order, but no record."""
     reads_in_steps: bool = True
     """Whether the reader may stop at every record of the journal."""
+    reads_ahead: bool = False
+    """Whether the reader reads the journal where it follows no home, too."""
 
 
 class PlacesWorld(Cores):
@@ -84,7 +88,7 @@ class PlacesWorld(Cores):
         """Begins without any state visited."""
         self.name = scenario.name
         self.scenario = scenario
-        super().__init__()
+        super().__init__(AheadReader if scenario.reads_ahead else LiveReader)
         self._expected: dict[tuple[int, int], list[int]] = {}
 
     @property
@@ -159,7 +163,7 @@ class PlacesWorld(Cores):
             return f"delivers {got}, and a reader that comes when all is over delivers {want}"
         if facts.next_offset < self.data.lengths[state[0]]:
             return None
-        if facts.follows and (
+        if facts.reads and (
             known < self.journals.lengths[state[1]] or facts.frontier >= 0 or facts.waits
         ):
             return None
@@ -268,7 +272,7 @@ class PlacesWorld(Cores):
         if facts.frontier >= 0:
             key = ("gate", facts.frontier, length)
             add(key, self.draft(self, state).take(key))
-        if facts.follows:
+        if facts.reads:
             steps = range(known + 1, length + 1) if self.scenario.reads_in_steps else (length,)
             for upto in steps:
                 if upto > known:

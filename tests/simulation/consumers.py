@@ -16,6 +16,7 @@ from logtx.consumer.assigned import Assigned, StartedAt
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.home_journal import RECENT_MAX
 from logtx.consumer.core.pending import Record as CoreRecord
+from logtx.consumer.homes import AHEAD_MAX
 from logtx.consumer.lookup import Question
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TopicPartition
@@ -42,8 +43,9 @@ LOOK_UP_EVERY_MS: Final = 150
 """Time between look-ups."""
 TOGETHER_SHARE: Final = 0.6
 """Share of the lives of a consumer that begin in the process of another one, if there is one."""
-RECENT: Final = (2, 12, RECENT_MAX)
-"""Records that a process keeps of homes' journals, at most."""
+KEPT: Final = ((2, AHEAD_MAX), (12, 6), (RECENT_MAX, 0))
+"""Records that a process keeps of homes' journals, at most, and transactions of partitions that
+have not come there."""
 HOME_LATER_SHARE: Final = 0.6
 """Share of the steps of a reader of uncommitted records in which it reads its home no further."""
 CRASHES_BEHIND_SHARE: Final = 0.06
@@ -107,7 +109,8 @@ class Consumer(Party):
         if with_room and draw.random() < TOGETHER_SHARE:
             setting.history.counts["consumers of several partitions"] += 1
             return draw.choice(with_room)
-        found.homes._recent_max = draw.choice(RECENT)
+        homes = found.homes
+        homes._recent_max, homes._ahead_max = draw.choice(KEPT)
         processes.append(found)
         return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from logtx.consumer.core.home_view import (
     where_to_begin,
 )
 from logtx.journal.control import BranchRange
+from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import GONE, AdoptedWrites, Adoption, PartitionId, Placed
 from logtx.journal.txid import TxId
 
@@ -349,3 +352,179 @@ def test_a_snapshot_lists_what_is_adopted_and_not_placed() -> None:
     view.attach(A, Start(2, None, 2), [Listed(6, 6, writes=writes_of_it, txid=FOREIGN, there=44)])
     view.placed(Placed(6, {A: 9}))
     assert view.next_place(A) == (9, Due(6, 6, RANGE, FOREIGN, 44))
+
+
+# ---- what is kept ahead -------------------------------------------------------------------------
+
+
+class Home:
+    """A home that switches its topic, at random. It writes to partition A."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.phase = Phase.MARKERS
+        self.records: list[tuple[str, Any]] = []
+        self.modes: list[int] = []
+        """Offsets of MODE records by which the topic goes over to places."""
+        self.behind: list[int] = []
+        """Those of MODE records behind which it has markers, and no mode record is to come."""
+        self._open: list[int] = []
+        self._unplaced: list[int] = []
+        self._place = 0
+
+    def step(self) -> None:
+        chance, offset = self.chance, len(self.records)
+        what = chance.choice(("begin", "begin", "commit", "commit", "abort", "place", "mode"))
+        if what == "begin":
+            self._open.append(offset)
+            self.records.append((what, None))
+        elif what in ("commit", "abort") and self._open:
+            begin = self._open.pop(chance.randrange(len(self._open)))
+            placed = self.phase in (Phase.TO_METADATA, Phase.METADATA)
+            if what == "commit" and placed:
+                self._unplaced.append(offset)
+            self.records.append((what, (begin, placed)))
+        elif what == "place" and self._unplaced:
+            self._place += chance.randint(0, 2)
+            upto = chance.choice(self._unplaced)
+            self._unplaced = [each for each in self._unplaced if each > upto]
+            self.records.append((what, Placed(upto, {A: self._place})))
+        elif what == "mode" and not (self.phase is Phase.TO_MARKERS and self._unplaced):
+            self.phase = FOLLOWING[self.phase]
+            if self.phase is Phase.TO_METADATA:
+                self.modes.append(offset)
+            if self.phase is Phase.MARKERS:
+                self.behind.append(offset)
+            self.records.append((what, ModeChange(A.topic, A.topic_id, self.phase)))
+
+    def tell(self, view: HomeView, upto: int | None = None) -> None:
+        """Tells a view what lies behind where it stands, as `Homes` does."""
+        for offset in range(view.next_offset, len(self.records) if upto is None else upto):
+            match self.records[offset]:
+                case ("begin", _):
+                    view.begun(offset)
+                case ("commit", (begin, placed)):
+                    view.committed(begin, offset, writes(A, placed=placed))
+                case ("abort", (begin, _)):
+                    view.aborted(begin)
+                case ("place", placed):
+                    view.placed(placed)
+                case (_, change):
+                    view.switched(offset, change)
+                    view.read_to(offset + 1)
+                    if change.phase is Phase.TO_METADATA:
+                        view.collect(A)
+            view.read_to(offset + 1)
+
+
+FOLLOWING = {
+    Phase.MARKERS: Phase.TO_METADATA,
+    Phase.TO_METADATA: Phase.METADATA,
+    Phase.METADATA: Phase.TO_MARKERS,
+    Phase.TO_MARKERS: Phase.MARKERS,
+}
+
+
+def taken(view: HomeView, most: int = 10**6) -> list[tuple[int, Due]]:
+    found: list[tuple[int, Due]] = []
+    while len(found) < most and (following := view.next_place(A)) is not None:
+        found.append(following)
+        view.pass_over(A)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_one_that_was_kept_ahead_knows_what_one_knows_that_begins_there(seed: int) -> None:
+    home = Home(seed)
+    while len(home.records) < 60 or not home.modes:
+        home.step()
+    view = HomeView(HOME, 0)
+    view.attach(B, Start(0, -1, 0))
+    home.tell(view)
+    behind = -1
+    for mode in sorted(home.chance.sample(home.modes, min(2, len(home.modes)))):
+        passed = max(mode, behind)
+        assert view.may_resume(A, passed)
+        view.resume(A, passed)
+        plain = HomeView(HOME, passed + 1)
+        plain.attach(A, Start(0, passed, 0))
+        home.tell(plain)
+        compare(home, view, plain)
+        for _ in range(10):
+            home.step()
+        home.tell(view)
+        home.tell(plain)
+        compare(home, view, plain)
+        some = home.chance.randint(0, 5)
+        assert taken(view, some) == taken(plain, some)
+        behind = view.passed(A) or 0
+        compare(home, view, plain)
+        view.leave(A)
+        assert not view.may_resume(A, behind - 1)
+        assert not view.may_resume(A, view.next_offset)
+    view.resume(A, behind)
+    rest = HomeView(HOME, behind + 1)
+    rest.attach(A, Start(0, behind, 0))
+    home.tell(rest)
+    assert taken(view) == taken(rest)
+
+
+def compare(home: Home, view: HomeView, plain: HomeView) -> None:
+    """Compares what two views know. The one that was kept ahead may know less of what began where
+    the topic has markers, and more of what began before the other one: what is open or aborted."""
+    assert view.next_place(A) == plain.next_place(A)
+    assert view.first_waiting(A) == plain.first_waiting(A)
+    assert view.last_place(A) >= plain.last_place(A)
+    aborted = {said[0] for what, said in home.records if what == "abort"}
+    for begin, (what, _) in enumerate(home.records):
+        found, other = view.fate(A, begin), plain.fate(A, begin)
+        if what != "begin" or found is other:
+            continue
+        began_behind_a_switch = any(at < begin for at in home.behind)
+        is_less = found is Fate.UNKNOWN and began_behind_a_switch
+        is_more = found is (Fate.ENDED if begin in aborted else Fate.OPEN)
+        assert is_less or (is_more and other is Fate.UNKNOWN), (begin, found, other)
+
+
+def test_what_is_kept_ahead_is_counted_and_the_most_is_dropped_first() -> None:
+    view = HomeView(HOME, 5)
+    view.attach(A, Start(0, 4, 0))
+    view.collect(A)
+    view.collect(B)
+    c = PartitionId("c", 0, "id")
+    view.collect(c)
+    assert (view.ahead, view.keeps_ahead, view.partitions) == (0, True, [A])
+    for begin in range(3):
+        view.committed(begin, 5 + begin, writes(A, B))
+    view.committed(4, 8, writes(c))
+    view.read_to(9)
+    assert view.ahead == 4
+    view.drop_ahead(3)
+    assert view.ahead == 1
+    assert (view.may_resume(B, 4), view.may_resume(c, 4), view.may_resume(A, 4)) == (
+        False,
+        True,
+        False,
+    )
+
+
+def test_a_joined_view_has_what_is_followed_and_what_is_kept_ahead_for_longest() -> None:
+    lower, upper = HomeView(HOME, 5), HomeView(HOME, 8)
+    lower.collect(A)
+    lower.collect(B)
+    lower.committed(1, 6, writes(A, B))
+    upper.attach(A, Start(0, 7, 0))
+    upper.collect(B)
+    lower.read_to(8)
+    for view in (lower, upper):
+        view.committed(2, 9, writes(A, B))
+        view.placed(Placed(9, {A: 3, B: 4}))
+        view.read_to(11)
+    lower.absorb(upper)
+    assert lower.partitions == [A]
+    assert [due.sequence for _, due in taken(lower)] == [9]
+    assert lower.may_resume(B, 5)
+    lower.resume(B, 5)
+    following = lower.next_place(B)
+    assert following is not None
+    assert following[1].sequence == 6
