@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from sys import maxsize
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -664,11 +665,18 @@ class Homes:
         ahead = [lane for lane in lanes if lane.view.keeps_ahead]
         if sum(lane.view.ahead for lane in ahead) <= self._ahead_max:
             return False
+        for lane in ahead:
+            lane.view.drop_ahead(maxsize, self._is_ours)
+        if sum(lane.view.ahead for lane in ahead) <= self._ahead_max:
+            return False
         if not any(lane.due for lane in lanes) and all(f.lacks_place for f in self.followed()):
             return True
         for lane in ahead:
-            lane.view.drop_ahead(self._ahead_max // len(ahead))
+            lane.view.drop_ahead(self._ahead_max // len(ahead), self._is_ours)
         return False
+
+    def _is_ours(self, partition: PartitionId) -> bool:
+        return partition.partition in self._ours(partition.topic)
 
     def _is_stuck(self, home: Journal) -> bool:
         """Returns whether a record of a home could not be taken in."""
@@ -733,9 +741,11 @@ class Homes:
     def _writes(self, view: HomeView, offset: int, decided: Decided) -> Sequence[HomeWrites]:
         # Not where it is marked: its parts may be trimmed by now, while the reader has not come to
         # the marker.
-        ours = [each for each in decided.further if view.follows(each.partition)]
-        marked = [each for each in ours if not each.placed]
-        if len(marked) == len(ours):
+        marked = [each for each in decided.further if not each.placed]
+        placed_further = [each.partition for each in decided.further if each.placed]
+        if not any(map(view.follows, placed_further)):
+            for partition in filter(view.has_ahead, placed_further):
+                view.detach(partition)  # Nobody needs it yet, and what fails would stop all.
             return [*marked, *decided.writes]
         # A very large transaction is placed here: what it wrote is read again.
         placed = {w.partition.key for w in (*decided.writes, *decided.further) if w.placed}

@@ -50,9 +50,11 @@ A reader with a backlog reads the journal far ahead of its data. So where a topi
 places, what is decided from there on is kept *ahead* for its other partitions (`collect`), and for
 one that goes back to markers (`leave`): else each of them would read the journal again when it
 comes to its mode record. It may `resume` behind a sequence if the view was told all that lies
-behind: then it knows what one does that is attached there. But decisions that markers end are left
-out, of transactions that began when all mode records of a switch back were written: their records
-lie behind these, where no home is followed. To who follows it there all the same, they are unknown.
+behind: then it knows what one does that is attached there.
+
+Left out are decisions that markers end, of transactions that began when all mode records of a
+switch back were written. Their records lie behind these, where no home is followed, and a reader
+that has read far ahead would keep them all. To who follows it there all the same, they are unknown.
 
 Pure.
 """
@@ -60,7 +62,7 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from enum import Enum, auto
 from typing import Final
@@ -264,7 +266,7 @@ class _Part:
         self.is_back_from = _ALWAYS
         """Journal offset from which on the topic has markers, and no mode record is to come."""
         self.left_out: dict[int, int] = {}
-        """Where decisions were left out while it was kept ahead: first BEGIN → behind the last."""
+        """Where decisions were left out: first BEGIN → behind the last."""
 
     @property
     def count(self) -> int:
@@ -376,9 +378,11 @@ class HomeView:
         """Whether partitions are kept ahead."""
         return any(part.is_ahead for part in self._parts.values())
 
-    def drop_ahead(self, most: int) -> None:
+    def drop_ahead(self, most: int, ours: Callable[[PartitionId], bool]) -> None:
         """Drops partitions that are kept ahead, until no more than `most` transactions are kept so:
-        those that have most first."""
+        all that are not `ours`, and those that have most first."""
+        for partition in [p for p, part in self._parts.items() if part.is_ahead and not ours(p)]:
+            self.detach(partition)
         ahead = [(part.count, key) for key, part in self._parts.items() if part.is_ahead]
         count = sum(c for c, _ in ahead)
         for each, partition in sorted(ahead, reverse=True):
@@ -419,8 +423,14 @@ class HomeView:
         return [partition for partition, part in self._parts.items() if not part.is_ahead]
 
     def follows(self, partition: PartitionId) -> bool:
-        """Returns whether a partition is attached, or kept ahead."""
-        return partition in self._parts
+        """Returns whether a partition is attached."""
+        part = self._parts.get(partition)
+        return part is not None and not part.is_ahead
+
+    def has_ahead(self, partition: PartitionId) -> bool:
+        """Returns whether a partition is kept ahead."""
+        part = self._parts.get(partition)
+        return part is not None and part.is_ahead
 
     # ---- what the journal says ------------------------------------------------------------------
 
@@ -488,7 +498,7 @@ class HomeView:
             due = Due(begin, sequence, each.branches, decided.txid, decided.there, each.aside)
             place = places.get(each.partition)
             if not each.placed:
-                if part.is_ahead and begin >= part.is_back_from:
+                if begin >= part.is_back_from:
                     part.left_out[part.is_back_from] = _ALWAYS
                 else:
                     part.marked[begin] = sequence

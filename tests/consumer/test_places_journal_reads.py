@@ -25,6 +25,7 @@ from logtx.journal.records.types import (
     PartitionWrites,
     PrepareCommit,
 )
+from logtx.journal.txid import TxId
 
 from .conftest import MakeConsumer
 from .logs import Transactions, read
@@ -221,25 +222,60 @@ def test_a_record_that_cannot_be_taken_in_is_tried_again_and_not_read_again(
     consumer.assign(partitions_of(placed))
     placed.transaction([b"a"])
     assert read(consumer, 1) == [b"a"]
-    txid = placed.written.begin()
-    placed.written.write(txid, "u", [b"b"])
-    said = PartitionWrites(DataPartition("u", 0, placed.topic_id), placed.written.ranges(txid, "u"))
-    placed.written.journal(AddWrites(begin=txid.offset, part=0, writes=(said,)))
-    placed.written.sequences[txid] = placed.written.journal(
-        PrepareCommit(
-            begin=txid.offset,
-            writes=(),
-            decided_ms=1,
-            added=(said.partition,),
-            placed=(said.partition.key,),
-        )
-    )
-    placed.place(0)
+    txid = large_transaction(placed, b"b", 0)
     placed.transaction([b"c"])
     assert read(consumer, 2) == [b"b", b"c"]
     assert len(failed) == 3
     # What it wrote, from its BEGIN to the decision, and nothing else: the rest was read before.
     assert decoded == [txid.offset, txid.offset + 1, txid.offset + 2]
+
+
+def test_what_only_a_partition_that_has_not_come_there_needs_fails_nobody(
+    written: Transactions, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A very large transaction, which has to be read again, is placed in a paused partition."""
+    real, is_away = HomeStarts.writes, [True]
+
+    def writes(self: HomeStarts, home: Any, begin: int, decided: int) -> Any:
+        if is_away[0]:
+            raise BrokerError("it is away")
+        return real(self, home, begin, decided)
+
+    monkeypatch.setattr(HomeStarts, "writes", writes)
+    home = Places(written, "t", partitions=PARTITIONS)
+    written.transaction("t", [b"marked"], 1)
+    home.switch(Phase.METADATA)
+    home.transaction([b"a"], 0)
+    large_transaction(home, b"b", 1)
+    home.transaction([b"c"], 0)
+    consumer = make_consumer()
+    consumer.assign(partitions_of(home))
+    consumer.pause([TopicPartition("t", 1)])
+    assert read(consumer, 2) == [b"a", b"c"]
+    is_away[0] = False
+    consumer.resume([TopicPartition("t", 1)])
+    assert read(consumer, 2) == [b"marked", b"b"]
+
+
+def large_transaction(home: Places, value: bytes, number: int) -> TxId:
+    """Writes, decides and places one of which the decision does not say all."""
+    written = home.written
+    txid = written.begin()
+    written.write(txid, home.topic, [value], number)
+    partition = DataPartition(home.topic, number, home.topic_id)
+    said = PartitionWrites(partition, written.ranges(txid, home.topic, number))
+    written.journal(AddWrites(begin=txid.offset, part=0, writes=(said,)))
+    written.sequences[txid] = written.journal(
+        PrepareCommit(
+            begin=txid.offset,
+            writes=(),
+            decided_ms=1,
+            added=(partition,),
+            placed=(partition.key,),
+        )
+    )
+    home.place(number)
+    return txid
 
 
 def test_what_an_interruption_left_half_read_is_read_again(

@@ -499,13 +499,32 @@ def test_what_is_kept_ahead_is_counted_and_the_most_is_dropped_first() -> None:
     view.committed(4, 8, writes(c))
     view.read_to(9)
     assert view.ahead == 4
-    view.drop_ahead(3)
+    view.drop_ahead(3, lambda _: True)
     assert view.ahead == 1
     assert (view.may_resume(B, 4), view.may_resume(c, 4), view.may_resume(A, 4)) == (
         False,
         True,
         False,
     )
+    view.drop_ahead(3, lambda partition: partition != c)
+    assert not view.keeps_ahead
+
+
+def test_what_markers_end_behind_a_switch_back_is_not_kept() -> None:
+    view = view_of()
+    view.begun(1)
+    view.switched(2, ModeChange(A.topic, A.topic_id, Phase.TO_MARKERS))
+    view.begun(3)
+    view.switched(4, ModeChange(A.topic, A.topic_id, Phase.MARKERS))
+    for begin in (5, 6):
+        view.begun(begin)
+    for begin in (1, 3, 5):
+        view.committed(begin, begin + 10, writes(A, placed=False))
+    view.aborted(6)
+    view.read_to(17)
+    assert view.kept(A) == 2
+    fates = [view.fate(A, begin) for begin in (1, 3, 5, 6)]
+    assert fates == [Fate.MARKED, Fate.MARKED, Fate.UNKNOWN, Fate.UNKNOWN]
 
 
 def test_a_joined_view_has_what_is_followed_and_what_is_kept_ahead_for_longest() -> None:
