@@ -44,7 +44,8 @@ there (`snapshots.last_needed`, trap 167).
 
 Pending at *x* was what has no record below *o1*, the position's lowest one. A reader held it that
 had not heard of the switch, and was replaced. It had delivered nothing that was placed in that
-stretch, or `passed` would say so.
+stretch, or `passed` would say so. So what is placed from *o1* on is due, too, though its records
+lie below: that reader read past its place, and did not know (trap 279).
 
 A reader with a backlog reads the journal far ahead of its data. So where a topic goes over to
 places, what is decided from there on is kept *ahead* for its other partitions (`collect`), and for
@@ -209,7 +210,7 @@ def where_to_begin(
         return behind, False
     x = max(start.x, start.log_start)
     if start.passed is None and start.o1 < start.x:
-        x = max(start.o1 + 1, start.log_start)  # What was pending has its place behind its records.
+        x = max(start.o1, start.log_start)  # What is placed there is due, too (trap 279).
     fit = [
         c
         for c in candidates
@@ -276,10 +277,12 @@ class _Part:
     def is_behind(self, place: int, due: Due) -> bool:
         """Returns whether what is placed somewhere counts as delivered to a new reader: see the
         module."""
+        # Who stands behind o1 without a sequence had not heard of the switch (trap 279).
+        is_below = place < min(self.x, self.o1)
         if not due.branches:
-            return place < self.x
+            return is_below
         was_pending = self.o1 <= min(r.first_offset for r in due.branches)
-        return not was_pending and (place < self.x or place <= self.log_start)
+        return not was_pending and (is_below or place <= self.log_start)
 
 
 class HomeView:

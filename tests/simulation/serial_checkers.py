@@ -28,15 +28,21 @@ def serial_order(history: History, reading: Reading) -> Iterator[str]:
 def _wrong(history: History, reading: Reading, seen: Serial) -> Iterator[str]:
     due = _due(reading, seen)
     kept: list[tuple[int, Place]] = []
+    is_restarted = False
     for event in seen.events:
         if isinstance(event, Resumed):
             del kept[event.kept :]
+            is_restarted = True
             continue
         sequence = _sequence(reading, event)
         if sequence is None:
             yield f"got {event}, whose transaction was not committed"
             return
         kept.append((sequence, (event.partition, event.offset)))
+    if is_restarted:
+        kept = [
+            each for each in kept if each[0] in due or not _is_placed_below(reading, seen, each)
+        ]
     got = [(s, [place for _, place in items]) for s, items in groupby(kept, lambda item: item[0])]
     for (before, _), (after, _) in pairwise(got):
         if after <= before:
@@ -85,6 +91,16 @@ def _due(reading: Reading, seen: Serial) -> Due:
             if is_due:
                 due.setdefault(found.decision.sequence, (txid, []))[1].append((key, offset))
     return due
+
+
+def _is_placed_below(reading: Reading, seen: Serial, given: tuple[int, Place]) -> bool:
+    """Returns whether a record was placed below the reader's start. It may get such a one where it
+    was restarted in front of a record from below its start: it can't tell it from one of which a
+    broker told too low an end, which it held when it was restarted."""
+    _, (key, offset) = given
+    return any(
+        o == offset and place < seen.starts[key] for place, o in reading.partitions[key].expected
+    )
 
 
 def _sequence(reading: Reading, given: Given) -> int | None:

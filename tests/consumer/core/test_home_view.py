@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.core.home_view import (
+    Aside,
     Candidate,
     Due,
     Fate,
@@ -310,6 +311,30 @@ def test_a_marked_transaction_is_forgotten_when_its_marker_is_read() -> None:
     view.end_marked(A, 1)
     assert view.kept(A) == 0
     assert view.fate(A, 1) is Fate.ENDED
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_trap_279_what_is_placed_behind_the_lowest_record_held_is_due(aside: bool) -> None:
+    """A reader without a sequence, which stands above what it holds, knew nothing of places."""
+    accepted = () if aside else RANGE
+    told = [HomeWrites(A, accepted, True, Aside(RANGE) if aside else None)]
+    view = HomeView(HOME, 0)
+    view.attach(A, Start(32, None, 19))
+    for place in (18, 19, 31):
+        view.committed(2 * place, 2 * place + 1, told)
+        view.placed(Placed(2 * place + 1, {A: place}))
+    view.read_to(64)
+    view.settle_start(A, 64)
+    assert [place for place, _ in taken(view)] == [19, 31]
+    kept = HomeView(HOME, 0)
+    kept.attach(A, Start(32, None, 32))
+    kept.committed(62, 63, told)
+    kept.placed(Placed(63, {A: 31}))
+    kept.read_to(64)
+    kept.settle_start(A, 64)
+    assert taken(kept) == []
+    fences = [Candidate(10, {A: 18}), Candidate(20, {A: 19})]
+    assert where_to_begin(A, Start(32, None, 19), 5, fences) == (10, True)
 
 
 FOREIGN = TxId(5, 0xDEF, 40)
