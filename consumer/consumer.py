@@ -589,6 +589,8 @@ class Consumer:
         key = key_of(partition)
         assigned = self._reading.require(key)
         start, started_at = self._positions.start_at(partition)
+        # Behind a mode record that reading has not met, nothing else would tell of the switch.
+        self._reading.following.learn([key])
         with self._reading.moving():
             self._reading.add(key, start, assigned.stored, started_at)
             try:

@@ -23,9 +23,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
-from sys import maxsize
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -265,6 +264,8 @@ class _Lane:
         self.view = HomeView(home, lowest)
         self._collect = collect
         self.attached: dict[PartitionId, Followed] = {}
+        self._collected: tuple[int, str, str] | None = None
+        """Where it collected last, and for which topic."""
         self.due: list[tuple[int, Followed, Attachment]] = []
         """Partitions to be attached when reading comes to an offset, the highest first."""
 
@@ -277,12 +278,18 @@ class _Lane:
         """Attaches the partitions to whose offset reading has come."""
         while self.due and self.due[-1][0] <= self.view.next_offset:
             at, followed, attachment = self.due.pop()
-            topic, _, topic_id = followed.partition
             self.view.attach(followed.partition, followed.start, attachment.listed)
             self.attached[followed.partition] = followed
             if 0 < at == followed.start.mode_offset + 1 == self.view.next_offset:
-                self._collect(self.view, topic, topic_id)
+                self._collect_once(followed.partition)
             followed.attach(self.view)
+
+    def _collect_once(self, partition: PartitionId) -> None:
+        # Often all partitions of a topic begin here.
+        here = self.view.next_offset, partition.topic, partition.topic_id
+        if here != self._collected:
+            self._collected = here
+            self._collect(self.view, partition.topic, partition.topic_id)
 
     def resume(self, followed: Followed) -> bool:
         """Attaches a partition that its view keeps ahead. Returns False if it can't."""
@@ -432,7 +439,6 @@ class Homes:
         for followed in self._waiting:
             by_home.setdefault(followed.home, []).append(followed)
         begun = False
-        followed_homes = self._followed_homes()
         for home, waiting in by_home.items():
             group = [f for f in waiting if not self._resume(f)]
             if len(group) < len(waiting):
@@ -440,7 +446,7 @@ class Homes:
             if not group:
                 continue
             journal = self._journals.get(home)
-            is_idle = home not in followed_homes
+            is_idle = home not in self._followed_homes()
             kept = journal.kept(is_idle=is_idle) if journal is not None else None
             try:
                 start = self._starts.find(home, self._starts_of(group), kept)
@@ -633,11 +639,7 @@ class Homes:
         try:
             entries = follower.poll()
         except RecordsTrimmedError:
-            for home, journal in self._journals.items():
-                if follower.failed in (None, home[0]):
-                    journal.lose()
-            # The end of a journal may be lost: what was read there counts no more.
-            self._drop_lanes(lambda lane: lane.is_idle)
+            self._lose(follower.failed)
             raise
         except JournalError as error:
             # What was read before can still be delivered.
@@ -658,6 +660,15 @@ class Homes:
             self.failure = None
         return moved
 
+    def _lose(self, partition: int | None) -> None:
+        """Keeps nothing of the homes of a journal partition, or of all: its end may be lost, and
+        then what was read there counts no more."""
+        for home, journal in self._journals.items():
+            if partition in (None, home[0]):
+                journal.lose()
+                for lane in self._lanes.get(home, ()):
+                    lane.view.forget_ahead()
+
     def _has_enough(self) -> bool:
         """Returns whether reading waits, as too much is kept ahead. Drops it if nothing else is to
         be done meanwhile."""
@@ -665,18 +676,14 @@ class Homes:
         ahead = [lane for lane in lanes if lane.view.keeps_ahead]
         if sum(lane.view.ahead for lane in ahead) <= self._ahead_max:
             return False
-        for lane in ahead:
-            lane.view.drop_ahead(maxsize, self._is_ours)
-        if sum(lane.view.ahead for lane in ahead) <= self._ahead_max:
-            return False
         if not any(lane.due for lane in lanes) and all(f.lacks_place for f in self.followed()):
             return True
+        ours = cache(lambda topic: frozenset(self._ours(topic)))
         for lane in ahead:
-            lane.view.drop_ahead(self._ahead_max // len(ahead), self._is_ours)
+            lane.view.drop_ahead(
+                self._ahead_max // len(ahead), lambda p: p.partition in ours(p.topic)
+            )
         return False
-
-    def _is_ours(self, partition: PartitionId) -> bool:
-        return partition.partition in self._ours(partition.topic)
 
     def _is_stuck(self, home: Journal) -> bool:
         """Returns whether a record of a home could not be taken in."""

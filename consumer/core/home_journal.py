@@ -135,7 +135,10 @@ class HomeJournal:
 
     def since(self, offset: int) -> Iterator[tuple[int, Said]]:
         """Yields (offset, record) of what counts from a journal offset on, which is kept."""
-        assert offset >= self.first, "what lies below was dropped"
+        if offset < self.first:
+            raise RuntimeError(
+                f"what lies below {self.first} was dropped, and {offset} is asked for"
+            )
         at = bisect_left(self._recent, offset, key=_offset_of)
         yield from self._recent[at:]
 

@@ -241,8 +241,8 @@ class _Part:
     def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
         self.x, self.o1, self.log_start = start.x, start.o1, start.log_start
         self.passed = start.passed
-        self.whole_behind = -1 if start.passed is None else start.passed
-        """Nothing that was decided behind it was passed, or counts as delivered."""
+        self.whole_behind = max(begins - 1, -1 if start.passed is None else start.passed)
+        """All that was decided behind it is known, and was not passed, nor counts as delivered."""
         self.begins = begins
         """Journal offset from which on it was followed."""
         self.is_whole = is_whole
@@ -380,6 +380,11 @@ class HomeView:
     def keeps_ahead(self) -> bool:
         """Whether partitions are kept ahead."""
         return any(part.is_ahead for part in self._parts.values())
+
+    def forget_ahead(self) -> None:
+        """Drops all partitions that are kept ahead."""
+        for partition in [p for p, part in self._parts.items() if part.is_ahead]:
+            self.detach(partition)
 
     def drop_ahead(self, most: int, ours: Callable[[PartitionId], bool]) -> None:
         """Drops partitions that are kept ahead, until no more than `most` transactions are kept so:
