@@ -258,14 +258,9 @@ class Followed:
 class _Lane:
     """One view of a home, and the partitions that are attached to it, or will be."""
 
-    def __init__(
-        self, home: Journal, lowest: int, collect: Callable[[HomeView, str, str], None]
-    ) -> None:
+    def __init__(self, home: Journal, lowest: int) -> None:
         self.view = HomeView(home, lowest)
-        self._collect = collect
         self.attached: dict[PartitionId, Followed] = {}
-        self._collected: tuple[int, str, str] | None = None
-        """Where it collected last, and for which topic."""
         self.due: list[tuple[int, Followed, Attachment]] = []
         """Partitions to be attached when reading comes to an offset, the highest first."""
 
@@ -274,22 +269,16 @@ class _Lane:
         self.due.append((attachment.offset, followed, attachment))
         self.due.sort(key=lambda item: -item[0])
 
-    def attach_due(self) -> None:
-        """Attaches the partitions to whose offset reading has come."""
+    def attach_due(self) -> list[Followed]:
+        """Attaches the partitions to whose offset reading has come. Returns them."""
+        found = []
         while self.due and self.due[-1][0] <= self.view.next_offset:
-            at, followed, attachment = self.due.pop()
+            _, followed, attachment = self.due.pop()
             self.view.attach(followed.partition, followed.start, attachment.listed)
             self.attached[followed.partition] = followed
-            if 0 < at == followed.start.mode_offset + 1 == self.view.next_offset:
-                self._collect_once(followed.partition)
             followed.attach(self.view)
-
-    def _collect_once(self, partition: PartitionId) -> None:
-        # Often all partitions of a topic begin here.
-        here = self.view.next_offset, partition.topic, partition.topic_id
-        if here != self._collected:
-            self._collected = here
-            self._collect(self.view, partition.topic, partition.topic_id)
+            found.append(followed)
+        return found
 
     def resume(self, followed: Followed) -> bool:
         """Attaches a partition that its view keeps ahead. Returns False if it can't."""
@@ -336,6 +325,10 @@ class _Lane:
     def is_idle(self) -> bool:
         """Whether it follows nothing."""
         return not self.attached and not self.due
+
+
+def _none(_topic: str) -> Iterable[int]:
+    return ()
 
 
 class Homes:
@@ -503,9 +496,13 @@ class Homes:
     def _put_in_lanes(self, home: Journal, begun: list[tuple[Followed, Attachment]]) -> None:
         begun.sort(key=lambda item: item[1].offset)
         for followed, attachment in begun:
-            lane = self._lane_below(home, attachment.offset)
-            lane.add(followed, attachment)
-            lane.attach_due()
+            self._lane_below(home, attachment.offset).add(followed, attachment)
+        for lane in self._lanes[home]:
+            here = lane.view.next_offset
+            # A view that begins is not told the MODE record, which lies just below.
+            there = [f for f in lane.attach_due() if 0 < f.start.mode_offset + 1 == here]
+            for topic, topic_id in {(f.partition.topic, f.partition.topic_id) for f in there}:
+                self._collect(lane.view, topic, topic_id)
         self._take_in(home)
 
     def _lane_below(self, home: Journal, offset: int) -> _Lane:
@@ -514,7 +511,7 @@ class Homes:
         # One that went past is not rewound: its partitions were told what lies between.
         below = [lane for lane in lanes if lane.view.next_offset <= offset]
         if not below:
-            below = [_Lane(home, offset, self._collect)]
+            below = [_Lane(home, offset)]
             lanes += below
         return max(below, key=lambda lane: lane.view.next_offset)
 
@@ -551,7 +548,7 @@ class Homes:
 
     # ---- reading on -----------------------------------------------------------------------------
 
-    def poll(self, ours: Callable[[str], Iterable[int]] | None = None) -> bool:
+    def poll(self, ours: Callable[[str], Iterable[int]] = _none) -> bool:
         """Takes in what came of journals and answers, without waiting. Returns whether any did.
 
         Args:
@@ -561,7 +558,7 @@ class Homes:
         Raises:
             RecordsTrimmedError: a journal was trimmed where it is read: begin the partitions again.
         """
-        self._ours = ours or _none
+        self._ours = ours
         moved = self._begin_waiting()
         if not self._followed_homes():
             return moved
@@ -740,7 +737,6 @@ class Homes:
         elif isinstance(said, ModeChange):
             view.switched(offset, said)
             if said.phase is Phase.TO_METADATA:
-                view.read_to(offset + 1)
                 self._collect(view, said.topic, said.topic_id)
         else:
             view.adopted(offset, said)
@@ -783,10 +779,6 @@ class Homes:
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()
-
-
-def _none(_topic: str) -> Iterable[int]:
-    return ()
 
 
 def _passes(error: Exception) -> bool:

@@ -241,8 +241,6 @@ class _Part:
     def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
         self.x, self.o1, self.log_start = start.x, start.o1, start.log_start
         self.passed = start.passed
-        self.whole_behind = max(begins - 1, -1 if start.passed is None else start.passed)
-        """All that was decided behind it is known, and was not passed, nor counts as delivered."""
         self.begins = begins
         """Journal offset from which on it was followed."""
         self.is_whole = is_whole
@@ -252,10 +250,10 @@ class _Part:
         None: what lies in the sidecar alone and is placed where the log starts."""
         self.last = -1
         """The highest place read."""
-        self.below = max(0, begins - 1)
-        """The last decision that is known to be placed below the start, or what lies just below
-        where reading began: a journal offset at which, or behind which, the epoch is certain. At 0
-        lies the first OWNER record."""
+        self.below = max(0, begins - 1, start.passed or 0)
+        """The last decision that was passed, or is known to be placed below the start, or what lies
+        just below where reading began: a journal offset at which, or behind which, the epoch is
+        certain, and all that was decided is known. At 0 lies the first OWNER record."""
         self.kept: dict[int, Fate] = {}
         """BEGINs of what waits for its place, and of what is placed and not passed."""
         self.marked: dict[int, int] = {}
@@ -355,7 +353,7 @@ class HomeView:
         part = self._parts.get(partition)
         if part is None or not part.is_ahead:
             return False
-        return part.whole_behind <= passed < self.next_offset
+        return part.below <= passed < self.next_offset
 
     def resume(self, partition: PartitionId, passed: int) -> None:
         """Follows a partition that is kept ahead: everything up to a sequence is delivered there.
@@ -364,7 +362,7 @@ class HomeView:
         """
         part = self._parts[partition]
         part.is_ahead, part.is_whole = False, False
-        part.passed = part.whole_behind = passed
+        part.passed = part.below = passed
         part.begins = passed + 1
         # What waits for its place was decided later: places rise, and a switch waits for them.
         while part.placed and part.placed[0][1].sequence <= passed:
@@ -423,7 +421,7 @@ class HomeView:
         own = self._parts.get(partition)
         if own is None or not own.is_ahead:
             return own is not None
-        return part.is_ahead and own.whole_behind <= part.whole_behind
+        return part.is_ahead and own.below <= part.below
 
     @property
     def partitions(self) -> list[PartitionId]:
@@ -447,7 +445,8 @@ class HomeView:
         self._open.add(begin)
 
     def switched(self, offset: int, change: ModeChange) -> None:
-        """Takes a MODE record."""
+        """Takes a MODE record. All up to it is read then: what lies behind may be collected."""
+        self.read_to(offset + 1)
         if change.phase is Phase.TO_METADATA:
             self._begins = offset + 1  # Partitions may be followed from there on.
         is_back = change.phase is Phase.MARKERS and change.with_records
@@ -532,7 +531,6 @@ class HomeView:
             return
         if part.passed is None and part.is_behind(place, due):
             part.below = max(part.below, due.sequence)
-            part.whole_behind = max(part.whole_behind, due.sequence)
             for _, before in part.placed:
                 del part.kept[before.begin]
             part.placed.clear()
@@ -586,7 +584,7 @@ class HomeView:
         """Removes the transaction that `next_place` returns: it is on its way to delivery."""
         part = self._parts[partition]
         _, due = part.placed.popleft()
-        part.passed = part.whole_behind = due.sequence
+        part.passed = part.below = due.sequence
         del part.kept[due.begin]
 
     def fate(self, partition: PartitionId, begin: int) -> Fate:
@@ -617,8 +615,7 @@ class HomeView:
 
     def kept(self, partition: PartitionId) -> int:
         """Returns how many transactions are kept of a partition."""
-        part = self._parts[partition]
-        return len(part.kept) + len(part.marked)
+        return self._parts[partition].count
 
     def is_full(self, partition: PartitionId) -> bool:
         """Returns whether so many places wait for the partition's data that reading the journal

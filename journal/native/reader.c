@@ -1,10 +1,9 @@
 /* Reads an assigned partition's records into light messages, on confluent-kafka's own consumer.
  *
  * `Reader` lets Python make a consumer with this file in `plugin.library.paths`, and is told its
- * `rd_kafka_t`. `take_over` forwards a partition's queue to one of our own, as librdkafka allows;
- * `give_back` ends that.
- * `read` empties that, and copies each record into a `Message`, so nothing of librdkafka's lives
- * on. All else stays in the consumer's queue, where confluent-kafka's `poll` serves it: rebalances,
+ * `rd_kafka_t`. `take_over` forwards a partition's queue to one of our own, as librdkafka allows,
+ * until `give_back`. `read` empties ours, and copies each record into a `Message`, so nothing of
+ * librdkafka's lives on. All else stays in the consumer's queue, where confluent-kafka's `poll` serves it: rebalances,
  * errors of the client, statistics, credentials.
  *
  * Who may touch what:
@@ -366,8 +365,8 @@ static reader_t *new_reader(void) {
     if (reader && (reader->alarm = PyThread_allocate_lock())) {
         PyThread_acquire_lock(reader->alarm, WAIT_LOCK);
         reader->users = 1;
-        reader->last_trouble = &reader->troubles;
         reader->generation = generation;
+        drop_troubles(reader);
         return reader;
     }
     free(reader);
@@ -456,7 +455,7 @@ static PyObject *Reader_take_over(Reader *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* give_back(topic, partition): reads the partition no more. Not before it is given up. */
+/* give_back(topic, partition): reads the partition no more. To be called as it is given up. */
 static PyObject *Reader_give_back(Reader *self, PyObject *args) {
     const char *topic;
     int partition;

@@ -501,13 +501,17 @@ class LiveReader:
         self._begin(follows, known, position)
         self._given.append(("anew", position.o1))
 
+    @property
+    def _told(self) -> HomeView | None:
+        return self.view
+
     def _journal(self, offset: int, record: tuple[int, Item]) -> None:
-        view = self.view
+        view = self._told
         assert view is not None
         epoch, item = record
         counts = self._epochs.accept(offset, entry_of(offset, epoch, item))
         if counts and offset >= view.next_offset:
-            take_in(view, offset, item)
+            take_in(view, offset, item, collects=self.reads_ahead)
         view.read_to(offset + 1)
 
     def _deliver(self) -> None:
@@ -583,20 +587,9 @@ class AheadReader(LiveReader):
         self._begin(follows, known, position)
         self._given.append(("again", position.o1))
 
-    def _journal(self, offset: int, record: tuple[int, Item]) -> None:
-        view = self._lasting
-        assert view is not None
-        epoch, item = record
-        counts = self._epochs.accept(offset, entry_of(offset, epoch, item))
-        if counts and offset >= view.next_offset:
-            take_in(view, offset, item)
-            if item[0] == "mode":
-                change = ModeChange(DATA.topic, DATA.topic_id, Phase(item[1]), dict(item[2]))
-                view.switched(offset, change)
-                if change.phase is Phase.TO_METADATA:
-                    view.read_to(offset + 1)
-                    view.collect(DATA)
-        view.read_to(offset + 1)
+    @property
+    def _told(self) -> HomeView | None:
+        return self._lasting
 
     def facts(self) -> ReaderFacts:
         """Returns what the world needs to know. What a look-up will tell is not pending."""
@@ -617,8 +610,8 @@ def told_aside(begin: int, count: int) -> Aside | None:
     return Aside((BranchRange(0, offsets[0], offsets[-1], count),)) if offsets else None
 
 
-def take_in(view: HomeView, offset: int, item: Item) -> None:
-    """Tells a view what a valid record of its home says."""
+def take_in(view: HomeView, offset: int, item: Item, *, collects: bool = False) -> None:
+    """Tells a view what a valid record of its home says, as `Homes` does."""
     match item:
         case ("begin",):
             view.begun(offset)
@@ -632,5 +625,9 @@ def take_in(view: HomeView, offset: int, item: Item) -> None:
             view.adopted(offset, adoption_of(item))
         case ("placed", *_):
             view.placed(placed_of(item))
+        case ("mode", phase, since):
+            view.switched(offset, ModeChange(*DATA[::2], Phase(phase), dict(since)))
+            if collects and phase == Phase.TO_METADATA:
+                view.collect(DATA)
         case _:
             pass

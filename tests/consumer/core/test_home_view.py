@@ -436,7 +436,6 @@ class Home:
                     view.placed(placed)
                 case (_, change):
                     view.switched(offset, change)
-                    view.read_to(offset + 1)
                     if change.phase is Phase.TO_METADATA:
                         view.collect(A)
             view.read_to(offset + 1)
