@@ -142,6 +142,9 @@ class _Sidecar:
         self.first = self.next_offset = 0
         self.used = 0
         """Where it was read last."""
+        self.has_failed = False
+        """Whether the last fetch failed. What lies below a range would be read again at each
+        failure, and with many of them the range was never reached."""
         self.record_bytes = FIRST_BYTES
         """Bytes of a record's value, on average of those that came last."""
         self.told: _Told | None = None
@@ -216,6 +219,7 @@ class _Sidecar:
             self.window += records
             self.record_bytes = sum(map(len, records)) // len(records) + 1
             self.next_offset = _offset_of(records[-1]) + 1
+            self.has_failed = False
 
     @property
     def slice_records(self) -> int:
@@ -535,7 +539,7 @@ class SidecarReader:
         # Makes the consumer read on for what the window does not have.
         consumer, (at, _) = self._open_consumer(), each.place(request)
         begin = at
-        if each.places is None and each.told is not None:
+        if each.places is None and each.told is not None and not each.has_failed:
             begin = max(min(each.told.start, at), at - each.slice_records // BELOW_SHARE)
         place = KafkaPartition(*each.key, begin)
         if not each.is_assigned:
@@ -598,6 +602,7 @@ class SidecarReader:
         now_s = self._clock()
         self._refused(each, error, now_s)
         self._stop(each)
+        each.has_failed = True
         each.told, each.ask_s = None, now_s + AGAIN_S
         if each.buffer is not None:
             each.buffer.reopen_stream()
