@@ -29,7 +29,7 @@ from logtx.journal.txid import TxId
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
 from .lost_checkers import nobody_knew
-from .place_checkers import may_come_late, placed_order
+from .place_checkers import lost_unaware, may_come_late, placed_order
 from .queue_checkers import acknowledged, given_out, results, worked_off
 from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
@@ -81,7 +81,7 @@ def views(history: History, reading: Reading) -> Iterator[View]:
                 case Delivered(offset):
                     view.kept.append(offset)
                     view.ever.append(event)
-                case Resumed(kept):
+                case Resumed(kept=kept):
                     del view.kept[kept:]
                 case Rest():
                     view.rests.append((event, frozenset(view.kept)))
@@ -347,7 +347,8 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
                 upto, got = 2**63, frozenset(view.kept)
             is_over = upto == 2**63
             due = {o for place, o in items if place < upto and (is_over or not view.is_late(o))}
-            lost = sorted(due - got)
+            unaware = lost_unaware(history, view.name, view.consumed, view.partition)
+            lost = sorted(due - got - unaware)
             if lost:
                 yield f"{view.name} rests at {rest.next_offset} without {lost}"
         why = view.consumed.failure

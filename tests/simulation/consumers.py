@@ -190,7 +190,8 @@ class Consumer(Party):
     def restart(self) -> None:
         """Go on from the committed position."""
         self.alive = True
-        self._seen.events.append(Resumed(self._committed_count))
+        unaware_below = self._committed.o1 if self._committed.passed is None else 0
+        self._seen.events.append(Resumed(self._committed_count, unaware_below))
         self._count = self._committed_count
         where = f"o1={self._committed.o1} o2={self._committed.o2} o3={self._committed.o3}"
         self._setting.note(self.name, "resumes at", where)

@@ -160,6 +160,9 @@ class Resumed:
     """A consumer restarted where its application stood after `kept` records."""
 
     kept: int
+    unaware_below: int = 0
+    """Of one that had never heard of a home that places in its partition: the o1 that it goes on
+    from; else 0."""
 
 
 @dataclass(slots=True)

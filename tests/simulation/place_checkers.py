@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Final
 
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.sidecar import is_sidecar, main_partition
+from logtx.journal.sidecar import is_sidecar, main_partition, to_delivered
 from logtx.journal.txid import TxId
 
-from .history import History
+from .history import Consumed, History, Resumed
 from .reference import Journal, JournalTransaction, Partition, Reading
+
+SIDE: Final = to_delivered(0)
+"""From here on are the offsets of what lies in sidecars."""
 
 
 def may_come_late(
@@ -38,6 +42,26 @@ def may_come_late(
             if is_its_place or is_its_gate:
                 found.add(txid)
     return frozenset(found)
+
+
+def lost_unaware(
+    history: History, reader: str, consumed: Consumed, partition: Partition
+) -> set[int]:
+    """Returns the offsets of records that a reader may lose, as a broker told it of no switch: it
+    began in the middle, and was restarted before it heard of it (docs/topics.md, known gaps)."""
+    if not any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
+        return set()
+    lives = [each for each in consumed.events if isinstance(each, Resumed)]
+    below = max((each.unaware_below for each in lives), default=0)
+    # What has a record from its start on is held, and due from there on (trap 279).
+    held = {txid for offset, txid in partition.txids.items() if consumed.start <= offset < SIDE}
+    return {
+        offset
+        for place, offset in partition.expected
+        if consumed.start <= place < below
+        and (txid := partition.placed.get(offset)) is not None
+        and txid not in held
+    }
 
 
 def _of_blind_stretches(history: History, reading: Reading, partition: Partition) -> Iterator[TxId]:
