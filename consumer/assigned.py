@@ -13,7 +13,7 @@ from ..journal.control import TopicPartition
 from ..journal.position import Place, Position
 from .core.before_sidecar import BeforeSidecar
 from .core.buffer import PartitionBuffer
-from .homes import Followed
+from .followed import Followed
 
 
 class StartedAt(Enum):

@@ -31,7 +31,8 @@ from .core.placed_buffer import PlacedBuffer
 from .core.places_uncommitted import UncommittedPlacedBuffer
 from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
-from .homes import Followed, Homes
+from .followed import Followed
+from .homes import Homes
 from .lookup import LookedUp
 from .malformed import malformed_event
 from .registry import Registry

@@ -29,11 +29,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from ..journal.control import ModeRecord, TopicPartition, decode_control
+from ..journal.control import TopicPartition
 from ..journal.errors import (
     JournalError,
     LogtxError,
-    MalformedHeaderError,
     TornTransactionError,
 )
 from ..journal.follower import JournalFollower
@@ -43,16 +42,12 @@ from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.reader import RecordsTrimmedError
 from ..journal.records.types import Entry, PrepareAbort
-from ..journal.txid import TxId
-from .core.headers import control_of, txid_of
 from .core.home_journal import RECENT_MAX, Decided, HomeJournal, Said
-from .core.home_view import Due, Fate, HomeView, HomeWrites, Start
-from .core.known_modes import Follows
-from .core.pending import Record, from_offset
-from .core.placed_buffer import PlacedBuffer
-from .core.placed_input import PlacedInput, has_ended
+from .core.home_view import HomeView, HomeWrites, Start
+from .followed import Followed
 from .gates import Frontier, Gates, tell_ends
 from .home_starts import REQUEST_TIMEOUT_S, Attachment, HomeStart, HomeStarts
+from .lanes import Lane, join
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
@@ -74,257 +69,6 @@ AHEAD_MAX: Final = 50_000
 """Transactions of partitions that a home's readers have not come to, which a consumer keeps at
 most: about 25 MB. Fewer make a reader with a backlog read the journal again for partitions that
 begin."""
-
-
-class ModeEnd:
-    """The mode record from which on the home writes markers again."""
-
-    __slots__ = ("mode_offset", "offset")
-
-    def __init__(self, offset: int, mode_offset: int) -> None:
-        self.offset = offset
-        self.mode_offset = mode_offset
-
-
-class Followed:
-    """One partition of the consumer whose home is followed.
-
-    It takes in what `PartitionBuffer` takes in elsewhere. Until reading of the home has come to
-    where the partition begins, records wait here.
-    """
-
-    def __init__(self, key: TopicPartition, follows: Follows, start: Start) -> None:
-        """Begins unattached: `Homes.begin` attaches it. `buffer` must be set before that."""
-        self.key = key
-        self.home = follows.home
-        self.partition = PartitionId(*key, follows.topic_id)
-        self.start = start
-        self.known_mode = follows.mode_offset
-        """Journal offset of the latest MODE record known."""
-        self.back: ModeEnd | None = None
-        """What ends it; None until it is met."""
-        self.buffer: PlacedBuffer
-        self.input: PlacedInput | None = None
-        """None until it is attached."""
-        self._view: HomeView | None = None
-        self._early: list[Record] = []
-        self._next_offset = start.o1
-        self.is_parked = False
-        """Whether it is followed no more, until the application resumes it."""
-        self.told_misplaced = 0
-        """How many of the transactions that are misplaced were counted."""
-
-    # ---- what the buffer asks -------------------------------------------------------------------
-
-    def has_ended(self, begin: int) -> bool:
-        """Returns whether nothing of a TxId of the home is to be delivered any more."""
-        return self._view is not None and has_ended(self._view, self.partition, begin)
-
-    def end_marked(self, begin: int) -> None:
-        """Notes that a marker of a TxId of the home was read."""
-        if self._view is not None:
-            self._view.end_marked(self.partition, begin)
-
-    # ---- in -------------------------------------------------------------------------------------
-
-    def feed(self, batch: Sequence[Record]) -> None:
-        """Takes in records in offset order."""
-        if self.is_parked:
-            return  # They will be read again.
-        if self.back is None and not all(map(len, batch)):
-            for record in batch:
-                if not len(record) and record.key() is None:
-                    self._look_at(record)
-        if self.input is not None:
-            self.input.feed(batch)
-            return
-        fresh = from_offset(batch, self._next_offset)
-        self._early += fresh
-        if fresh:
-            self._next_offset = fresh[-1].offset() + 1
-
-    def _look_at(self, record: Record) -> None:
-        control, raw = control_of(record), txid_of(record)
-        if control is None or raw is None:
-            return
-        try:
-            decoded, txid = decode_control(control), TxId.from_bytes(raw)
-        except MalformedHeaderError:
-            return  # The buffer reports it at its place.
-        if not isinstance(decoded, ModeRecord) or decoded.places or txid.journal != self.home:
-            return
-        if self.back is None and txid.offset > self.known_mode:
-            self.back = ModeEnd(record.offset(), txid.offset)
-            if self.input is not None:
-                self.input.end_with(self.back.offset)
-
-    def park(self) -> None:
-        """Drops what waits: the partition begins anew when it is resumed."""
-        self.is_parked, self.input, self._view = True, None, None
-        self._early.clear()
-
-    def skip_unseen(self, offset: int) -> None:
-        """Counts everything below an offset as read."""
-        if self.is_parked:
-            return
-        if self.input is not None:
-            self.input.skip_unseen(offset)
-        self._next_offset = max(self._next_offset, offset)
-
-    def attach(self, view: HomeView) -> None:
-        """Begins to pass records on, by a view to which the partition was attached."""
-        self._view = view
-        ends_at = None if self.back is None else self.back.offset
-        self.input = PlacedInput(self.partition, view, self.buffer, ends_at)
-        early, self._early = self._early, []
-        self.input.feed(early)
-        self.input.skip_unseen(self._next_offset)
-
-    def move(self, view: HomeView) -> None:
-        """Goes on with another view, which has taken over the partition."""
-        assert self.input is not None
-        self._view = view
-        self.input.move(view)
-
-    # ---- what the shell asks --------------------------------------------------------------------
-
-    @property
-    def next_offset(self) -> int:
-        """Offset of the next record to feed."""
-        return self._next_offset if self.input is None else self.input.next_offset
-
-    @property
-    def held_records(self) -> int:
-        """Number of records that wait for the horizon."""
-        return len(self._early) if self.input is None else self.input.held_records
-
-    @property
-    def lacks_place(self) -> bool:
-        """Whether a place is known that reading has not come to."""
-        return self.input is not None and self.input.lacks_place
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so many places wait for its data that reading the journal pauses."""
-        return self.input is not None and self.input.fills_up
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it goes on without a home: all before the mode record that ends it is passed on,
-        and delivered."""
-        if self.back is None or self.input is None or not self.input.is_over:
-            return False
-        if self._view is None or not self._view.is_settled(self.partition, self.back.mode_offset):
-            # A gate may have told an end of the past. What was decided before the switch lies
-            # before the mode record, and who turns now never learns of it.
-            return False
-        if self.buffer.ready or self.buffer.blocked:
-            # What is placed at the mode record comes before it, and o2 does not tell it apart.
-            return False
-        return self.buffer.position().o2 >= self.back.offset
-
-    def new_misplaced(self) -> int:
-        """Returns how many transactions were misplaced since the last call."""
-        found = 0 if self.input is None else self.input.misplaced
-        new, self.told_misplaced = found - self.told_misplaced, found
-        return new
-
-    def placing(self) -> Due | None:
-        """Returns the first transaction that is decided here and not placed, if any."""
-        return None if self.input is None else self.input.placing()
-
-    @property
-    def waits(self) -> bool:
-        """Whether something here waits for what its home will say."""
-        return bool(self.held_records or self.buffer.holds_pending or self.placing())
-
-    def is_placing(self, raw: bytes) -> bool:
-        """Returns whether a TxId is decided here and not placed."""
-        txid = TxId.from_bytes(raw)
-        if self.input is None or txid.journal != self.home:
-            return False
-        return self.input.fate(txid.offset) is Fate.DECIDED
-
-    def is_known(self, raw: bytes) -> bool:
-        """Returns whether the view knows what becomes of a pending TxId, so that nothing need be
-        looked up: it is open, or to be placed here."""
-        txid = TxId.from_bytes(raw)
-        if self.input is None or txid.journal != self.home:
-            return False
-        fate = self.input.fate(txid.offset)
-        return fate in (Fate.AHEAD, Fate.OPEN, Fate.DECIDED, Fate.PLACED)
-
-
-class _Lane:
-    """One view of a home, and the partitions that are attached to it, or will be."""
-
-    def __init__(self, home: Journal, lowest: int) -> None:
-        self.view = HomeView(home, lowest)
-        self.attached: dict[PartitionId, Followed] = {}
-        self.due: list[tuple[int, Followed, Attachment]] = []
-        """Partitions to be attached when reading comes to an offset, the highest first."""
-
-    def add(self, followed: Followed, attachment: Attachment) -> None:
-        """Adds a partition that begins at or above where it stands."""
-        self.due.append((attachment.offset, followed, attachment))
-        self.due.sort(key=lambda item: -item[0])
-
-    def attach_due(self) -> list[Followed]:
-        """Attaches the partitions to whose offset reading has come. Returns them."""
-        found = []
-        while self.due and self.due[-1][0] <= self.view.next_offset:
-            _, followed, attachment = self.due.pop()
-            self.view.attach(followed.partition, followed.start, attachment.listed)
-            self.attached[followed.partition] = followed
-            followed.attach(self.view)
-            found.append(followed)
-        return found
-
-    def resume(self, followed: Followed) -> bool:
-        """Attaches a partition that its view keeps ahead. Returns False if it can't."""
-        partition, passed = followed.partition, followed.start.passed
-        if passed is None or not self.view.may_resume(partition, passed):
-            return False
-        self.view.resume(partition, passed)
-        self.attached[partition] = followed
-        followed.attach(self.view)
-        return True
-
-    def come_to(self, offset: int) -> None:
-        """Attaches the partitions whose offset lies at or below this one, to which it was read."""
-        while self.due and self.due[-1][0] <= offset:
-            self.view.read_to(self.due[-1][0])
-            self.attach_due()
-
-    def join(self, other: _Lane) -> None:
-        """Takes over the partitions of a lane that stands at the same place."""
-        self.view.absorb(other.view)
-        for followed in other.attached.values():
-            followed.move(self.view)
-        self.attached |= other.attached
-        self.due = sorted([*self.due, *other.due], key=lambda item: -item[0])
-
-    def drop(self, followed: Followed) -> None:
-        """Stops following a partition."""
-        if self.attached.get(followed.partition) is followed:
-            del self.attached[followed.partition]
-            self.view.detach(followed.partition)
-        self.due = [item for item in self.due if item[1] is not followed]
-
-    def leave(self, followed: Followed) -> None:
-        """Stops following a partition that may come again."""
-        if self.attached.get(followed.partition) is followed:
-            del self.attached[followed.partition]
-            self.view.leave(followed.partition)
-
-    def follows(self, partition: PartitionId) -> bool:
-        """Returns whether it follows a partition, or will."""
-        return partition in self.attached or any(f.partition == partition for _, f, _ in self.due)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it follows nothing."""
-        return not self.attached and not self.due
 
 
 def _none(_topic: str) -> Iterable[int]:
@@ -358,7 +102,7 @@ class Homes:
         self._settings = {**settings, "enable.partition.eof": True}
         self._starts = HomeStarts(log, clock)
         self._follower: JournalFollower | None = None
-        self._lanes: dict[Journal, list[_Lane]] = {}
+        self._lanes: dict[Journal, list[Lane]] = {}
         self._journals: dict[Journal, HomeJournal] = {}
         """What was read. It is kept when no partition is followed: one may turn back soon."""
         self._recent_max, self._ahead_max = RECENT_MAX, AHEAD_MAX
@@ -406,7 +150,7 @@ class Homes:
         for lane in self._lanes.get(followed.home, ()):
             lane.leave(followed)
 
-    def _drop_lanes(self, needless: Callable[[_Lane], bool]) -> None:
+    def _drop_lanes(self, needless: Callable[[Lane], bool]) -> None:
         for home, lanes in list(self._lanes.items()):
             self._lanes[home] = [lane for lane in lanes if not needless(lane)]
             if not self._lanes[home]:
@@ -505,13 +249,13 @@ class Homes:
                 self._collect(lane.view, topic, topic_id)
         self._take_in(home)
 
-    def _lane_below(self, home: Journal, offset: int) -> _Lane:
+    def _lane_below(self, home: Journal, offset: int) -> Lane:
         """Returns a lane that has not come past an offset; makes one if there is none."""
         lanes = self._lanes.setdefault(home, [])
         # One that went past is not rewound: its partitions were told what lies between.
         below = [lane for lane in lanes if lane.view.next_offset <= offset]
         if not below:
-            below = [_Lane(home, offset)]
+            below = [Lane(home, offset)]
             lanes += below
         return max(below, key=lambda lane: lane.view.next_offset)
 
@@ -600,7 +344,7 @@ class Homes:
         self._gates.wait(timeout_s)
         return True
 
-    def _lane_of(self, followed: Followed) -> _Lane | None:
+    def _lane_of(self, followed: Followed) -> Lane | None:
         for lane in self._lanes.get(followed.home, ()):
             if lane.attached.get(followed.partition) is followed:
                 return lane
@@ -701,7 +445,7 @@ class Homes:
                     self.failure = error
         if before == [lane.view.next_offset for lane in lanes]:
             return False
-        _join(lanes)
+        join(lanes)
         for followed in (f for lane in lanes for f in lane.attached.values()):
             if followed.input is not None:
                 followed.input.advance()
@@ -709,7 +453,7 @@ class Homes:
         journal.trim(self._recent_max // len(self._journals), needed)
         return True
 
-    def _tell(self, lane: _Lane, journal: HomeJournal) -> None:
+    def _tell(self, lane: Lane, journal: HomeJournal) -> None:
         view, come_to = lane.view, lane.view.next_offset
         if come_to >= journal.next_offset:
             return
@@ -783,16 +527,6 @@ class Homes:
 
 def _passes(error: Exception) -> bool:
     return not isinstance(error, JournalError | TornTransactionError)
-
-
-def _join(lanes: list[_Lane]) -> None:
-    lanes.sort(key=lambda lane: lane.view.next_offset)
-    at = 0
-    while at + 1 < len(lanes):
-        if lanes[at].view.next_offset == lanes[at + 1].view.next_offset:
-            lanes[at].join(lanes.pop(at + 1))
-        else:
-            at += 1
 
 
 def _place(read: tuple[int, int, Entry]) -> tuple[int, int]:

@@ -38,7 +38,8 @@ from ..core.known_modes import FROM_THE_START, Follows
 from ..core.pending import PendingTransactionMap
 from ..core.placed_buffer import PlacedBuffer
 from ..core.placed_input import PlacedInput
-from ..homes import Followed, Homes
+from ..followed import Followed
+from ..homes import Homes
 from ..malformed import malformed_event
 from ..registry import Registry
 from ..spill.store import RocksSpillStore

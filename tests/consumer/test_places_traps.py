@@ -13,8 +13,8 @@ from logtx.consumer.core.home_view import HomeView, HomeWrites, Start
 from logtx.consumer.core.known_modes import Follows, KnownModes
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput
+from logtx.consumer.followed import Followed, ModeEnd
 from logtx.consumer.home_starts import HomeStarts
-from logtx.consumer.homes import Followed, ModeEnd
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog

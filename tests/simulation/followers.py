@@ -24,9 +24,9 @@ from logtx.consumer.core.before_sidecar import BeforeSidecar
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.core.shared import Shared
+from logtx.consumer.followed import Followed
 from logtx.consumer.following import Following
 from logtx.consumer.gates import Frontier, K, Passed, T, V
-from logtx.consumer.homes import Followed
 from logtx.consumer.topic_ids import TopicIds
 from logtx.journal.control import TopicPartition
 from logtx.journal.logs.interface import Log
