@@ -215,11 +215,9 @@ class ChaosCoordinator(CoordinatorChild):
         previous: Path | None = None,
         *,
         is_switched: bool = False,
-        places_sidecars: bool = False,
     ) -> None:
         name = f"coordinator-{number}"
         more = ["--metadata-store", f"rocksdb:{directory / STORES / name}"] if is_switched else []
-        more += ["--place-sidecars"] if places_sidecars else []
         self._todays_launcher = launcher
         self.advertised: Final = f"{HOST}:{proxies.add(name)}"
         """Where others reach it."""
@@ -290,7 +288,6 @@ class Fleet:
                     options.launcher,
                     previous,
                     is_switched=is_switched,
-                    places_sidecars=is_switched and options.sidecar,
                 ),
             )
             for number in range(counts[Role.COORDINATOR])

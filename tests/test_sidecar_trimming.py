@@ -12,7 +12,6 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
-from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.server import trimming
 from logtx.coordinator.server.sidecars import REQUIRED
@@ -445,7 +444,6 @@ def test_what_is_placed_at_the_end_of_an_idle_topic_is_told(
     node = Node(
         log,
         sidecars=SidecarConfig(trim_delay_ms=DELAY_MS),
-        limits=ShardConfig(place_sidecars=True),
     )
     settings = {"bootstrap.servers": log.bootstrap_servers, "transaction.begin.ahead": False}
     try:

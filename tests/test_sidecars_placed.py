@@ -1,7 +1,4 @@
-"""Transactions in sidecars of topics in metadata mode: all who read what is committed, together.
-
-Coordinators refuse such commits (decision 40). These are told to allow them.
-"""
+"""Transactions in sidecars of topics in metadata mode: all who read what is committed, together."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import pytest
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
-from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.inspect.audit import run_audit
@@ -42,7 +38,6 @@ def cluster(log: Log) -> Iterator[EmbeddedCoordinator]:
         bootstrap_servers=log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=4,
-        limits=ShardConfig(place_sidecars=True),
     )
     with EmbeddedCoordinator(config) as running:
         yield running

@@ -126,7 +126,6 @@ def writes_of(
     handed_of: Callable[[Iterable[DataPartition]], HandedTo],
     *,
     sidecars: Collection[TopicPartition],
-    place_sidecars: bool,
 ) -> tuple[
     tuple[PartitionWrites, ...], tuple[DataPartition, ...], tuple[TopicPartition, ...], HandedTo
 ]:
@@ -141,7 +140,6 @@ def writes_of(
         modes: tell where no marker is written.
         handed_of: returns those of some partitions that are handed over, and to which homes.
         sidecars: those among the partitions that are of a sidecar.
-        place_sidecars: see `ShardConfig`.
 
     Returns:
         What the decision says; the partitions of which the parts say more: all, or where it is
@@ -159,14 +157,7 @@ def writes_of(
     unmarked = (*placed, *dict(handed))
     if sidecars and unmarked:
         silent = {p.key for p in partitions if not modes.wrote_records(p.identity)}
-        check_mains_place_sidecars(
-            sidecars,
-            placed,
-            dict(handed),
-            silent,
-            has_parts=bool(added),
-            place_sidecars=place_sidecars,
-        )
+        check_mains_place_sidecars(sidecars, placed, dict(handed), silent, has_parts=bool(added))
     check_markers_fit(topics, added, named, unmarked)
     if not added:  # the usual case, quickly
         keys = [(p.topic, p.partition) for p in partitions]

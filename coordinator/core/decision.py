@@ -59,9 +59,6 @@ class ShardConfig:
     """
     adopt_bytes: int = ADOPT_BYTES
     """What one ADOPT record may take, about; the rest of a transaction goes on in the next one."""
-    place_sidecars: bool = False
-    """Whether commits with records in sidecars are placed where the topic is in metadata mode, and
-    not refused. Nothing but tests and `logtx chaos` sets it yet: see decision 40."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -456,7 +456,6 @@ class Shard(ShardState):
                 self.modes,
                 self._handed_of,
                 sidecars=sidecars,
-                place_sidecars=self.config.place_sidecars,
             )
         except LogtxError as error:
             return self._refused(refs, error)

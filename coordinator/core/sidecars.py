@@ -128,9 +128,8 @@ def check_mains_place_sidecars(
     silent: Collection[TopicPartition],
     *,
     has_parts: bool,
-    place_sidecars: bool,
 ) -> None:
-    """Refuses a commit with records in a sidecar that its topic's mode does not allow yet.
+    """Refuses a commit with records in a sidecar that its topic's mode does not allow.
 
     Args:
         sidecars: the sidecar partitions with records that the commit accepts.
@@ -138,7 +137,6 @@ def check_mains_place_sidecars(
         handed: the partitions in which it would be handed over.
         silent: those whose topic was switched without mode records.
         has_parts: whether parts have named what it wrote.
-        place_sidecars: see `ShardConfig`.
 
     Raises:
         TopicModeError: it would be handed over, or is placed and has parts: neither ADOPT nor the
@@ -148,9 +146,7 @@ def check_mains_place_sidecars(
     for key in sidecars:
         main = main_partition(key)
         why = None
-        if main in (*placed, *handed) and not place_sidecars:
-            why = "in which transactions can't write to a sidecar yet"
-        elif main in handed:
+        if main in handed:
             why = "and its home is another transaction group's or key's"
         elif main in placed and has_parts:
             why = "and the transaction has so many branches that it commits in parts"

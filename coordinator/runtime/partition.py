@@ -186,13 +186,6 @@ class PartitionRuntime:
         modes, known = serving.tenure.shard.modes, self._services.look_ups.known
         return unwritten(partitions, self.partition, modes, homes, known)
 
-    def places_sidecars(self, mains: Iterable[TopicPartition]) -> bool:
-        """Returns whether a commit with records in the sidecars of these partitions may be placed
-        in one of them."""
-        serving = self._live
-        may = serving is not None and serving.tenure.shard.config.place_sidecars
-        return may and bool(self.unwritten(mains))
-
     def sidecars(self, command: commands.End) -> Collection[TopicPartition]:
         """Returns the sidecar partitions with records that a commit names, itself or in parts."""
         return sidecars_among(command.writes, self._parts(command))

@@ -429,7 +429,7 @@ class Streams:
         if not mains or command.action is not commands.Action.COMMIT:
             return command, None
         try:
-            if runtime.places_sidecars(mains):
+            if runtime.unwritten(mains):
                 self._sidecars.check_builds_for_places()
             return replace(command, main_ends=await self._sidecars.main_ends(mains)), None
         except (CoordinatorBusyError, NotSupportedError) as error:

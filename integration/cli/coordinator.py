@@ -160,15 +160,6 @@ _GroupRetentionHours = Annotated[
         r"which nobody moved or claimed, are forgotten. \[default: 720, 30 days]",
     ),
 ]
-_PlaceSidecars = Annotated[
-    bool | None,
-    typer.Option(
-        "--place-sidecars",
-        hidden=True,  # Clients of before would lose such transactions: decision 40.
-        help="Place transactions with records in sidecars where the topic is in metadata mode. "
-        "\\[default: refuse them]",
-    ),
-]
 _SnapshotIntervalRecords = Annotated[
     int | None,
     typer.Option(
@@ -271,7 +262,6 @@ def coordinator(
     max_added_ranges: _MaxAddedRanges = None,
     producer_retention_hours: _ProducerRetentionHours = None,
     group_retention_hours: _GroupRetentionHours = None,
-    place_sidecars: _PlaceSidecars = None,
     snapshot_interval_records: _SnapshotIntervalRecords = None,
     outcome_retention_ms: _OutcomeRetentionMs = None,
     retention_warn_share: _RetentionWarnShare = None,
@@ -347,7 +337,6 @@ def _config(kafka: Kafka, options: Mapping[str, Any]) -> CoordinatorConfig:
                 "max_added_ranges",
                 "producer_retention_hours",
                 "group_retention_hours",
-                "place_sidecars",
             )
         ),
         housekeeping=HousekeepingConfig(

@@ -1,7 +1,4 @@
-"""Queues of a topic in metadata mode with transactions in its sidecar, end to end.
-
-Coordinators refuse such commits (decision 40). This one is told to allow them.
-"""
+"""Queues of a topic in metadata mode with transactions in its sidecar, end to end."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.share_consumer import ShareConsumer
-from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.inspect.audit import run_audit
@@ -41,7 +37,6 @@ def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=2,
-        limits=ShardConfig(place_sidecars=True),
     )
     with EmbeddedCoordinator(config) as running:
         switch(memory_log, Mode.METADATA)

@@ -267,7 +267,7 @@ class Coordinator:
         """
         self.journal = journal
         self.name = name
-        self.config = config or ShardConfig(place_sidecars=True)
+        self.config = config or ShardConfig()
         self.now = Instant(0, WALL_MS)
         self.topics = dict(TOPICS)
         """What the coordinator knows of data topics."""

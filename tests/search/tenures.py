@@ -33,7 +33,7 @@ CORE_ERRORS: Final = (AssertionError, KeyError, IndexError, ValueError, LogtxErr
 """Errors that a core raises when its state contradicts itself."""
 LATER_MS: Final = 100_000
 """Longer than every time-out and grace."""
-CONFIG: Final = ShardConfig(place_sidecars=True)
+CONFIG: Final = ShardConfig()
 VOID: Final = Entry(NO_EPOCH, INCARNATION, Aborted(begin=0), NO_EPOCH)
 """Stands for every void record: it has no epoch and no place."""
 _FINGERPRINT: Final = Fingerprint(

@@ -181,8 +181,7 @@ def main() -> int:
     parser.add_argument(
         "--placed",
         action="store_true",
-        help="only histories in which topics with transactions in sidecars are switched, as"
-        " coordinators do not allow it yet (decision 40)",
+        help="only histories in which topics with transactions in sidecars are switched",
     )
     parser.add_argument(
         "--queues", action="store_true", help="only histories with workers of a queue"

@@ -26,8 +26,7 @@ COMPACTED = range(10)
 """Histories in which sidecars are compacted, of each test run."""
 PLACED, MORE_PLACED = range(9, 12), range(4, 12)
 """Histories in which topics with transactions in sidecars are switched, of each test run, and of
-`make test-all`; and of those in which such a topic is a queue. No coordinator allows it yet
-(decision 40)."""
+`make test-all`; and of those in which such a topic is a queue."""
 MANY = 600
 """What `make test-all` runs, and where mutations are looked for. `make simulate` runs more."""
 ROOT = Path(__file__).resolve().parents[2]

@@ -59,7 +59,6 @@ CONFIG: Final = ShardConfig(
     session_grace_ms=200,
     reload_grace_ms=400,
     producer_retention_hours=1,
-    place_sidecars=True,
 )
 IN_SHARES: Final = replace(CONFIG, adopt_bytes=1)
 """The same, and homes adopt each partition of a transaction by a record of its own."""

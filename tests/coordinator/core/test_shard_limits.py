@@ -28,9 +28,7 @@ class Stage:
 
     def __init__(self, **limits: int) -> None:
         self.journal = Journal()
-        self.coordinator = Coordinator(
-            self.journal, config=ShardConfig(place_sidecars=True, **limits)
-        )
+        self.coordinator = Coordinator(self.journal, config=ShardConfig(**limits))
         self.coordinator.take_over()
         self.refs = 0
 

@@ -11,7 +11,6 @@ from logtx.coordinator.core.data_partitions import BRANCH_MARKER_BYTES, MARKER_F
 from logtx.coordinator.core.decision import (
     Decision,
     EndSidecars,
-    ShardConfig,
     TopicFacts,
     WriteLateMarkers,
 )
@@ -569,17 +568,9 @@ def test_trap_171_a_topic_of_which_readers_were_not_told_is_refused(stage: Commi
 
 def test_what_is_handed_over_is_refused() -> None:
     with pytest.raises(TopicModeError, match="home"):
-        check_mains_place_sidecars([SIDE0], (), [A0], (), has_parts=False, place_sidecars=True)
-    check_mains_place_sidecars([SIDE0], [A0], (), (), has_parts=False, place_sidecars=True)
-    check_mains_place_sidecars([SIDE0], (), (), [A0], has_parts=True, place_sidecars=True)
-
-
-def test_coordinators_place_none_yet() -> None:
-    may = {"has_parts": False, "place_sidecars": ShardConfig().place_sidecars}
-    for placed, handed in (([A0], ()), ((), [A0])):
-        with pytest.raises(TopicModeError, match="can't write to a sidecar yet"):
-            check_mains_place_sidecars([SIDE0], placed, handed, (), **may)
-    check_mains_place_sidecars([SIDE1], [A0], (), (), **may)
+        check_mains_place_sidecars([SIDE0], (), [A0], (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], [A0], (), (), has_parts=False)
+    check_mains_place_sidecars([SIDE0], (), (), [A0], has_parts=True)
 
 
 def test_parts_in_metadata_mode_are_refused_and_the_remedy_named(placing: Commits) -> None:

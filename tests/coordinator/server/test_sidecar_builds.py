@@ -11,7 +11,6 @@ import pytest
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
-from logtx.coordinator.core.decision import ShardConfig
 from logtx.journal.errors import NotSupportedError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Mode
@@ -33,7 +32,7 @@ def cluster(memory_log: MemoryLog) -> Iterator[Cluster]:
 @pytest.fixture
 def nodes(cluster: Cluster, memory_log: MemoryLog) -> list[Node]:
     """Two coordinators that may place such transactions; the topic is in metadata mode."""
-    found = [cluster.join(limits=ShardConfig(place_sidecars=True)) for _ in range(2)]
+    found = [cluster.join() for _ in range(2)]
     cluster.settled()
     with closing(AdminQueries(memory_log, timeout_s=10.0)) as admin:
         admin.set_topic_mode("orders", Mode.METADATA, transaction_group="default")

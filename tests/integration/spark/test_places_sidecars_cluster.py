@@ -13,7 +13,6 @@ import pytest
 
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
-from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.spark.compacting import export_to_topic
@@ -33,7 +32,6 @@ def servers(logtx_kafka: Any) -> Iterator[str]:
         bootstrap_servers=logtx_kafka.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=4,
-        limits=ShardConfig(place_sidecars=True),
     )
     with EmbeddedCoordinator(config):
         yield logtx_kafka.bootstrap_servers
