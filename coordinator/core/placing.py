@@ -131,6 +131,11 @@ class Placer:
         """Whether nothing waits."""
         return not self._left
 
+    @property
+    def only(self) -> int | None:
+        """The BEGIN of the transaction that waits, if it is the only one."""
+        return next(iter(self._left)) if len(self._left) == 1 else None
+
     def place(self, effect: PlaceWrites) -> None:
         """Takes a durable decision. Effects must come in journal order, those for lanes too."""
         partitions = dict.fromkeys(effect.partitions)

@@ -4,6 +4,11 @@
 in one request, never on the event loop. A commit waits for its round, so one begins at the end of
 the turn of the loop in which its decision became durable.
 
+A round needs the ids of the topics, too, which take longer to ask for than the ends. They must be
+told after the transaction's records were written, as they are when its commit is asked for. So
+where nothing else waits, the ids are asked for while the decision is on its way to the journal
+(`Placing.deciding`). Where many commits are under way, one question for each round costs less.
+
 A partition without a leader delays only itself. Most brokers say at once that they do not lead it.
 One that died without a word holds the whole answer back until the time is up. Its partitions are
 *suspects* from then on: no round asks for them before they answered a question of their own.
@@ -16,7 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
@@ -41,6 +46,17 @@ SUSPECTS_TIMEOUT_S: Final = 10.0
 """Bound of the question for suspects, which holds up nobody else."""
 MODE_PAUSE_S: Final = 0.2
 """Pause between two attempts to end a switch without mode records; a longer one delays it."""
+
+Ids = Mapping[str, str]
+"""Topic → id."""
+
+
+class _Ahead(NamedTuple):
+    """A question for the ids of a transaction's topics, asked before its decision is durable."""
+
+    begin: int
+    topics: frozenset[str]
+    told: asyncio.Future[Ids]
 
 
 class Placing:
@@ -74,6 +90,7 @@ class Placing:
         self._scheduled = False
         self._suspects: set[TopicPartition] = set()
         self._probing = False
+        self._ahead: _Ahead | None = None
         self._low: dict[PartitionId, int] = {}
         """Partition → monotonic ms of the first question that told an end which is too low."""
 
@@ -82,6 +99,31 @@ class Placing:
         if not self._scheduled and not self._tenure.placer.is_idle:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def deciding(self, begin: int) -> None:
+        """Asks for the ids of the topics in which a transaction is to be placed, if it is alone.
+
+        Args:
+            begin: BEGIN of a transaction whose commit was taken just now.
+        """
+        transaction = self._tenure.shard.transactions.get(begin)
+        if transaction is None or not transaction.placed or not self._tenure.placer.is_idle:
+            return
+        if self._ahead is not None and not self._ahead.told.done():
+            return
+        own = transaction.placed - transaction.handed.keys()
+        topics = frozenset(topic for topic, _ in own)
+        if topics:
+            told: asyncio.Future[Ids] = asyncio.get_running_loop().create_future()
+            self._ahead = _Ahead(begin, topics, told)
+            self._ask(self._ask_ahead(self._ahead))
+
+    async def _ask_ahead(self, ahead: _Ahead) -> None:
+        try:
+            ahead.told.set_result(await self._topic_ids(ahead.topics))
+        finally:
+            if not ahead.told.done():
+                ahead.told.cancel()
 
     def end(self) -> None:
         """Asks nothing more."""
@@ -132,19 +174,26 @@ class Placing:
         self._probe()
         return found
 
-    async def _ids(self, partitions: Iterable[PartitionId]) -> Mapping[str, str]:
-        """Returns topic → id, as a broker tells it after the decision; empty without an answer."""
-        topics = sorted({partition.topic for partition in partitions if partition.topic_id})
-        if not topics:
-            return {}
-        question = partial(self._log.topic_ids, topics, timeout_s=ENDS_TIMEOUT_S)
+    async def _ids(self, partitions: Iterable[PartitionId]) -> Ids:
+        """Returns topic → id, as a broker tells it after all records were written that are to be
+        placed; empty without an answer."""
+        topics = {partition.topic for partition in partitions if partition.topic_id}
+        ahead, self._ahead = self._ahead, None
+        # What another transaction wrote may be younger than the answer.
+        is_alone = ahead is not None and ahead.begin == self._tenure.placer.only
+        if ahead is not None and is_alone and topics <= ahead.topics:
+            return await ahead.told
+        return await self._topic_ids(topics) if topics else {}
+
+    async def _topic_ids(self, topics: Collection[str]) -> Ids:
+        question = partial(self._log.topic_ids, sorted(topics), timeout_s=ENDS_TIMEOUT_S)
         try:
             return await self._questions.ask(f"ids-{self._partition}", question)
         except (LogtxError, KafkaException, OSError, RuntimeError) as error:
             _LOG.warning("ids_unknown partition=%d error=%r", self._partition, error)
             return {}
 
-    def _is_its(self, partition: PartitionId, ids: Mapping[str, str]) -> bool:
+    def _is_its(self, partition: PartitionId, ids: Ids) -> bool:
         """Returns whether an end is of this topic, and of no other that has the name by now. Else
         looks the topic up.
 

@@ -194,6 +194,8 @@ class Serving:
             return
         self._notice_time()
         self.tenure.submit(command, answer, _now(), self._services.topics, doubt)
+        if isinstance(command, commands.End) and command.action is commands.Action.COMMIT:
+            self._placing.deciding(command.txid.offset)
         self._look_around_soon()
         self._go_on()
 

@@ -738,6 +738,9 @@ class Seat:
         began(asked)
         tenure = self.tenure
         tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
+        if isinstance(command, commands.End) and command.action is commands.Action.COMMIT:
+            assert self._placing is not None
+            self._placing.deciding(command.txid.offset)
         self._ask_queue_ends(tenure)
 
     def _ask_queue_ends(self, tenure: Tenure) -> None:

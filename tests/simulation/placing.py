@@ -49,6 +49,18 @@ class Placing:
         self._tenure = tenure
         self._markers = markers
         self._now = now
+        self._ahead: tuple[int, dict[str, str | None]] | None = None
+        """BEGIN, topic → id when its commit was asked for."""
+
+    def deciding(self, begin: int) -> None:
+        """Asks for the ids of a transaction's topics before its decision is durable."""
+        transaction = self._tenure.shard.transactions.get(begin)
+        if transaction is None or not self._tenure.placer.is_idle:
+            return
+        topics = {topic for topic, _ in transaction.placed - transaction.handed.keys()}
+        if topics:
+            truth = {topic: self._setting.topology.truth.get(topic) for topic in topics}
+            self._ahead = begin, {t: None if f is None else f.topic_id for t, f in truth.items()}
 
     def soon(self) -> None:
         """Begins the next round, if one can begin."""
@@ -61,6 +73,10 @@ class Placing:
     def _ask(self, question: Question) -> None:
         setting = self._setting
         setting.history.counts["rounds of placing"] += 1
+        ahead, self._ahead = self._ahead, None
+        is_alone = ahead is not None and ahead[0] == self._tenure.placer.only
+        ids = ahead[1] if ahead is not None and is_alone else {}
+        setting.history.counts["rounds of placing with ids told before"] += bool(ids)
         ends: dict[PartitionId, int] = {}
         asked_ms, told_ms = setting.chance.randint(1, 5), setting.chance.randint(1, 5)
         if self._happens("ends of partitions told late"):
@@ -71,10 +87,10 @@ class Placing:
             self.soon()
 
         # Taken when the brokers answer, and not by the party: they go on while it stands still.
-        setting.scheduler.after(asked_ms, lambda: ends.update(self._ends(question)))
+        setting.scheduler.after(asked_ms, lambda: ends.update(self._ends(question, ids)))
         self._coordinator.later(asked_ms + told_ms, tell)
 
-    def _ends(self, question: Question) -> dict[PartitionId, int]:
+    def _ends(self, question: Question, ids: Mapping[str, str | None]) -> dict[PartitionId, int]:
         found: dict[PartitionId, int] = {}
         now_ms = self._now().monotonic_ms
         for partition in question.partitions:
@@ -84,25 +100,23 @@ class Placing:
                 case Existence.DOUBTFUL:
                     self._look_up(partition.topic)
                 case Existence.ALIVE:
-                    if partition.topic not in self._setting.broker.topics or not self._is_its(
-                        partition
-                    ):
-                        self._look_up(partition.topic)
+                    topic = partition.topic
+                    if topic not in self._setting.broker.topics or not self._is_its(partition, ids):
+                        self._look_up(topic)
                     elif not self._happens("end of a partition not told"):
                         # It may be one of the past, as readers are told: too low (trap 63).
                         to = self._coordinator.name
                         found[partition] = self._setting.told_end(*partition.key, to)
         return found
 
-    def _is_its(self, partition: PartitionId) -> bool:
+    def _is_its(self, partition: PartitionId, ids: Mapping[str, str | None]) -> bool:
         """Returns whether a broker tells that the topic is the one that the decision names."""
-        setting = self._setting
-        told, truth = (
-            setting.topology.answer(partition.topic),
-            setting.topology.truth.get(partition.topic),
-        )
+        setting, topic = self._setting, partition.topic
+        told, truth = setting.topology.answer(topic), setting.topology.truth.get(topic)
         if told != truth:
             setting.history.misled.append((self._coordinator.name, setting.now_ms))
+        elif topic in ids:
+            return ids[topic] == partition.topic_id
         return told is not None and told.topic_id == partition.topic_id
 
     def _happens(self, fault: str) -> bool:

@@ -143,6 +143,17 @@ def test_a_round_asks_places_and_ends_when_its_record_is_durable() -> None:
     assert following.upto == 11
 
 
+def test_only_one_that_waits_by_itself_is_alone() -> None:
+    placer = Placer(no_marker)
+    assert placer.only is None
+    placer.place(PlaceWrites(3, 7, (A, B)))
+    assert placer.only == 3
+    placer.place(PlaceWrites(4, 9, (A,)))
+    assert placer.only is None
+    placer.placed(Placed(8, {A: 5, B: 5}))
+    assert placer.only == 4
+
+
 def test_what_could_not_be_asked_is_asked_again_after_growing_pauses() -> None:
     placer = Placer(no_marker)
     placer.place(PlaceWrites(1, 10, (A, B)))

@@ -262,6 +262,51 @@ async def test_one_record_places_what_was_decided_during_a_question(
         assert uptos == [decided[0], decided[-1]]
 
 
+def asked_of(driver: Driver, monkeypatch: pytest.MonkeyPatch, held: asyncio.Event) -> list[str]:
+    """Returns the purposes of the questions that are asked; those for ends are answered late."""
+    asked: list[str] = []
+    ask = driver.services.questions.ask
+
+    async def mutant(purpose: str, question: Callable[..., Any], *args: object) -> Any:
+        asked.append(purpose)
+        found = await ask(purpose, question, *args)
+        if purpose.startswith("places-"):
+            await held.wait()
+        return found
+
+    monkeypatch.setattr(driver.services.questions, "ask", mutant)
+    return asked
+
+
+@on_loop
+async def test_ids_are_asked_for_while_the_decision_of_a_commit_that_is_alone_is_written(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(log) as driver:
+        await switch(driver)
+        free = asyncio.Event()
+        free.set()
+        asked = asked_of(driver, monkeypatch, free)
+        for _ in range(3):
+            await finished(driver, await committed(driver, P0))
+        assert asked == ["ids-0", "places-0"] * 3
+
+
+@on_loop
+async def test_ids_that_were_told_before_another_one_wrote_are_asked_for_again(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(log) as driver:
+        await switch(driver)
+        release = asyncio.Event()
+        asked = asked_of(driver, monkeypatch, release)
+        txids = [await committed(driver, P0) for _ in range(3)]
+        release.set()
+        for txid in txids:
+            await finished(driver, txid)
+        assert asked == ["ids-0", "places-0", "places-0", "ids-0"]
+
+
 # ---- what fails ---------------------------------------------------------------------------------
 
 
