@@ -143,8 +143,8 @@ class _Sidecar:
         self.used = 0
         """Where it was read last."""
         self.has_failed = False
-        """Whether the last fetch failed. What lies below a range would be read again at each
-        failure, and with many of them the range was never reached."""
+        """Whether the last fetch failed, or reading was broken off. What lies below a range would
+        be read again at each failure, and with many of them the range was never reached."""
         self.record_bytes = FIRST_BYTES
         """Bytes of a record's value, on average of those that came last."""
         self.told: _Told | None = None
@@ -316,6 +316,7 @@ class SidecarReader:
         consumer, self._consumer = self._consumer, None
         for each in self._sidecars.values():
             each.is_assigned = each.paused = False
+            each.has_failed = True
             each.clear()
         if consumer is not None:
             consumer.close()
@@ -586,16 +587,23 @@ class SidecarReader:
                 error = message.error()
                 if error is None:
                     records.append(message)
-                else:
-                    self._event(each, error)
-            if records and each.is_assigned:
-                each.denied_s, each.is_denied = None, False
-                each.take_in(records)
-                while self._push(each):
-                    pass
-                if each.has_enough and not self._reads(each):
-                    self._pause(each, True)  # Nobody needs more for now.
-                each.trim()
+                    continue
+                # What came before it is not fetched again: each answer might end so.
+                self._take(each, records)
+                records = []
+                self._event(each, error)
+            self._take(each, records)
+
+    def _take(self, each: _Sidecar, records: Sequence[Message]) -> None:
+        if not records or not each.is_assigned:
+            return
+        each.denied_s, each.is_denied = None, False
+        each.take_in(records)
+        while self._push(each):
+            pass
+        if each.has_enough and not self._reads(each):
+            self._pause(each, True)  # Nobody needs more for now.
+        each.trim()
 
     def _event(self, each: _Sidecar, error: KafkaError) -> None:
         # Deleted while we read, or a passing error: the next step looks again where it begins.

@@ -34,7 +34,7 @@ Pure: the caller asks the brokers, and has the clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -132,9 +132,9 @@ class Placer:
         return not self._left
 
     @property
-    def only(self) -> int | None:
-        """The BEGIN of the transaction that waits, if it is the only one."""
-        return next(iter(self._left)) if len(self._left) == 1 else None
+    def waiting_begins(self) -> Set[int]:
+        """BEGINs of the transactions that lack a durable place."""
+        return self._left.keys()
 
     def place(self, effect: PlaceWrites) -> None:
         """Takes a durable decision. Effects must come in journal order, those for lanes too."""

@@ -7,7 +7,9 @@ the turn of the loop in which its decision became durable.
 A round needs the ids of the topics, too, which take longer to ask for than the ends. They must be
 told after the transaction's records were written, as they are when its commit is asked for. So
 where nothing else waits, the ids are asked for while the decision is on its way to the journal
-(`Placing.deciding`). Where many commits are under way, one question for each round costs less.
+(`Placing.deciding`), for all commits of one turn of the loop. Where others come meanwhile, the
+round asks for all. What lies in a sidecar outlives its topic: its commit needs ids that are told
+later (trap 281).
 
 A partition without a leader delays only itself. Most brokers say at once that they do not lead it.
 One that died without a word holds the whole answer back until the time is up. Its partitions are
@@ -20,8 +22,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
@@ -51,12 +54,16 @@ Ids = Mapping[str, str]
 """Topic → id."""
 
 
-class _Ahead(NamedTuple):
-    """A question for the ids of a transaction's topics, asked before its decision is durable."""
+@dataclass(slots=True)
+class _Ahead:
+    """A question for ids that is asked before decisions are durable."""
 
-    begin: int
-    topics: frozenset[str]
+    begins: set[int]
+    """BEGINs of the transactions whose commits were asked for before it."""
+    topics: set[str]
     told: asyncio.Future[Ids]
+    asked_s: float | None = None
+    """When it was asked; None: not yet, and more may come."""
 
 
 class Placing:
@@ -101,7 +108,7 @@ class Placing:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def deciding(self, begin: int) -> None:
-        """Asks for the ids of the topics in which a transaction is to be placed, if it is alone.
+        """Asks for the ids of the topics in which a transaction is to be placed, if none waits.
 
         Args:
             begin: BEGIN of a transaction whose commit was taken just now.
@@ -109,18 +116,23 @@ class Placing:
         transaction = self._tenure.shard.transactions.get(begin)
         if transaction is None or not transaction.placed or not self._tenure.placer.is_idle:
             return
-        if self._ahead is not None and not self._ahead.told.done():
+        ahead = self._ahead
+        if transaction.since or (ahead is not None and ahead.asked_s and not ahead.told.done()):
             return
-        own = transaction.placed - transaction.handed.keys()
-        topics = frozenset(topic for topic, _ in own)
-        if topics:
+        if ahead is None or ahead.asked_s is not None:
+            # A later answer serves those of the former one, too.
+            begins, topics = (ahead.begins, ahead.topics) if ahead else (set(), set())
             told: asyncio.Future[Ids] = asyncio.get_running_loop().create_future()
-            self._ahead = _Ahead(begin, topics, told)
-            self._ask(self._ask_ahead(self._ahead))
+            ahead = self._ahead = _Ahead(begins, topics, told)
+            self._ask(self._ask_ahead(ahead))
+        ahead.begins.add(begin)
+        ahead.topics |= {topic for topic, _ in transaction.placed - transaction.handed.keys()}
 
     async def _ask_ahead(self, ahead: _Ahead) -> None:
+        ahead.asked_s = time.monotonic()
         try:
-            ahead.told.set_result(await self._topic_ids(ahead.topics))
+            # A thread of its own: a round that asks meanwhile does not wait for it.
+            ahead.told.set_result(await self._topic_ids("ids-ahead", ahead.topics))
         finally:
             if not ahead.told.done():
                 ahead.told.cancel()
@@ -179,16 +191,17 @@ class Placing:
         placed; empty without an answer."""
         topics = {partition.topic for partition in partitions if partition.topic_id}
         ahead, self._ahead = self._ahead, None
-        # What another transaction wrote may be younger than the answer.
-        is_alone = ahead is not None and ahead.begin == self._tenure.placer.only
-        if ahead is not None and is_alone and topics <= ahead.topics:
-            return await ahead.told
-        return await self._topic_ids(topics) if topics else {}
+        if ahead is not None and ahead.asked_s is not None and topics <= ahead.topics:
+            is_young = time.monotonic() - ahead.asked_s < ENDS_TIMEOUT_S
+            # What another transaction wrote may be younger than the answer.
+            if is_young and self._tenure.placer.waiting_begins <= ahead.begins:
+                return await ahead.told
+        return await self._topic_ids("ids", topics) if topics else {}
 
-    async def _topic_ids(self, topics: Collection[str]) -> Ids:
+    async def _topic_ids(self, purpose: str, topics: Collection[str]) -> Ids:
         question = partial(self._log.topic_ids, sorted(topics), timeout_s=ENDS_TIMEOUT_S)
         try:
-            return await self._questions.ask(f"ids-{self._partition}", question)
+            return await self._questions.ask(f"{purpose}-{self._partition}", question)
         except (LogtxError, KafkaException, OSError, RuntimeError) as error:
             _LOG.warning("ids_unknown partition=%d error=%r", self._partition, error)
             return {}

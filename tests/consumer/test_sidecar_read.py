@@ -97,6 +97,8 @@ class Brokers:
         """Number of records that were fetched."""
         self.fetch_max = 1 << 40
         """Most records that come of one call."""
+        self.fails_behind = False
+        """Whether an error stands behind the records of each call."""
         self.may_seek = True
         self.interrupt_at = ""
         """Call of the consumer behind which a signal handler raises, once."""
@@ -182,6 +184,9 @@ class Brokers:
             self.next[key] = at + len(batch)
             self.fetched += len(batch)
             found += batch
+            if self.fails_behind and batch:
+                down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "")
+                found.append(Message(key, FakeRecord(-1001), down))
         self._called("consume")
         return found
 
@@ -702,3 +707,32 @@ def test_where_fetches_fail_a_range_is_not_read_from_below_it(
         log.now_s += 0.3
     assert got == wanted
     assert [m for m in log.moves if m.startswith("assign")][-1] == "assign a._txnlog 100"
+
+
+def test_where_reading_is_broken_off_a_range_is_not_read_from_below_it(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    for _ in range(100):
+        main.write(1)
+    wanted = main.committed(2, 4)
+    log.fetch_max, got = 2, list[int]()
+    for number in range(60):
+        log.interrupt_at = "consume" if number % 5 == 4 else ""
+        with suppress(KeyboardInterrupt):
+            reader.step([main.buffer], 0)
+        got += main.taken()
+        log.now_s += 0.3
+    assert got == wanted
+
+
+def test_what_comes_before_an_error_is_taken(
+    log: Brokers, main: Main, reader: SidecarReader
+) -> None:
+    """Else a reader whose every fetch ends with one would get nothing."""
+    wanted = main.committed(1, 4)
+    log.fetch_max, log.fails_behind, got = 2, True, list[int]()
+    for _ in range(20):
+        reader.step([main.buffer], 0)
+        got += main.taken()
+        log.now_s += 0.3
+    assert got == wanted

@@ -397,7 +397,7 @@ def _was_taken_for_former(
     history: History, reading: Reading, txid: TxId, partition: Partition
 ) -> bool:
     """Whether a transaction was placed in the former topic of the name, as a broker that was behind
-    told its owner after the decision that this was the one (decision 24)."""
+    told its owner behind its records that this was the one (decision 24)."""
     found = reading.transaction(txid)
     assert found is not None
     assert found.decision is not None

@@ -55,7 +55,7 @@ class Placing:
     def deciding(self, begin: int) -> None:
         """Asks for the ids of a transaction's topics before its decision is durable."""
         transaction = self._tenure.shard.transactions.get(begin)
-        if transaction is None or not self._tenure.placer.is_idle:
+        if transaction is None or transaction.since or not self._tenure.placer.is_idle:
             return
         topics = {topic for topic, _ in transaction.placed - transaction.handed.keys()}
         if topics:
@@ -74,7 +74,7 @@ class Placing:
         setting = self._setting
         setting.history.counts["rounds of placing"] += 1
         ahead, self._ahead = self._ahead, None
-        is_alone = ahead is not None and ahead[0] == self._tenure.placer.only
+        is_alone = ahead is not None and self._tenure.placer.waiting_begins == {ahead[0]}
         ids = ahead[1] if ahead is not None and is_alone else {}
         setting.history.counts["rounds of placing with ids told before"] += bool(ids)
         ends: dict[PartitionId, int] = {}

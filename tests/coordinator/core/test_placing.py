@@ -143,15 +143,14 @@ def test_a_round_asks_places_and_ends_when_its_record_is_durable() -> None:
     assert following.upto == 11
 
 
-def test_only_one_that_waits_by_itself_is_alone() -> None:
+def test_what_waits_is_known_until_it_is_placed_everywhere() -> None:
     placer = Placer(no_marker)
-    assert placer.only is None
     placer.place(PlaceWrites(3, 7, (A, B)))
-    assert placer.only == 3
     placer.place(PlaceWrites(4, 9, (A,)))
-    assert placer.only is None
-    placer.placed(Placed(8, {A: 5, B: 5}))
-    assert placer.only == 4
+    placer.placed(Placed(8, {A: 5}))
+    assert placer.waiting_begins == {3, 4}
+    placer.placed(Placed(8, {B: 5}))
+    assert placer.waiting_begins == {4}
 
 
 def test_what_could_not_be_asked_is_asked_again_after_growing_pauses() -> None:

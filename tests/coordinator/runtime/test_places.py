@@ -32,6 +32,7 @@ from logtx.journal.modes import MODES_TOPIC, Mode, ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 from logtx.journal.reader import JOURNAL_TOPIC, read_entries, read_records
 from logtx.journal.records.types import Committed, PrepareCommit
+from logtx.journal.sidecar import sidecar_of
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -278,6 +279,18 @@ def asked_of(driver: Driver, monkeypatch: pytest.MonkeyPatch, held: asyncio.Even
     return asked
 
 
+async def to_commit(
+    driver: Driver, number: int, where: TopicPartition = P0, **more: Any
+) -> tuple[TxId, commands.End]:
+    """Begins a transaction that writes a record. Returns it, and the request that commits it."""
+    session = await driver.connect(f"c{number}", 500 + number)
+    txid, at = await driver.begun(session), driver.log.end_offset(*where)
+    driver.log.append_directly(*where, b"value", headers=[(TXID_HEADER, txid.to_bytes())])
+    writes = {where: (BranchRange(0, at, at, 1),)}
+    action = commands.Action.COMMIT
+    return txid, commands.End(session=session, txid=txid, action=action, writes=writes, **more)
+
+
 @on_loop
 async def test_ids_are_asked_for_while_the_decision_of_a_commit_that_is_alone_is_written(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
@@ -289,7 +302,7 @@ async def test_ids_are_asked_for_while_the_decision_of_a_commit_that_is_alone_is
         asked = asked_of(driver, monkeypatch, free)
         for _ in range(3):
             await finished(driver, await committed(driver, P0))
-        assert asked == ["ids-0", "places-0"] * 3
+        assert asked == ["ids-ahead-0", "places-0"] * 3
 
 
 @on_loop
@@ -304,7 +317,57 @@ async def test_ids_that_were_told_before_another_one_wrote_are_asked_for_again(
         release.set()
         for txid in txids:
             await finished(driver, txid)
-        assert asked == ["ids-0", "places-0", "places-0", "ids-0"]
+        assert asked == ["ids-ahead-0", "places-0", "places-0", "ids-0"]
+
+
+@on_loop
+@pytest.mark.parametrize(("pause_s", "questions"), [(0, 1), (0.05, 3)])
+async def test_commits_of_one_turn_of_the_loop_are_asked_about_once(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, pause_s: float, questions: int
+) -> None:
+    async with running(log) as driver:
+        await switch(driver)
+        free = asyncio.Event()
+        free.set()
+        commits = [await to_commit(driver, number) for number in range(3)]
+        asked = asked_of(driver, monkeypatch, free)
+        log.hold_appends(JOURNAL_TOPIC, 0)
+        for _, end in commits:
+            driver.send(end)
+            if pause_s:
+                await asyncio.sleep(pause_s)
+        await asyncio.sleep(0.05)
+        log.release_appends(JOURNAL_TOPIC, 0)
+        for txid, _ in commits:
+            await finished(driver, txid)
+        assert asked == ["ids-ahead-0"] * questions + ["places-0"]
+
+
+@on_loop
+async def test_trap_281_ids_for_what_lies_in_a_sidecar_are_told_behind_the_decision(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "CONFIRM_MS", 300)
+    monkeypatch.setattr(lanes, "LOOK_PAUSE_MS", 50)
+    side = (sidecar_of(DATA), 0)
+    log.create_topic(side[0], partitions=2)
+    async with running(log) as driver:
+        await switch(driver)
+        await finished(driver, await committed(driver, P0))
+        assert await driver.services.look_ups.learn([side, P0], [DATA]) is None
+        txid, end = await to_commit(driver, 0, side, main_ends={P0: log.end_offset(*P0)})
+        log.hold_appends(JOURNAL_TOPIC, 0)
+        told = driver.send(end)
+        await asyncio.sleep(0.2)
+        assert not told.done()
+        log.delete_topic(DATA)
+        log.create_topic(DATA, partitions=2)
+        for _ in range(12):  # An end below the last place would not be believed.
+            log.append_directly(*P0, b"plain")
+        log.release_appends(JOURNAL_TOPIC, 0)
+        await finished(driver, txid)
+        pointers = [marker for _, of, marker in controls(log, P0) if of == txid]
+        assert [len(marker.sidecar) for marker in pointers] == [1]
 
 
 # ---- what fails ---------------------------------------------------------------------------------
