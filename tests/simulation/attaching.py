@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from logtx.coordinator.client import pursuit
@@ -39,6 +40,8 @@ _ELSEWHERE: Final = (
 )
 
 Command = Acquire | Acknowledge | Attach
+_NUMBERS: Final = count()
+"""Tells which of two streams was opened later."""
 
 
 class ConsumerStream(Stream):
@@ -55,6 +58,7 @@ class ConsumerStream(Stream):
         """Opens it. `consumer` is the subscription, and the consumer's number."""
         Stream.__init__(self, network, client, coordinator, partition)
         self.key: Final = (partition, *consumer)
+        self._number = next(_NUMBERS)
         self._has_joined = False
         self._sent: list[commands.Command] = []
         """In the order in which the consumer sent them."""
@@ -80,6 +84,9 @@ class ConsumerStream(Stream):
             self._has_joined = True
             links = self.coordinator.links
             former, links[self.key] = links.get(self.key), self
+            if former is not None and former._number > self._number:
+                # The client gave that connection up, and what it had sent there comes only now.
+                self.network.setting.history.owner_forgets_rest(self.key[2])
             if former is not None:
                 former.end(SessionClosedError("the consumer attached by another connection"))
         self._inbox.append((request_id, command))

@@ -37,16 +37,28 @@ def is_blamed(sent: list[Attach], arrived: list[Attach]) -> bool:
     """Returns whether the checker minds that a consumer which rests is given messages, when its
     Attaches, which it sent in one order, have arrived in another one."""
     world = World(0, queues=True)
-    history = world.history
-    history.resting.append(Resting(CONSUMER, since=history.tick()))
-    client: Any = SimpleNamespace(party=Party(world.setting.scheduler, "worker"))
-    stream = ConsumerStream(
-        world.network, cast(Attachment, client), world.coordinators["c0"], 0, (QUEUE, CONSUMER)
-    )
+    _rest(world)
+    stream = _stream(world)
     for number, command in enumerate(sent):
         stream.send(number, command)  # It does not arrive: virtual time stands still.
     for command in arrived:
         stream._arrived(0, command)
+    return _is_blamed(world)
+
+
+def _rest(world: World) -> None:
+    world.history.resting.append(Resting(CONSUMER, since=world.history.tick()))
+
+
+def _stream(world: World) -> ConsumerStream:
+    client: Any = SimpleNamespace(party=Party(world.setting.scheduler, "worker"))
+    return ConsumerStream(
+        world.network, cast(Attachment, client), world.coordinators["c0"], 0, (QUEUE, CONSUMER)
+    )
+
+
+def _is_blamed(world: World) -> bool:
+    history = world.history
     asks = Acquire(group=QUEUE, consumer=CONSUMER, max_offsets=1)
     told = Told("c0", 0, asks, Leases(()), history.tick(), 0, history.tick(), 0)
     return _rests(history, told, asks)
@@ -66,6 +78,19 @@ def test_who_is_woken_by_the_network_may_be_given_messages(arrived: list[Attach]
 def test_an_attach_that_was_overtaken_wakes_too() -> None:
     later = replace(WANTS)
     assert not is_blamed([WANTS, later, RESTS], [WANTS, RESTS, later])
+
+
+@pytest.mark.parametrize("latest", ["the former", "the next"])
+def test_a_connection_that_was_given_up_may_be_heard_behind_the_next_one(latest: str) -> None:
+    world = World(0, queues=True)
+    _rest(world)
+    former, following = _stream(world), _stream(world)
+    former.send(0, WANTS)
+    following.send(0, RESTS)
+    streams = [(former, WANTS), (following, RESTS)]
+    for stream, command in streams if latest == "the next" else streams[::-1]:
+        stream._arrived(0, command)
+    assert _is_blamed(world) == (latest == "the next")
 
 
 @pytest.mark.parametrize(
