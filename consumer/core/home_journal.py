@@ -41,10 +41,10 @@ from ...journal.sidecar import main_partition
 from ...journal.value import value
 from .home_view import SOME_RECORDS, Aside, HomeWrites
 
-RECENT_MAX: Final = 2_000
+RECENT_MAX: Final = 20_000
 """Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
-about 1.5 MB if a transaction writes to three. Fewer make a reader read the journal again for
-partitions that begin below others; more make it slower, for Python's collector looks at all."""
+about 15 MB if a transaction writes to three. Fewer make a reader with a backlog read the journal
+again for partitions that begin."""
 GAP_MAX: Final = 1_000
 """Entries that reading passes over, at most, for a partition that begins behind them, where no
 other partition needs them. To begin anew takes requests, and costs the time of about as many."""
