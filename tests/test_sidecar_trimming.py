@@ -441,10 +441,7 @@ def test_what_is_placed_at_the_end_of_an_idle_topic_is_told(
     log: MemoryLog, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = make_topic()
-    node = Node(
-        log,
-        sidecars=SidecarConfig(trim_delay_ms=DELAY_MS),
-    )
+    node = Node(log, sidecars=SidecarConfig(trim_delay_ms=DELAY_MS))
     settings = {"bootstrap.servers": log.bootstrap_servers, "transaction.begin.ahead": False}
     try:
         with closing(AdminQueries(log, timeout_s=10)) as admin:

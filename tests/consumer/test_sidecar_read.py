@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -681,48 +681,59 @@ def test_what_was_fetched_of_a_former_topic_is_forgotten(
     assert log.moves == ["assign a._txnlog 0", "unassign a._txnlog", "assign a._txnlog 0"]
 
 
-def test_a_fetch_that_fails_is_begun_again(log: Brokers, main: Main, reader: SidecarReader) -> None:
-    wanted = main.committed(1, 3 * sidecar_read.SLICE_RECORDS)
+def read_with_faults(
+    log: Brokers, main: Main, reader: SidecarReader, fault: Callable[[bool], None], steps: int = 60
+) -> list[int]:
+    """Reads and delivers for some steps; each fifth has a fault. Returns what was delivered."""
     got: list[int] = []
-    for number in range(60):
-        log.denied = KafkaError(KafkaError._ALL_BROKERS_DOWN, "") if number % 5 == 4 else None
-        reader.step([main.buffer], 0)
+    for number in range(steps):
+        fault(number % 5 == 4)
+        with suppress(KeyboardInterrupt):
+            reader.step([main.buffer], 0)
         got += main.taken()
         log.now_s += 0.3
-    assert got == wanted
+    return got
+
+
+def down(log: Brokers) -> Callable[[bool], None]:
+    """Lets fetches fail, or not."""
+
+    def fault(there: bool) -> None:
+        log.denied = KafkaError(KafkaError._ALL_BROKERS_DOWN, "") if there else None
+
+    return fault
+
+
+def far_up(log: Brokers, main: Main) -> list[int]:
+    """Commits some records, far above the sidecar's start. Fetches bring two at a time."""
+    for _ in range(100):
+        main.write(1)
+    log.fetch_max = 2
+    return main.committed(2, 4)
+
+
+def test_a_fetch_that_fails_is_begun_again(log: Brokers, main: Main, reader: SidecarReader) -> None:
+    wanted = main.committed(1, 3 * sidecar_read.SLICE_RECORDS)
+    assert read_with_faults(log, main, reader, down(log)) == wanted
 
 
 def test_where_fetches_fail_a_range_is_not_read_from_below_it(
     log: Brokers, main: Main, reader: SidecarReader
 ) -> None:
     """Else who gets less than lies below it before the next failure never comes to the range."""
-    for _ in range(100):
-        main.write(1)
-    wanted = main.committed(2, 4)
-    log.fetch_max, got = 2, list[int]()
-    for number in range(60):
-        log.denied = KafkaError(KafkaError._ALL_BROKERS_DOWN, "") if number % 5 == 4 else None
-        reader.step([main.buffer], 0)
-        got += main.taken()
-        log.now_s += 0.3
-    assert got == wanted
+    wanted = far_up(log, main)
+    assert read_with_faults(log, main, reader, down(log)) == wanted
     assert [m for m in log.moves if m.startswith("assign")][-1] == "assign a._txnlog 100"
 
 
 def test_where_reading_is_broken_off_a_range_is_not_read_from_below_it(
     log: Brokers, main: Main, reader: SidecarReader
 ) -> None:
-    for _ in range(100):
-        main.write(1)
-    wanted = main.committed(2, 4)
-    log.fetch_max, got = 2, list[int]()
-    for number in range(60):
-        log.interrupt_at = "consume" if number % 5 == 4 else ""
-        with suppress(KeyboardInterrupt):
-            reader.step([main.buffer], 0)
-        got += main.taken()
-        log.now_s += 0.3
-    assert got == wanted
+    def interrupted(there: bool) -> None:
+        log.interrupt_at = "consume" if there else ""
+
+    wanted = far_up(log, main)
+    assert read_with_faults(log, main, reader, interrupted) == wanted
 
 
 def test_what_comes_before_an_error_is_taken(
@@ -730,9 +741,5 @@ def test_what_comes_before_an_error_is_taken(
 ) -> None:
     """Else a reader whose every fetch ends with one would get nothing."""
     wanted = main.committed(1, 4)
-    log.fetch_max, log.fails_behind, got = 2, True, list[int]()
-    for _ in range(20):
-        reader.step([main.buffer], 0)
-        got += main.taken()
-        log.now_s += 0.3
-    assert got == wanted
+    log.fetch_max, log.fails_behind = 2, True
+    assert read_with_faults(log, main, reader, lambda _: None, steps=20) == wanted

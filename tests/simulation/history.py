@@ -18,6 +18,7 @@ from logtx.journal.acks import SnapshotSubscription
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.mode_registry import ModeKey, TopicModeRecord
+from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.places import PartitionId
 from logtx.journal.records.types import Entry
 from logtx.journal.spans import MessageId, Span
@@ -388,6 +389,10 @@ class History:
         """Returns the next number, for something that is seen now."""
         self.at += 1
         return self.at
+
+    def was_told_old_modes(self, reader: str) -> bool:
+        """Returns whether a broker told a reader what homes had published of modes in the past."""
+        return any(p.to == reader and p.partition[0] == MODES_TOPIC for p in self.past_ends)
 
     def owner_forgets_rest(self, consumer: int) -> None:
         """Notes that a queue's consumer wants messages again, as its owner was told just now."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final
 
-from logtx.journal.modes import MODES_TOPIC, Phase
+from logtx.journal.modes import Phase
 from logtx.journal.places import GONE
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.sidecar import is_sidecar, main_partition, to_delivered
+from logtx.journal.sidecar import is_delivered_from_sidecar, is_sidecar, main_partition
 from logtx.journal.txid import TxId
 
 from .history import Consumed, History, Resumed
 from .reference import Journal, JournalTransaction, Partition, Reading
-
-SIDE: Final = to_delivered(0)
-"""From here on are the offsets of what lies in sidecars."""
 
 
 def may_come_late(
@@ -25,7 +21,7 @@ def may_come_late(
     """Returns what a reader may deliver behind its place, as a former leader told an end of the
     past: the owner, or the reader itself. Then order may be lost, and nothing else (decision 26).
     """
-    if any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
+    if history.was_told_old_modes(reader):
         # It heard too late that the topic was switched.
         return frozenset(end.txid for end in partition.ends)
     found = set(_of_blind_stretches(history, reading, partition))
@@ -49,12 +45,16 @@ def lost_unaware(
 ) -> set[int]:
     """Returns the offsets of records that a reader may lose, as a broker told it of no switch: it
     began in the middle, and was restarted before it heard of it (docs/topics.md, known gaps)."""
-    if not any(p.to == reader and p.partition[0] == MODES_TOPIC for p in history.past_ends):
+    if not history.was_told_old_modes(reader):
         return set()
     lives = [each for each in consumed.events if isinstance(each, Resumed)]
     below = max((each.unaware_below for each in lives), default=0)
     # What has a record from its start on is held, and due from there on (trap 279).
-    held = {txid for offset, txid in partition.txids.items() if consumed.start <= offset < SIDE}
+    held = {
+        txid
+        for offset, txid in partition.txids.items()
+        if offset >= consumed.start and not is_delivered_from_sidecar(offset)
+    }
     return {
         offset
         for place, offset in partition.expected

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from logtx.consumer import followed, home_starts, homes
+from logtx.consumer import home_starts, homes
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.home_journal import HomeJournal
 from logtx.consumer.core.home_view import HomeView, where_to_begin
 from logtx.consumer.core.placed_input import PlacedInput
+from logtx.consumer.followed import Followed
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
@@ -71,12 +72,12 @@ def marker_overtakes_a_place(patch: Patch) -> None:
 def turns_at_the_offset(patch: Patch) -> None:
     """A reader turns to markers while what is placed at the mode record waits (trap 64)."""
 
-    def is_over(self: followed.Followed) -> bool:
+    def is_over(self: Followed) -> bool:
         if self.back is None or self.input is None or not self.input.is_over:
             return False
         return self.buffer.position().o2 >= self.back.offset
 
-    patch(followed.Followed, "is_over", property(is_over))
+    patch(Followed, "is_over", property(is_over))
 
 
 @caught_by("exactly-once", of="consumer")

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from logtx.journal.modes import MODES_TOPIC
 from logtx.journal.sidecar import is_delivered_from_sidecar
 
 from .history import Consumed, Delivered, History, Resumed
@@ -43,7 +42,7 @@ def _wrong(
         yield f"stopped: {consumed.failure}"
     settled = history.settled_ms is not None and not history.unfinished
     # Who is told of the past begins without a home, and holds nothing that would tell it.
-    misled = any(p.to == name and p.partition[0] == MODES_TOPIC for p in history.past_ends)
+    misled = history.was_told_old_modes(name)
     if not settled or consumed.failure:
         return
     start = consumed.start

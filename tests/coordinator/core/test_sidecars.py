@@ -571,6 +571,7 @@ def test_what_is_handed_over_is_refused() -> None:
         check_mains_place_sidecars([SIDE0], (), [A0], (), has_parts=False)
     check_mains_place_sidecars([SIDE0], [A0], (), (), has_parts=False)
     check_mains_place_sidecars([SIDE0], (), (), [A0], has_parts=True)
+    check_mains_place_sidecars([SIDE1], [A0], (), (), has_parts=False)
 
 
 def test_parts_in_metadata_mode_are_refused_and_the_remedy_named(placing: Commits) -> None:

@@ -238,6 +238,30 @@ async def test_an_abort_writes_nothing_there_either(log: MemoryLog) -> None:
         assert not journal(log, Placed)
 
 
+def asked_of(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, held: asyncio.Event | None = None
+) -> list[str]:
+    """Returns the purposes of the questions that are asked.
+
+    Args:
+        driver: whose questions.
+        monkeypatch: changes them.
+        held: those for ends are answered when it is set.
+    """
+    asked: list[str] = []
+    ask = driver.services.questions.ask
+
+    async def mutant(purpose: str, question: Callable[..., Any], *args: object) -> Any:
+        asked.append(purpose)
+        found = await ask(purpose, question, *args)
+        if held is not None and purpose.startswith("places-"):
+            await held.wait()
+        return found
+
+    monkeypatch.setattr(driver.services.questions, "ask", mutant)
+    return asked
+
+
 @on_loop
 async def test_one_record_places_what_was_decided_during_a_question(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
@@ -245,15 +269,7 @@ async def test_one_record_places_what_was_decided_during_a_question(
     async with running(log) as driver:
         await switch(driver)
         release = asyncio.Event()
-        ask = driver.services.questions.ask
-
-        async def slow(purpose: str, question: Callable[..., Any], *args: object) -> Any:
-            found = await ask(purpose, question, *args)
-            if purpose.startswith("places-"):
-                await release.wait()
-            return found
-
-        monkeypatch.setattr(driver.services.questions, "ask", slow)
+        asked_of(driver, monkeypatch, release)
         txids = [await committed(driver, P0) for _ in range(4)]
         release.set()
         for txid in txids:
@@ -261,22 +277,6 @@ async def test_one_record_places_what_was_decided_during_a_question(
         uptos = [placed.upto for _, placed in journal(log, Placed)]
         decided = [offset for offset, _ in journal(log, PrepareCommit)]
         assert uptos == [decided[0], decided[-1]]
-
-
-def asked_of(driver: Driver, monkeypatch: pytest.MonkeyPatch, held: asyncio.Event) -> list[str]:
-    """Returns the purposes of the questions that are asked; those for ends are answered late."""
-    asked: list[str] = []
-    ask = driver.services.questions.ask
-
-    async def mutant(purpose: str, question: Callable[..., Any], *args: object) -> Any:
-        asked.append(purpose)
-        found = await ask(purpose, question, *args)
-        if purpose.startswith("places-"):
-            await held.wait()
-        return found
-
-    monkeypatch.setattr(driver.services.questions, "ask", mutant)
-    return asked
 
 
 async def to_commit(
@@ -297,9 +297,7 @@ async def test_ids_are_asked_for_while_the_decision_of_a_commit_that_is_alone_is
 ) -> None:
     async with running(log) as driver:
         await switch(driver)
-        free = asyncio.Event()
-        free.set()
-        asked = asked_of(driver, monkeypatch, free)
+        asked = asked_of(driver, monkeypatch)
         for _ in range(3):
             await finished(driver, await committed(driver, P0))
         assert asked == ["ids-ahead-0", "places-0"] * 3
@@ -327,10 +325,8 @@ async def test_commits_of_one_turn_of_the_loop_are_asked_about_once(
 ) -> None:
     async with running(log) as driver:
         await switch(driver)
-        free = asyncio.Event()
-        free.set()
         commits = [await to_commit(driver, number) for number in range(3)]
-        asked = asked_of(driver, monkeypatch, free)
+        asked = asked_of(driver, monkeypatch)
         log.hold_appends(JOURNAL_TOPIC, 0)
         for _, end in commits:
             driver.send(end)
