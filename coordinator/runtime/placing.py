@@ -65,6 +65,11 @@ class _Ahead:
     asked_s: float | None = None
     """When it was asked; None: not yet, and more may come."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is asked, and not answered."""
+        return self.asked_s is not None and not self.told.done()
+
 
 class Placing:
     """Asks for ends, for the placer of one tenure; lives on the event loop."""
@@ -117,9 +122,9 @@ class Placing:
         if transaction is None or not transaction.placed or not self._tenure.placer.is_idle:
             return
         ahead = self._ahead
-        if transaction.since or (ahead is not None and ahead.asked_s and not ahead.told.done()):
+        if transaction.since or (ahead is not None and ahead.is_under_way):
             return
-        if ahead is None or ahead.asked_s is not None:
+        if ahead is None or ahead.told.done():
             # A later answer serves those of the former one, too.
             begins, topics = (ahead.begins, ahead.topics) if ahead else (set(), set())
             told: asyncio.Future[Ids] = asyncio.get_running_loop().create_future()
@@ -192,6 +197,7 @@ class Placing:
         topics = {partition.topic for partition in partitions if partition.topic_id}
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.asked_s is not None and topics <= ahead.topics:
+            # By an older one, look-ups may know better.
             is_young = time.monotonic() - ahead.asked_s < ENDS_TIMEOUT_S
             # What another transaction wrote may be younger than the answer.
             if is_young and self._tenure.placer.waiting_begins <= ahead.begins:

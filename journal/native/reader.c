@@ -3,8 +3,8 @@
  * `Reader` lets Python make a consumer with this file in `plugin.library.paths`, and is told its
  * `rd_kafka_t`. `take_over` forwards a partition's queue to one of our own, as librdkafka allows,
  * until `give_back`. `read` empties ours, and copies each record into a `Message`, so nothing of
- * librdkafka's lives on. All else stays in the consumer's queue, where confluent-kafka's `poll` serves it: rebalances,
- * errors of the client, statistics, credentials.
+ * librdkafka's lives on. All else stays in the consumer's queue, where confluent-kafka's `poll`
+ * serves it: rebalances, errors of the client, statistics, credentials.
  *
  * Who may touch what:
  * - The interpreter lock guards queues and sources. One thread at a time reads; `close` waits for
