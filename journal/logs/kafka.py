@@ -131,6 +131,7 @@ class KafkaLog(KafkaOffsets):
             clients = [*self._group_readers.values(), *self._group_committers.values()]
             self._group_readers.clear()
             self._group_committers.clear()
+        self._ends.close()
         close_all(clients)
 
 

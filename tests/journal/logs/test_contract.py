@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
@@ -155,6 +156,22 @@ def test_the_offsets_of_many_partitions_with_their_errors_one_by_one(
             assert isinstance(told[unknown], UnknownTopicError)
         assert unknown[0] in str(told[unknown])
         assert ask([]) == {}
+
+
+def test_an_end_lies_behind_an_open_transaction_of_kafka_s_own(
+    log: Log, make_topic: MakeTopic, unique: Callable[[str], str], transport: str
+) -> None:
+    if transport != "kafka":
+        pytest.skip("a log in memory has no such transactions, and the mock no ends of theirs")
+    topic = make_topic()
+    producer: Any = log.producer({"transactional.id": unique("own")})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(10)
+    assert log.each_end_offset([(topic, 0)]) == {(topic, 0): 1}
+    assert log.end_offset(topic, 0) == 1
+    producer.abort_transaction(10)
 
 
 def test_records_come_back_as_they_were(
