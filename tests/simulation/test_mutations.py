@@ -81,7 +81,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "marker_overtakes_a_place": 63,
     "mode_record_not_waited_for": 0,
     "no_gate": 3,
-    "only_the_latest_switch_is_told": 195,
+    "only_the_latest_switch_is_told": 614,
     "readers_pass_over_what_is_adopted": 0,
     "snapshot_forgets_what_is_adopted": 10,
     "stretch_that_was_missed": 287,
@@ -95,6 +95,9 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "what_was_dropped_counts_as_kept": 4,
 }
 """The same for mutations of places, in histories with switches."""
+SEEN_BESIDE_SIDECARS: Final = frozenset({"only_the_latest_switch_is_told"})
+"""Those of them that are caught where the switched topics have sidecars. Without, a reader that
+begins in the middle is told of an earlier switch too rarely (none of 3,000 seeds)."""
 SEEN_WITH_SIDECARS_AT: Final = {
     "all_in_between_counts": 57,
     "copies_of_what_is_delivered_are_collected": 21,
@@ -226,7 +229,8 @@ def _find(mutation: Mutation, seeds: Iterable[int]) -> None:
 def test_mutation_of_places_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutation,) = (m for m in MUTATIONS if m.name == name)
     mutation.apply(monkeypatch.setattr)
-    history = simulate(SEEN_WITH_SWITCHES_AT[name], switches=True)
+    sidecars = name in SEEN_BESIDE_SIDECARS
+    history = simulate(SEEN_WITH_SWITCHES_AT[name], switches=True, sidecars=sidecars)
     assert mutation.checker in violations(history)
 
 
