@@ -5,8 +5,9 @@ needed. A loader that begins at the first chunk must get the same shard as one t
 journal's start. It does, because:
 
 1. The rows are taken at once, when the first chunk gets its offset and everything before it is
-   replayed. If everything before is in the journal as it was predicted, the rows say what replaying
-   the journal up to that offset says. If it is not, the chunk behind it is void.
+   replayed; those of producers, of which there are many, before they change (`ProducerRows`). If
+   everything before is in the journal as it was predicted, the rows say what replaying the journal
+   up to that offset says. If it is not, the chunk behind it is void.
 2. Other records may lie between the chunks. They were decided on top of the rows and change nothing
    in them: the loader puts them aside and replays them on the restored shard.
 3. Chunks are journal records like any other, with epoch and predicted offset. A snapshot counts
@@ -67,7 +68,7 @@ from .adopting import Adopted, AdoptedRow, Begun
 from .decision import ShardConfig
 from .modes import TopicMode, TopicModes
 from .places import Fence, PlacedWrites, Places
-from .producers import ProducerMetadata
+from .producers import ProducerMetadata, ProducerRows
 from .ranges import PackedRanges
 from .shard import Shard
 from .transactions import TransactionMetadata
@@ -97,7 +98,7 @@ _SEQUENCE_BYTES: Final = 30
 
 Item = TypeVar("Item")
 _Rows: TypeAlias = tuple[
-    list[SnapshotProducer],
+    Iterable[SnapshotProducer],
     list[SnapshotTransaction],
     list[SnapshotGroup],
     list[tuple[str, str]],
@@ -165,7 +166,7 @@ class SnapshotTaker:
             kind, row, row_bytes = self._next
             if size and size + row_bytes > CHUNK_BYTES:
                 break
-            rows[kind].append(row)  # type: ignore[arg-type]  # the kind says which
+            rows[kind].append(row)  # type: ignore[arg-type,union-attr]  # the kind says
             size += row_bytes
             self._next = next(self._pieces, None)
         self.done = self._next is None
@@ -208,20 +209,7 @@ class SnapshotTaker:
 
 def _rows(shard: Shard) -> _Rows:
     # All rows in one turn of the event loop; what a row holds must not change afterwards.
-    producers = [
-        SnapshotProducer(
-            name,
-            p.generation,
-            p.nonce,
-            p.owner,
-            p.voided,
-            p.connected_ms,
-            p.answered_below,
-            tuple(p.begins.items()) if p.begins else (),
-            p.used_hour,
-        )
-        for name, p in shard.producers.items()
-    ]
+    producers = ProducerRows(shard.producers)
     transactions = [_transaction_row(t) for t in shard.transactions]
     groups = []
     for group in shard.offsets.groups():

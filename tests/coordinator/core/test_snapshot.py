@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pytest
 
 from logtx.coordinator.core import snapshot as snapshots
 from logtx.coordinator.core.decision import Decision, ShardConfig
+from logtx.coordinator.core.producers import ProducerRows, Producers
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.snapshot import SnapshotTaker
@@ -18,7 +20,14 @@ from logtx.journal.control import BranchRange
 from logtx.journal.errors import ClaimFencedError
 from logtx.journal.position import Position
 from logtx.journal.records.codec import decode_entry, encode_entry
-from logtx.journal.records.types import Claim, Entry, Owner, PrepareAbort, Snapshot
+from logtx.journal.records.types import (
+    Claim,
+    Entry,
+    Owner,
+    PrepareAbort,
+    ProducerRecord,
+    Snapshot,
+)
 
 from ...parameters import slow
 from ..harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
@@ -366,3 +375,39 @@ def test_a_large_position_fits_a_chunk_of_its_own() -> None:
     entry = shard.entry(taker.chunk())
     assert taker.done
     assert decode_entry(encode_entry(entry)) == entry
+
+
+def test_producers_that_change_between_chunks_are_told_as_they_were() -> None:
+    """Also those that are forgotten, and not those that come."""
+    owner = Coordinator(Journal(), name="c1")
+    owner.take_over()
+    for name in "abcde":
+        connect = commands.Connect(producer_id=name, nonce=1, generation=None)
+        owner.submit(connect, f"connect {name}")
+    owner.ack()
+    producers = owner.shard.producers
+    before = list(ProducerRows(producers))
+    rows = iter(ProducerRows(producers))
+    found = [next(rows)]
+    owner.submit(commands.Connect(producer_id="c", nonce=2, generation=1), "newer")
+    owner.submit(commands.Connect(producer_id="f", nonce=1, generation=None), "late")
+    session = commands.SessionId("d", 0, 1)
+    begin = commands.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1_000)
+    owner.submit(begin, "begin")
+    producers.replay_forget(["e"])
+    found += rows
+    assert [row.producer_id for row in before] == list("abcde")
+    assert sorted(found) == before
+    assert producers["c"].generation == 1
+    assert producers["d"].begins
+
+
+def test_a_snapshot_that_was_given_up_keeps_nothing() -> None:
+    producers = Producers()
+    session = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="o")
+    producers.replay(session, 0)
+    rows = ProducerRows(producers)
+    assert producers.rows is not None
+    del rows
+    producers.replay(replace(session, generation=1), 0)
+    assert producers.rows is None
