@@ -23,7 +23,7 @@ from confluent_kafka.error import ConsumeError
 from ..journal.errors import ConcurrentUseError, ConfigError, LogtxError, NotSupportedError
 from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log
-from ..journal.logs.open import open_log
+from ..journal.logs.lending import LOGS
 from ..journal.records.types import OffsetStep
 from ..journal.settings import merged, refused
 from .assignment import Assignment
@@ -132,8 +132,11 @@ class Consumer:
         self._config = replace(parsed, librdkafka={**parsed.librdkafka, **own})
         self.group_id = self._config.group_id
         self.offsets_storage = self._config.offsets_storage
-        self._own_log = log is None
-        self._log: Log = log if log is not None else open_log(config)
+        lease = None
+        if log is None:
+            lease = LOGS.lend(config)
+            log = lease.log
+        self._log: Log = log
         try:
             self._inner, reader = open_consumer(self._log.consumer, self._config.librdkafka)
         except KafkaException as error:
@@ -150,8 +153,7 @@ class Consumer:
         self._assignment = Assignment(
             self._inner, self._config, self._reading, self._positions, weakly(self._rebalanced)
         )
-        own_log = self._log if self._own_log else None
-        self._parts = Parts(self.group_id, self._inner, self._reading, self._positions, own_log)
+        self._parts = Parts(self.group_id, self._inner, self._reading, self._positions, lease)
         self._delivery = Delivery(
             self._log, self._config, self._counters, self._parts, self._assignment
         )

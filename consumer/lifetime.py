@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..journal.dropped import close_later
-from ..journal.logs.interface import Log, LogConsumer
+from ..journal.logs.interface import LogConsumer
+from ..journal.logs.lending import Lease
 from .positions import Positions
 from .reading import Reading
 from .serial_reader import SerialReader
@@ -30,8 +31,8 @@ class Parts:
     inner: LogConsumer
     reading: Reading
     positions: Positions
-    own_log: Log | None
-    """The log, if the consumer opened it."""
+    lease: Lease | None
+    """By which it uses its log; None if it was given one."""
     serial: SerialReader | None = None
 
     def close(self) -> None:
@@ -47,8 +48,8 @@ class Parts:
                 self.serial.close()
             self.reading.close()
             self.positions.close()
-            if self.own_log is not None:
-                self.own_log.close()
+            if self.lease is not None:
+                self.lease.close()
 
     def close_later(self) -> None:
         """Closes everything soon, without a commit, as the garbage collector may call it.

@@ -45,8 +45,8 @@ from ..journal.errors import (
     UnknownTopicError,
 )
 from ..journal.fork import keep_from_children, refuse
+from ..journal.logs import lending
 from ..journal.logs.interface import Log
-from ..journal.logs.open import open_log
 from ..journal.settings import merged
 from .acknowledger import Acknowledger, key_of
 from .config import without_callbacks
@@ -87,7 +87,8 @@ class _Parts:
     """What a consumer holds. Nothing in here refers to it, or it would live for ever."""
 
     group_id: str
-    own_log: Log | None
+    lease: lending.Lease | None
+    """By which it uses its log; None if it was given one."""
     client: AttachedClient | None = None
     reader: LeaseReader | None = None
 
@@ -103,8 +104,8 @@ class _Parts:
     def close(self) -> None:
         """Ends the stream, and closes everything."""
         self.close_clients()
-        if self.own_log is not None:
-            self.own_log.close()
+        if self.lease is not None:
+            self.lease.close()
 
     def close_later(self) -> None:
         """Closes everything soon, as the garbage collector may call it."""
@@ -154,8 +155,12 @@ class ShareConsumer(Acknowledger):
         config = merged(config, more, None)
         super().__init__(ShareConfig.parse(config), producer)
         self._tls = opened_tls(self._config.tls)
-        self._log: Log = log if log is not None else open_log(config)
-        self._parts = _Parts(self.group_id, self._log if log is None else None)
+        lease = None
+        if log is None:
+            lease = lending.LOGS.lend(config)
+            log = lease.log
+        self._log: Log = log
+        self._parts = _Parts(self.group_id, lease)
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
         self._topics: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--reduced", action="store_true", help="the form that tests visit")
     parser.add_argument("--mutations", action="store_true", help="drop rules, one at a time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--seconds", type=float, default=900, help="CPU time for each, at most")
+    parser.add_argument("--seconds", type=float, default=3600, help="CPU time for each, at most")
     parser.add_argument("--replay", metavar="N,N,…", help="print the trace of these choices")
     options = parser.parse_args(arguments)
     tasks = (

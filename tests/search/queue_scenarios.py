@@ -49,8 +49,8 @@ SLOW: Final = QueueScenario(
 )
 CRASHES: Final = QueueScenario(
     "queue: crashes",
-    "a consumer crashes, a coordinator too, a request is late",
-    QueueBudget(plain=1, late=1, consumer_crash=1, take_over=1),
+    "a consumer crashes, a request is late",
+    QueueBudget(late=1, consumer_crash=1),
 )
 
 RESET: Final = QueueScenario(
@@ -305,13 +305,14 @@ def nothing(_: Patch) -> None:
 
 
 QUEUE_SEARCHES: Final = (
-    (_with(CRASHES, plain=1, late=1, consumer_crash=1, take_over=1, zombie=1), PLAIN),
-    (_with(CUMULATIVE, plain=1, expire=1, late=1), replace(CUMULATIVE, budget=QueueBudget())),
+    (CRASHES, PLAIN),
+    (OWNERS, replace(OWNERS, budget=QueueBudget())),
+    (_with(CUMULATIVE, plain=1, late=1), replace(CUMULATIVE, budget=QueueBudget())),
     (SLOW, _with(SLOW, slow_append=1)),
     (REPEATED, _with(REPEATED, late=1)),
-    (EXPIRY, _with(EXPIRY)),
-    (RESET, _with(RESET, reset=1)),
-    (DELETED, _with(DELETED, delete=1)),
+    (_with(EXPIRY, expire=1), _with(EXPIRY)),
+    (_with(RESET, reset=1, order_again=1), _with(RESET, reset=1)),
+    (_with(DELETED, delete=1, order_again=1), _with(DELETED, delete=1)),
 )
 """(in full, reduced)."""
 QUEUE_MUTATIONS: Final = (

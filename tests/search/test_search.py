@@ -25,7 +25,7 @@ LARGE = {
     *("redone in order of BEGIN", "replaced owners are believed", "void decisions adopted"),
     *("adopted, again", "eras of one's own", "fences", "foreign", "halves", "kept behind a reset"),
     *("late data", "leases as they were", "markers overtake places", "places", "plain of before"),
-    *("queue: expiry", "unknown outcome"),
+    *("queue: expiry", "queue: owners", "unknown outcome"),
     *("adopted, aborts", "adopted, back", "adopted, halves", "adopted, two", "lives"),
     *("lives, switched", "ownership"),
     *("a look-up drops at once", "acks of before", "adopted twice", "adopted without a gate"),
