@@ -50,9 +50,9 @@ class EndsClient:
     ) -> dict[TopicPartition, int]:
         """Returns the end of each partition whose leader told it within `timeout_s`."""
         began_s, failed_s = time.monotonic(), self._failed_s
-        if failed_s is not None and began_s - failed_s < AGAIN_S:
+        asked = [KafkaPartition(*key, OFFSET_END) for key in dict.fromkeys(partitions)]
+        if not asked or (failed_s is not None and began_s - failed_s < AGAIN_S):
             return {}
-        asked = [KafkaPartition(*key, OFFSET_END) for key in partitions]
         found: dict[TopicPartition, int] = {}
         try:
             consumer = self._open()

@@ -77,6 +77,16 @@ def test_ends_are_told_and_errors_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert consumer.questions[3:] == ["ends"]
 
 
+def test_partitions_that_are_named_twice_and_none_at_all() -> None:
+    consumer = Consumer(dict.fromkeys(range(3), 7))
+    client = client_of(consumer)
+    assert client.ends_of([], 1) == {}
+    assert not consumer.questions
+    for _ in range(2):
+        assert client.ends_of([*KEYS, *KEYS], 1) == dict.fromkeys(KEYS, 7)
+    assert consumer.questions == ["ends", "ends"]
+
+
 def test_a_leader_that_is_silent_costs_its_time_once_a_while() -> None:
     consumer = Consumer({})
     consumer.silent_s = 60
