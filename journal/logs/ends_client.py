@@ -48,9 +48,14 @@ class EndsClient:
     def ends_of(
         self, partitions: Collection[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, int]:
-        """Returns the end of each partition whose leader told it within `timeout_s`."""
+        """Returns the end of each partition whose leader told it within `timeout_s`.
+
+        Args:
+            partitions: each once.
+            timeout_s: longest wait, more than 0.
+        """
         began_s, failed_s = time.monotonic(), self._failed_s
-        asked = [KafkaPartition(*key, OFFSET_END) for key in dict.fromkeys(partitions)]
+        asked = [KafkaPartition(*key, OFFSET_END) for key in partitions]
         if not asked or (failed_s is not None and began_s - failed_s < AGAIN_S):
             return {}
         found: dict[TopicPartition, int] = {}

@@ -131,7 +131,8 @@ class KafkaLog(KafkaOffsets):
             clients = [*self._group_readers.values(), *self._group_committers.values()]
             self._group_readers.clear()
             self._group_committers.clear()
-        self._ends.close()
+        if self._ends is not None:
+            self._ends.close()
         close_all(clients)
 
 

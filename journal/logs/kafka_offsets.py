@@ -39,7 +39,9 @@ class KafkaOffsets(KafkaTopics):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self._ends = EndsClient(self.consumer)
+        # To make another client, confluent-kafka would wait for a token, up to ten seconds.
+        is_slow_to_make = "oauth_cb" in config
+        self._ends = None if is_slow_to_make else EndsClient(self.consumer)
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the offset of the first record that is still there, as the leader has it.
@@ -81,14 +83,15 @@ class KafkaOffsets(KafkaTopics):
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int | LogtxError]:
         """Asks once for the end offset of each partition; see `Log.each_end_offset`."""
-        until_s = time.monotonic() + timeout_s
+        until_s, keys = time.monotonic() + timeout_s, dict.fromkeys(partitions)
         found: dict[TopicPartition, int | LogtxError] = {}
-        found.update(self._ends.ends_of(partitions, timeout_s * _QUICK_SHARE))
-        others = [key for key in partitions if key not in found]
+        if self._ends is not None:
+            found.update(self._ends.ends_of(keys, max(timeout_s * _QUICK_SHARE, NO_TIME_S)))
+        others = [key for key in keys if key not in found]
         if others:
             left_s = max(until_s - time.monotonic(), NO_TIME_S)
             found |= self._each(dict.fromkeys(others, OFFSET_END), left_s)
-        return {key: found[key] for key in partitions}
+        return {key: found[key] for key in keys}
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -27,6 +28,7 @@ from logtx.journal.records.types import (
     PrepareAbort,
     ProducerRecord,
     Snapshot,
+    SnapshotProducer,
 )
 
 from ...parameters import slow
@@ -411,3 +413,48 @@ def test_a_snapshot_that_was_given_up_keeps_nothing() -> None:
     del rows
     producers.replay(replace(session, generation=1), 0)
     assert producers.rows is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_of_producers_are_those_of_their_moment(seed: int) -> None:
+    """Whatever is replayed while they are given out; also if they are given up for others."""
+    chance, finished = Random(seed), 0
+    producers, names = Producers(), [f"p{n}" for n in range(chance.randrange(1, 12))]
+    taking: tuple[Iterator[SnapshotProducer], list[SnapshotProducer]] | None = None
+    found: list[SnapshotProducer] = []
+    for offset in range(2_000):
+        draw = chance.random()
+        if draw < (0.05 if taking is None else 0.01):
+            wanted = sorted(ProducerRows(producers))
+            taking, found = (iter(ProducerRows(producers)), wanted), []
+        elif draw < 0.3 and taking is not None:
+            row = next(taking[0], None)
+            if row is not None:
+                found.append(row)
+                continue
+            assert sorted(found) == taking[1]
+            taking, finished = None, finished + 1
+        else:
+            replay_something(producers, chance, chance.choice(names), offset)
+    assert finished > 10
+
+
+def replay_something(producers: Producers, chance: Random, name: str, offset: int) -> None:
+    draw = chance.random()
+    if draw < 0.4 or name not in producers:
+        record = ProducerRecord(
+            producer_id=name,
+            generation=chance.randrange(5),
+            session_nonce=chance.randrange(3),
+            owner=chance.choice("ab"),
+            voided=chance.random() < 0.1,
+            connected_ms=offset,
+        )
+        producers.replay(record, chance.randrange(9))
+    elif draw < 0.8:
+        below = max(0, offset - chance.randrange(6))
+        begin: Any = SimpleNamespace(producer_id=name, request_id=offset, answered_below=below)
+        transaction: Any = SimpleNamespace(begin=offset, producer_id=name, generation=0)
+        producers.replay_begin(begin, transaction, chance.randrange(9))
+    else:
+        producers.replay_forget([name])

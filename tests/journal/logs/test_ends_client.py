@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException
 
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs import ends_client
 from logtx.journal.logs.ends_client import EndsClient
 from logtx.journal.logs.kafka import KafkaLog
@@ -77,14 +78,42 @@ def test_ends_are_told_and_errors_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert consumer.questions[3:] == ["ends"]
 
 
-def test_partitions_that_are_named_twice_and_none_at_all() -> None:
+def test_partitions_that_are_named_twice_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = Consumer(dict.fromkeys(range(3), 7))
-    client = client_of(consumer)
-    assert client.ends_of([], 1) == {}
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(log, "_ends", client_of(consumer))
+    assert log.each_end_offset([]) == {}
     assert not consumer.questions
     for _ in range(2):
-        assert client.ends_of([*KEYS, *KEYS], 1) == dict.fromkeys(KEYS, 7)
+        assert log.each_end_offset([*KEYS, *KEYS]) == dict.fromkeys(KEYS, 7)
     assert consumer.questions == ["ends", "ends"]
+
+
+def test_a_question_without_time_is_bounded() -> None:
+    """confluent-kafka takes a negative time for no limit."""
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    began_s = time.monotonic()
+    told = log.each_end_offset(KEYS, timeout_s=-1)
+    assert [type(error) for error in told.values()] == [BrokerError] * 3
+    assert time.monotonic() - began_s < 2
+
+
+def test_nobody_waits_for_the_token_of_a_second_client() -> None:
+    """Its constructor would, for ten seconds, where the token service is away."""
+    tokens = iter([("token", time.time() + 3_600)])
+
+    def token(_config: str) -> tuple[str, float]:
+        return next(tokens)  # The service is away from then on.
+
+    oauth = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}
+    servers = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    log = KafkaLog({**servers, **oauth, "oauth_cb": token})
+    for _ in range(2):
+        began_s = time.monotonic()
+        told = log.each_end_offset(KEYS, timeout_s=0.2)
+        assert [type(error) for error in told.values()] == [BrokerError] * 3
+        assert time.monotonic() - began_s < 2
+    log.close()
 
 
 def test_a_leader_that_is_silent_costs_its_time_once_a_while() -> None:
