@@ -42,7 +42,8 @@ from ..journal.places import PartitionId, Placed
 from ..journal.position import Journal
 from ..journal.reader import RecordsTrimmedError
 from ..journal.records.types import Entry, PrepareAbort
-from .core.home_journal import RECENT_MAX, Decided, HomeJournal, Said
+from .core.home_journal import RECENT_MAX, HomeJournal
+from .core.home_said import Decided, Said
 from .core.home_view import HomeView, HomeWrites, Start
 from .followed import Followed
 from .gates import Frontier, Gates, tell_ends

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.modes import ModeChange
@@ -39,33 +39,19 @@ from ...journal.records.types import (
 )
 from ...journal.sidecar import main_partition
 from ...journal.value import value
+from .home_said import Decided, Packed, Said, packed, unpacked
 from .home_view import SOME_RECORDS, Aside, HomeWrites
 
-RECENT_MAX: Final = 20_000
-"""Records of homes' journals that a consumer keeps, at most, beside what its partitions wait for:
-about 15 MB if a transaction writes to three. Fewer make a reader with a backlog read the journal
-again for partitions that begin."""
+RECENT_MAX: Final = 60_000
+"""Records of homes' journals, and partitions that they name, that a consumer keeps, at most, beside
+what its partitions wait for: about 15 MB. Fewer make a reader with a backlog read the journal again
+for partitions that begin."""
 GAP_MAX: Final = 1_000
 """Entries that reading passes over, at most, for a partition that begins behind them, where no
 other partition needs them. To begin anew takes requests, and costs the time of about as many."""
 _DROPPED_AT_ONCE: Final = 4
 """Part of the records that is dropped at once, as its reciprocal: to drop each alone would move all
 others each time."""
-
-
-@value(frozen=True, slots=True)
-class Decided:
-    """A decision to commit, as views take it in: made once, for all that are told."""
-
-    begin: int
-    """Offset of the BEGIN."""
-    writes: tuple[HomeWrites, ...]
-    further: tuple[HomeWrites, ...]
-    """The partitions of which the decision does not say all; see `PrepareCommit.added`."""
-
-
-Said: TypeAlias = Decided | PrepareAbort | Placed | Adoption | ModeChange | None
-"""What a view is told; None for a BEGIN, of which the offset says all."""
 
 
 @value(frozen=True, slots=True)
@@ -100,7 +86,10 @@ class HomeJournal:
         """Goes back, or elsewhere: drops what is kept."""
         self._began = self.first = self.next_offset = read_from
         self._epochs = epochs
-        self._recent: list[tuple[int, Said]] = []
+        self._recent: list[tuple[int, int, Said | Packed]] = []
+        """(offset, weight, what a view is told), the oldest first."""
+        self._weight = self._packed = 0
+        """Of all of them; how many, from the oldest on, are packed."""
         self._is_lost = False
 
     def lose(self) -> None:
@@ -123,15 +112,20 @@ class HomeJournal:
 
     def _keep(self, offset: int, record: JournalRecord) -> None:
         said: Said
+        weight = 1
         if isinstance(record, Begin):
             said = None
         elif isinstance(record, PrepareCommit):
             said = _decided(record)
-        elif isinstance(record, PrepareAbort | Placed | Adoption | ModeChange):
+            weight += len(said.writes) + len(said.further)
+        elif isinstance(record, Placed):
+            said, weight = record, weight + len(record.ends)
+        elif isinstance(record, PrepareAbort | Adoption | ModeChange):
             said = record
         else:
             return
-        self._recent.append((offset, said))
+        self._recent.append((offset, weight, said))
+        self._weight += weight
 
     def since(self, offset: int) -> Iterator[tuple[int, Said]]:
         """Yields (offset, record) of what counts from a journal offset on, which is kept."""
@@ -140,18 +134,31 @@ class HomeJournal:
                 f"what lies below {self.first} was dropped, and {offset} is asked for"
             )
         at = bisect_left(self._recent, offset, key=_offset_of)
-        yield from self._recent[at:]
+        for there, _, said in self._recent[at:]:
+            yield there, unpacked(said)
 
     def trim(self, most: int, needed: int) -> None:
-        """Drops the oldest records of more than `most`, but none from `needed` on."""
-        count = len(self._recent)
-        if count <= most:
-            return
-        drop = count - most + most // _DROPPED_AT_ONCE
-        drop = min(drop, bisect_left(self._recent, needed, key=_offset_of))
+        """Drops the oldest records of more than `most`, as `RECENT_MAX` counts them, but none from
+        `needed` on. Those that stay, and were told to all, take less from then on."""
+        told = bisect_left(self._recent, needed, key=_offset_of)
+        if self._weight > most:
+            told -= self._drop(told, most - most // _DROPPED_AT_ONCE)
+        for at in range(self._packed, told):
+            offset, weight, said = self._recent[at]
+            self._recent[at] = offset, weight, packed(said)
+        self._packed = max(self._packed, told)
+
+    def _drop(self, told: int, most: int) -> int:
+        """Drops the oldest of the first `told` records, of more than `most`. Returns how many."""
+        drop = 0
+        while drop < told and self._weight > most:
+            self._weight -= self._recent[drop][1]
+            drop += 1
         if drop:
             self.first = self._recent[drop - 1][0] + 1
             del self._recent[:drop]
+            self._packed = max(0, self._packed - drop)
+        return drop
 
     def kept(self, *, is_idle: bool) -> Kept | None:
         """Returns where a partition may begin without a request; None: nowhere.
@@ -180,7 +187,7 @@ def asides_of(
     return {main_partition(p.key): Aside(tuple(b), p.topic_id) for p, b in named}
 
 
-def _offset_of(item: tuple[int, object]) -> int:
+def _offset_of(item: tuple[int, *tuple[object, ...]]) -> int:
     return item[0]
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.consumer.core.home_journal import GAP_MAX, Decided, HomeJournal, Kept, Said
+from logtx.consumer.core.home_journal import GAP_MAX, HomeJournal, Kept
+from logtx.consumer.core.home_said import Decided, Said, packed, unpacked
+from logtx.journal.control import BranchRange
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.records.types import (
     AbortReason,
     Begin,
     Committed,
+    DataPartition,
     Entry,
     JournalRecord,
     Owner,
+    PartitionWrites,
     PrepareAbort,
     PrepareCommit,
 )
@@ -35,6 +40,20 @@ BEGIN = Begin(
 )
 COMMIT = PrepareCommit(begin=1, writes=(), decided_ms=1)
 DECIDED = Decided(1, (), ())
+WIDE = PrepareCommit(
+    begin=4,
+    writes=(
+        PartitionWrites(DataPartition("a", 0, "id"), (BranchRange(0, 3, 5, 2),)),
+        PartitionWrites(
+            DataPartition("a", 1, "id"), (BranchRange(0, 1, 1, 1), BranchRange(7, 2, 4, 3))
+        ),
+        PartitionWrites(DataPartition("a._txnlog", 0, "side"), (BranchRange(0, 8, 9, 2),)),
+    ),
+    added=(DataPartition("b", 2, ""),),
+    placed=(("a", 0), ("b", 2)),
+    sidecar_since=((("a._txnlog", 0), 6),),
+    decided_ms=1,
+)
 ABORT = PrepareAbort(begin=1, reason=AbortReason.REQUESTED, decided_ms=1)
 PLACED = Placed(2, {A: 3})
 FINISHED = Committed(begin=1)
@@ -139,7 +158,7 @@ def test_what_may_be_lost_counts_no_more_until_reading_begins_anew() -> None:
 
 
 @given(
-    records=st.lists(st.sampled_from([BEGIN, COMMIT, ABORT, PLACED, FINISHED]), max_size=30),
+    records=st.lists(st.sampled_from([BEGIN, COMMIT, WIDE, ABORT, PLACED, FINISHED]), max_size=30),
     cuts=st.lists(st.integers(0, 30), max_size=4),
     most=st.integers(1, 12),
     back=st.integers(0, 30),
@@ -158,3 +177,44 @@ def test_what_is_kept_is_what_would_be_read(
         journal.restart(back, EpochFilter(0, INCARNATION))
     journal.feed(entries, end)
     assert said(journal, journal.first) == [each for each in whole if each[0] >= journal.first]
+
+
+def test_what_is_packed_is_the_same_and_costs_the_collector_nothing() -> None:
+    ((_, wide), (_, placed)) = said(read(owned(WIDE, PLACED)), 0)
+    assert isinstance(wide, Decided)
+    assert [w.aside is None for w in wide.writes] == [False, True, True]
+    for each in (wide, placed):
+        small = packed(each)
+        assert isinstance(small, tuple)
+        assert packed(small) is small
+        assert unpacked(small) == each == unpacked(each)
+        gc.collect()
+        assert not gc.is_tracked(small)
+    for rare in (ABORT, None):
+        assert packed(rare) is rare
+        assert unpacked(rare) is rare
+
+
+def test_a_record_counts_with_all_partitions_that_it_names() -> None:
+    """Else a journal of wide transactions would take gigabytes."""
+    journal = read(owned(*[BEGIN, WIDE, PLACED] * 10))
+    journal.trim(80, needed=journal.next_offset)
+    assert journal.first == 0
+    journal.trim(79, needed=journal.next_offset)
+    # A quarter more than must be: of 60 that may be left each transaction has 8.
+    left = [told for _, told in said(journal, journal.first)]
+    assert (left[0], left.count(None), len(left)) == (PLACED, 7, 1 + 7 * 3)
+
+
+def test_what_views_were_not_told_is_not_packed_for_them() -> None:
+    journal = read(owned(BEGIN, WIDE, PLACED, WIDE))
+    (wide,) = [told for at, told in said(journal, 0) if at == 2]
+    for needed in (3, 3, 5):
+        journal.trim(100, needed=needed)
+        assert [isinstance(told, tuple) for _, _, told in journal._recent] == [
+            False,
+            True,
+            needed > 3,
+            needed > 4,
+        ]
+    assert said(journal, 2)[0] == (2, wide)
