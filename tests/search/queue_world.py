@@ -1,5 +1,7 @@
 """The small world of a queue: two consumers, two messages, a transaction each, one coordinator.
 
+Where a subscription may be reset, there is one message: in each era all are worked on anew.
+
 The coordinator is a real `Tenure` over a real `Shard`, with the real subscriptions and leases. Its
 appends land and are acknowledged at once, unless one stays on its way: then all behind it do, until
 they land or its owner crashes and they are lost. A question for the journal's end may stay on its
@@ -73,6 +75,9 @@ class QueueBudget:
     reset: int = 0
     delete: int = 0
     order_again: int = 0
+    leave: int = 1
+    """Of all consumers together, where an operator has something to order. Time passes each time:
+    without a limit there would be no end of states."""
 
 
 BUDGETS: Final = tuple(QueueBudget.__dataclass_fields__)
@@ -90,6 +95,8 @@ class QueueScenario:
     """Whether a commit waits for the answers to its acknowledgements."""
     drops: bool = True
     """Whether a consumer that is told of another era drops what it held."""
+    messages: int = len(MESSAGES)
+    """How many there are: with each era all of them are worked on anew."""
 
 
 class Commands(Interner):
@@ -108,11 +115,11 @@ class Commands(Interner):
 
 
 class LiveQueueTenure(LiveTenure):
-    """A real tenure whose queue's partition has its two messages."""
+    """A real tenure whose queue's partition has its messages."""
 
-    def __init__(self, journal: Journal, commands_: Interner, origin: int) -> None:
+    def __init__(self, journal: Journal, commands_: Interner, messages: int, origin: int) -> None:
         super().__init__(journal, commands_, origin)
-        self.tenure.queue_ends_told({P0: len(MESSAGES)}, self._now)
+        self.tenure.queue_ends_told({P0: messages}, self._now)
 
     def apply(self, key: Hashable) -> None:
         """Takes an input."""
@@ -266,7 +273,8 @@ class QueueWorld:
         self.scenario, self.name = scenario, scenario.name
         self.commands = Commands()
         self.journals = Journal(keeps_void_records=True)
-        self.tenures = Machine(lambda origin: LiveQueueTenure(self.journals, self.commands, origin))
+        known = self.journals, self.commands, scenario.messages
+        self.tenures = Machine(lambda origin: LiveQueueTenure(*known, origin))
         self._facts: dict[int, QueueFacts] = {}
 
     def facts(self, journal: int) -> QueueFacts:
@@ -462,7 +470,7 @@ class QueueWorld:
     def _of_operator(self, at: _Draft) -> list[Move]:
         moves: list[Move] = []
         may_order = at.left("reset") or at.left("delete")
-        if may_order and not any(at.away):
+        if may_order and at.left("leave") and not any(at.away):
             moves.append(("leave",))
         if all(at.away):
             moves += [(how,) for how in ("reset", "delete") if at.left(how)]
@@ -567,6 +575,7 @@ class QueueWorld:
     def _do_of_operator(self, draft: _Draft, move: Move) -> None:
         match move:
             case ("leave",):
+                draft.spend("leave")
                 draft.away = (True, True)
                 draft.out = tuple(each for each in draft.out if each[0] != "acquire")
                 for c in (0, 1):
