@@ -235,8 +235,8 @@ class Homes:
         for other in [h for h in journals if h[0] == home[0] and h not in self._lanes]:
             del journals[other]  # A journal that was created anew took its place.
         journals[home] = HomeJournal(read_from, epochs)
-        for journal in journals.values():
-            journal.trim(self._recent_max // len(journals), journal.next_offset)
+        for each in journals:
+            self._trim(each)
 
     def _put_in_lanes(self, home: Journal, begun: list[tuple[Followed, Attachment]]) -> None:
         begun.sort(key=lambda item: item[1].offset)
@@ -450,9 +450,14 @@ class Homes:
         for followed in (f for lane in lanes for f in lane.attached.values()):
             if followed.input is not None:
                 followed.input.advance()
-        needed = min(lane.view.next_offset for lane in lanes)
-        journal.trim(self._recent_max // len(self._journals), needed)
+        self._trim(home)
         return True
+
+    def _trim(self, home: Journal) -> None:
+        # One that could not take a record in is told that and what lies behind it again.
+        told = [lane.view.next_offset for lane in self._lanes.get(home, ())]
+        journal = self._journals[home]
+        journal.trim(self._recent_max // len(self._journals), min([journal.next_offset, *told]))
 
     def _tell(self, lane: Lane, journal: HomeJournal) -> None:
         view, come_to = lane.view, lane.view.next_offset

@@ -10,7 +10,9 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer import homes, reading
 from logtx.consumer.core import home_journal
-from logtx.consumer.home_starts import HomeStarts
+from logtx.consumer.core.home_journal import HomeJournal
+from logtx.consumer.home_starts import HomeStart, HomeStarts
+from logtx.consumer.lanes import Lane
 from logtx.journal import follower, reader
 from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -228,6 +230,24 @@ def test_a_record_that_cannot_be_taken_in_is_tried_again_and_not_read_again(
     assert len(failed) == 3
     # What it wrote, from its BEGIN to the decision, and nothing else: the rest was read before.
     assert decoded == [txid.offset, txid.offset + 1, txid.offset + 2]
+
+
+def test_another_home_that_begins_takes_nothing_from_one_that_is_stuck(log: MemoryLog) -> None:
+    """What could not be taken in is to be told again, however much that is."""
+    stuck, other = (0, 1), (1, 1)
+    following = homes.Homes(log, {}, lambda _: -1)
+    following._recent_max = 4
+    journal = HomeJournal(0, EpochFilter())
+    owner = Owner(replaces=-1, address="nowhere:1", process_nonce=1)
+    records = [owner, *[PrepareCommit(begin=1, writes=(), decided_ms=1)] * 20]
+    epochs = [-1, *[0] * 20]
+    entries = [Entry(e, 1, r, at) for at, (e, r) in enumerate(zip(epochs, records, strict=True))]
+    journal.feed(list(enumerate(entries)), len(entries))
+    following._journals = {stuck: journal}
+    following._lanes = {stuck: [Lane(stuck, 3)]}
+    following._read_from(other, HomeStart((0, EpochFilter()), {}))
+    assert [offset for offset, _ in journal.since(3)] == list(range(3, 21))
+    assert journal.first == 3, "the rest is dropped"
 
 
 def test_what_only_a_partition_that_has_not_come_there_needs_fails_nobody(
