@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_END, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..control import TopicPartition
+from .asking import NO_TIME_S
 from .group_clients import NEVER_POLLED, Make
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class EndsClient:
             consumer = self._open()
             if failed_s is not None:
                 consumer.list_topics(timeout=timeout_s)  # Else it asks the former leader again.
-                timeout_s = max(began_s + timeout_s - time.monotonic(), 0.001)
+                timeout_s = max(began_s + timeout_s - time.monotonic(), NO_TIME_S)
             for told in consumer.offsets_for_times(asked, timeout_s):
                 if told.error is None and told.offset >= 0:
                     found[told.topic, told.partition] = told.offset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
@@ -83,14 +82,14 @@ class KafkaOffsets(KafkaTopics):
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int | LogtxError]:
         """Asks once for the end offset of each partition; see `Log.each_end_offset`."""
-        until_s, keys = time.monotonic() + timeout_s, dict.fromkeys(partitions)
+        keys = dict.fromkeys(partitions)
+        asking = self._asking(f"ends of {len(keys)} partitions", timeout_s)
         found: dict[TopicPartition, int | LogtxError] = {}
         if self._ends is not None:
             found.update(self._ends.ends_of(keys, max(timeout_s * _QUICK_SHARE, NO_TIME_S)))
         others = [key for key in keys if key not in found]
         if others:
-            left_s = max(until_s - time.monotonic(), NO_TIME_S)
-            found |= self._each(dict.fromkeys(others, OFFSET_END), left_s)
+            found |= self._each(dict.fromkeys(others, OFFSET_END), asking.left_s)
         return {key: found[key] for key in keys}
 
     def offset_for_time(
