@@ -60,6 +60,7 @@ from typing import Final
 
 from ...journal.errors import FrameError, LogtxError, SessionClosedError, error_from_code
 from ...journal.value import value
+from .room import Room
 from .strangers import FIRST_BYTES, Role, stranger_of
 
 FRAMES_VERSION: Final = 1
@@ -180,9 +181,9 @@ class Endpoint:
     """
 
     __slots__ = (
-        *("_buffer", "_deadlines", "_due", "_excused_ms", "_granted", "_hello_due", "_last"),
+        *("_buffer", "_deadlines", "_excused_ms", "_granted", "_hello_due", "_last"),
         *("_ping_at_ms", "_ping_due", "_pong_by_ms", "_pong_due", "_role", "_room"),
-        *("_unreleased", "_wait_by_ms", "_whole_by_ms", "_window", "_window_bytes", "state"),
+        *("_wait_by_ms", "_whole_by_ms", "_window", "_window_bytes", "state"),
     )
 
     def __init__(self, role: Role, *, window_bytes: int, deadlines: Deadlines, now_ms: int) -> None:
@@ -205,8 +206,7 @@ class Endpoint:
         self._window_bytes = window_bytes
         self._buffer = bytearray()
         # What this end lets the peer send, and what the peer lets this end send.
-        self._room = window_bytes
-        self._due = self._unreleased = 0
+        self._room = Room(window_bytes)
         self._window = self._granted = 0
         # What is to be said.
         self._hello_due = role is Role.CLIENT
@@ -256,10 +256,8 @@ class Endpoint:
             if self._ping_due:
                 self._ping_due = False
                 said += _frame(Kind.PING)
-            if self._due and self._due >= self._room:
-                said += _frame(Kind.WINDOW, self._due.to_bytes(4, "big"))
-                self._room += self._due
-                self._due = 0
+            if granted := self._room.grant():
+                said += _frame(Kind.WINDOW, granted.to_bytes(4, "big"))
         elif self.state is State.LINGERING:
             said += self._last
             self._last = b""
@@ -271,10 +269,7 @@ class Endpoint:
         Raises:
             ValueError: the messages that came and were not released cost less.
         """
-        if not 0 <= cost <= self._unreleased:
-            raise ValueError(f"{cost} bytes are released, of {self._unreleased}")
-        self._unreleased -= cost
-        self._due += cost
+        self._room.release(cost)
 
     def close(self, error: LogtxError, now_ms: int) -> list[Event]:
         """Ends the connection and tells the peer why; nothing happens if it is over already.
@@ -403,7 +398,7 @@ class Endpoint:
             return f"sent a frame of kind {kind}, which there is not"
         if not shortest <= length <= longest:
             return f"sent a frame {Kind(kind).name} of {length} bytes, and {longest} are allowed"
-        if kind == Kind.MESSAGE and self._room <= 0:
+        if kind == Kind.MESSAGE and not self._room.is_left:
             return f"sent more than its window of {self._window_bytes} bytes"
         return None
 
@@ -411,8 +406,7 @@ class Endpoint:
         match kind:
             case Kind.MESSAGE:
                 message = Message(payload)
-                self._room -= message.cost
-                self._unreleased += message.cost
+                self._room.take(message.cost)
                 return [message]
             case Kind.PING:
                 self._pong_due = True

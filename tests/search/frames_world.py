@@ -36,7 +36,7 @@ DEADLINES: Final = Deadlines(
 TIMES: Final = ("_excused_ms", "_ping_at_ms", "_pong_by_ms", "_wait_by_ms", "_whole_by_ms")
 CONSTANT: Final = ("_deadlines", "_role", "_window_bytes")
 KEPT: Final = tuple(
-    n for n in Endpoint.__slots__ if n not in {*TIMES, *CONSTANT, "_buffer", "state"}
+    n for n in Endpoint.__slots__ if n not in {*TIMES, *CONSTANT, "_buffer", "_room", "state"}
 )
 ROLES: Final = (Role.CLIENT, Role.COORDINATOR)
 STEPS_MAX: Final = 40
@@ -156,7 +156,8 @@ class FramesWorld:
     def _pack(self, world: World) -> explore.State:
         machines = []
         for end in world.ends:
-            state = (int(end.state), bytes(end._buffer), *(getattr(end, n) for n in KEPT))
+            room = end._room.room, end._room.due, end._room.unreleased
+            state = (int(end.state), bytes(end._buffer), room, *(getattr(end, n) for n in KEPT))
             machines.append((*state, *(getattr(end, n) for n in TIMES)))
         layers, pipes = map(tuple, world.layers), map(tuple, world.pipes)
         return (tuple(machines), tuple(pipes), tuple(layers), tuple(world.left))
@@ -164,9 +165,10 @@ class FramesWorld:
     def _unpack(self, state: explore.State) -> World:
         machines, pipes, layers, left = state
         ends = []
-        for which, (number, buffer, *values) in enumerate(machines):
+        for which, (number, buffer, room, *values) in enumerate(machines):
             end = self._make(which)
             end.state, end._buffer = State(number), bytearray(buffer)
+            end._room.room, end._room.due, end._room.unreleased = room
             for name, value in zip((*KEPT, *TIMES), values, strict=True):
                 setattr(end, name, value)
             ends.append(end)
@@ -202,7 +204,7 @@ class FramesWorld:
                 yield f"{name} gets the end", lambda w, n=which: self._receive_end(w, n)
             if layer.to_send and end.may_send:
                 yield f"{name} sends", lambda w, n=which: self._send(w, n)
-            if end._unreleased and self._scenario.releases:
+            if end._room.unreleased and self._scenario.releases:
                 yield f"{name} releases", lambda w, n=which: self._release(w, n)
             if layer.closes and not layer.told:
                 yield f"{name} closes", lambda w, n=which: self._close(w, n)
@@ -345,21 +347,21 @@ class FramesWorld:
         world = self._unpack(state)
         most = self._scenario.window_bytes + 1 + MESSAGE_COST_BYTES
         for end in world.ends:
-            if end._unreleased > most:
-                return f"{end._unreleased} bytes are unreleased"
+            if end._room.unreleased > most:
+                return f"{end._room.unreleased} bytes are unreleased"
             if len(end._buffer) > 13:  # a hello has 14 bytes, and frames have fewer
                 return f"{len(end._buffer)} bytes are buffered"
             if end.state is State.OPEN and (
-                end._room + end._due + end._unreleased != self._scenario.window_bytes
+                end._room.room + end._room.due + end._room.unreleased != self._scenario.window_bytes
             ):
                 return "room was lost or made"
         if any(pipe.data for pipe in world.pipes):
             return None
         if all(end.state is State.OPEN for end in world.ends) and not world.left.broken:
             for sender, receiver in (world.ends, world.ends[::-1]):
-                if sender._window != receiver._room:
+                if sender._window != receiver._room.room:
                     return "the ends differ in what room there is"
-                if sender._window <= 0 and receiver._due:
+                if sender._window <= 0 and receiver._room.due:
                     return "a sender waits for room that is free"
         try:
             return self._complete(world)

@@ -104,12 +104,12 @@ def room_is_given_at_half(patch: Patch) -> None:
     to_send = Endpoint.to_send
 
     def mutant(self: Any) -> bytes:
-        due = self._due
+        due = self._room.due
         if due < self._window_bytes // 2:
-            self._due = 0
+            self._room.due = 0
         said = to_send(self)
         if due < self._window_bytes // 2:
-            self._due = due
+            self._room.due = due
         return said
 
     patch(Endpoint, "to_send", mutant)
@@ -121,7 +121,7 @@ def released_room_is_not_given(patch: Patch) -> None:
 
     def mutant(self: Any, cost: int) -> None:
         release(self, cost)
-        self._due -= 1
+        self._room.due -= 1
 
     patch(Endpoint, "release", mutant)
 
@@ -143,7 +143,7 @@ def pings_are_not_answered(patch: Patch) -> None:
 
 def a_full_window_stops_answers(patch: Patch) -> None:
     """Answers no PING while the window is full, as an end does that reads no more (trap 210)."""
-    _without_pong(patch, lambda end: end._room <= 0)
+    _without_pong(patch, lambda end: not end._room.is_left)
 
 
 def no_pings(patch: Patch) -> None:

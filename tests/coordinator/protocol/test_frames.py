@@ -445,7 +445,7 @@ def test_any_bytes_end_in_one_typed_error_and_take_bounded_memory(
         events += end.receive(raw[at : at + 7], now_ms)
         assert len(end.to_send()) < 3_000
         assert len(end._buffer) < 4 + MESSAGE_MAX_BYTES
-        assert end._unreleased <= WINDOW + MESSAGE_COST_BYTES + 300
+        assert end._room.unreleased <= WINDOW + MESSAGE_COST_BYTES + 300
     events += end.receive_end()
     ends = [event for event in events if isinstance(event, Ended)]
     assert ends == events[-1:], "once, and last"
