@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%logtx/coordinator/protocol/open.proto\x12\x05logtx\"\xa7\x01\n\x04Open\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x12.logtx.OpenSessionH\x00\x12!\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x10.logtx.OpenCallsH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.logtx.OpenMetadataH\x00\x12!\n\x05peers\x18\x04 \x01(\x0b\x32\x10.logtx.OpenPeersH\x00\x42\t\n\x07service\"\r\n\x0bOpenSession\"\x0b\n\tOpenCalls\"\x0e\n\x0cOpenMetadata\"\x0b\n\tOpenPeersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%logtx/coordinator/protocol/open.proto\x12\x05logtx\"\xce\x01\n\x04Open\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x12.logtx.OpenSessionH\x00\x12!\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x10.logtx.OpenCallsH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.logtx.OpenMetadataH\x00\x12!\n\x05peers\x18\x04 \x01(\x0b\x32\x10.logtx.OpenPeersH\x00\x12%\n\x07streams\x18\x05 \x01(\x0b\x32\x12.logtx.OpenStreamsH\x00\x42\t\n\x07service\"\r\n\x0bOpenSession\"\x0b\n\tOpenCalls\"\x0e\n\x0cOpenMetadata\"\x0b\n\tOpenPeers\"\r\n\x0bOpenStreams\"#\n\x05Parts\x12\x1a\n\x05parts\x18\x01 \x03(\x0b\x32\x0b.logtx.Part\"b\n\x04Part\x12\x0e\n\x06stream\x18\x01 \x01(\r\x12\x11\n\x07message\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04room\x18\x03 \x01(\rH\x00\x12\x1f\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x10.logtx.StreamEndH\x00\x42\x06\n\x04what\"\'\n\tStreamEnd\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logtx.coordinator.protocol.
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPEN']._serialized_start=49
-  _globals['_OPEN']._serialized_end=216
-  _globals['_OPENSESSION']._serialized_start=218
-  _globals['_OPENSESSION']._serialized_end=231
-  _globals['_OPENCALLS']._serialized_start=233
-  _globals['_OPENCALLS']._serialized_end=244
-  _globals['_OPENMETADATA']._serialized_start=246
-  _globals['_OPENMETADATA']._serialized_end=260
-  _globals['_OPENPEERS']._serialized_start=262
-  _globals['_OPENPEERS']._serialized_end=273
+  _globals['_OPEN']._serialized_end=255
+  _globals['_OPENSESSION']._serialized_start=257
+  _globals['_OPENSESSION']._serialized_end=270
+  _globals['_OPENCALLS']._serialized_start=272
+  _globals['_OPENCALLS']._serialized_end=283
+  _globals['_OPENMETADATA']._serialized_start=285
+  _globals['_OPENMETADATA']._serialized_end=299
+  _globals['_OPENPEERS']._serialized_start=301
+  _globals['_OPENPEERS']._serialized_end=312
+  _globals['_OPENSTREAMS']._serialized_start=314
+  _globals['_OPENSTREAMS']._serialized_end=327
+  _globals['_PARTS']._serialized_start=329
+  _globals['_PARTS']._serialized_end=364
+  _globals['_PART']._serialized_start=366
+  _globals['_PART']._serialized_end=464
+  _globals['_STREAMEND']._serialized_start=466
+  _globals['_STREAMEND']._serialized_end=505
 # @@protoc_insertion_point(module_scope)
