@@ -132,11 +132,8 @@ class Consumer:
         self._config = replace(parsed, librdkafka={**parsed.librdkafka, **own})
         self.group_id = self._config.group_id
         self.offsets_storage = self._config.offsets_storage
-        lease = None
-        if log is None:
-            lease = LOGS.lend(config)
-            log = lease.log
-        self._log: Log = log
+        lease = LOGS.lend(config, log=log)
+        self._log: Log = lease.log
         try:
             self._inner, reader = open_consumer(self._log.consumer, self._config.librdkafka)
         except KafkaException as error:

@@ -31,8 +31,8 @@ class Parts:
     inner: LogConsumer
     reading: Reading
     positions: Positions
-    lease: Lease | None
-    """By which it uses its log; None if it was given one."""
+    lease: Lease
+    """By which it uses its log."""
     serial: SerialReader | None = None
 
     def close(self) -> None:
@@ -48,8 +48,7 @@ class Parts:
                 self.serial.close()
             self.reading.close()
             self.positions.close()
-            if self.lease is not None:
-                self.lease.close()
+            self.lease.close()
 
     def close_later(self) -> None:
         """Closes everything soon, without a commit, as the garbage collector may call it.

@@ -87,8 +87,8 @@ class _Parts:
     """What a consumer holds. Nothing in here refers to it, or it would live for ever."""
 
     group_id: str
-    lease: lending.Lease | None
-    """By which it uses its log; None if it was given one."""
+    lease: lending.Lease
+    """By which it uses its log."""
     client: AttachedClient | None = None
     reader: LeaseReader | None = None
 
@@ -104,8 +104,7 @@ class _Parts:
     def close(self) -> None:
         """Ends the stream, and closes everything."""
         self.close_clients()
-        if self.lease is not None:
-            self.lease.close()
+        self.lease.close()
 
     def close_later(self) -> None:
         """Closes everything soon, as the garbage collector may call it."""
@@ -155,11 +154,8 @@ class ShareConsumer(Acknowledger):
         config = merged(config, more, None)
         super().__init__(ShareConfig.parse(config), producer)
         self._tls = opened_tls(self._config.tls)
-        lease = None
-        if log is None:
-            lease = lending.LOGS.lend(config)
-            log = lease.log
-        self._log: Log = log
+        lease = lending.LOGS.lend(config, log=log)
+        self._log: Log = lease.log
         self._parts = _Parts(self.group_id, lease)
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False

@@ -45,23 +45,20 @@ def resources(
     Raises:
         ConfigError: a file of TLS can't be used.
     """
-    close: Callable[[], None] = _nothing
     protection = None
     if coordinators is None:
         from ..coordinator.client.tls import opened_tls
         from .coordinators import FoundCoordinators
 
         protection = opened_tls(settings.tls)
-    if log is None:
-        lease = LOGS.lend(config, shared=settings.shared)
-        log, close = lease.log, lease.close
+    lease = LOGS.lend(config, log=log, shared=settings.shared)
     if coordinators is None:
-        coordinators = FoundCoordinators(log, protection)
+        coordinators = FoundCoordinators(lease.log, protection)
     agreed_on = agreed(settings.librdkafka) if settings.shared else None
     # By its identity: two logs may be equal, or have no hash. Who uses a librdkafka producer keeps
     # its log, so no other one has the same.
-    share = None if agreed_on is None else (id(log), agreed_on)
-    return Resources(log, coordinators, close, share)
+    share = None if agreed_on is None else (id(lease.log), agreed_on)
+    return Resources(lease.log, coordinators, lease.close, share)
 
 
 def open_producer(
@@ -99,7 +96,3 @@ def _guarded(callback: Callable[..., object], keep: Keep) -> Callable[..., None]
             keep(error)
 
     return called
-
-
-def _nothing() -> None:
-    """Leaves a log that the caller gave to the caller."""

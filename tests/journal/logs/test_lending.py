@@ -72,6 +72,16 @@ def test_the_last_one_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert third.log is not second.log
 
 
+def test_a_log_that_was_given_stays_its_givers(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = closed_logs(monkeypatch)
+    logs, log = Logs(), KafkaLog(SERVERS)
+    lease = logs.lend(SERVERS, log=log)
+    assert lease.log is log
+    assert logs.lend(SERVERS).log is not log, "whoever gave it may close it at any time"
+    logs.give_back(lease)
+    assert not closed
+
+
 def test_who_is_garbage_keeps_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = closed_logs(monkeypatch)
     logs = Logs()
