@@ -23,6 +23,8 @@ _IMPORT_PATH: Final = ".ns"
 """The directory of a checkout in which Python finds the package `logtx`."""
 _OF_GRPC: Final = "coordinator/protocol/coordinator_pb2_grpc.py"
 """A file that a commit has whose coordinators speak gRPC."""
+_OF_STREAMS: Final = "coordinator/protocol/multiplex.py"
+"""A file that a commit has whose coordinators know streams."""
 _GIT_S: Final = 60.0
 """Bounds git, which takes a second."""
 
@@ -33,7 +35,8 @@ def unpack(ref: str, directory: Path) -> Path:
     It reads the repository, and leaves no worktree behind in it.
 
     Raises:
-        ChaosError: git does not know it, this is no checkout, or its coordinators speak gRPC.
+        ChaosError: git does not know it, this is no checkout, or today's clients can't use its
+            coordinators.
     """
     command = ["git", "-C", str(_CHECKOUT), "archive", "--format=tar", ref]
     try:
@@ -54,6 +57,11 @@ def unpack(ref: str, directory: Path) -> Path:
         raise ChaosError(
             f"Coordinators of {ref!r} speak gRPC, and refuse today's clients and coordinators: that"
             " upgrade stops all of them before it starts today's. Name a later commit."
+        )
+    if not (directory / _OF_STREAMS).exists():
+        raise ChaosError(
+            f"Coordinators of {ref!r} know no streams, and today's clients have no other sessions:"
+            " such an upgrade replaces all coordinators before the clients. Name a later commit."
         )
     return directory
 

@@ -23,7 +23,7 @@ from ...journal.errors import (
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.frames import CLIENT_DEADLINES, Deadlines
 from ..protocol.open_pb2 import Open, OpenCalls, OpenSession
-from ..transport.in_thread import ThreadConnection
+from ..transport.streams_in_thread import ClientStream
 from ..transport.tls import Tls
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Connection(Generic[T]):
             for message in (Open(session=OpenSession()), pb.ClientFrame(requests=[connect]))
         )
         self._outbox: deque[T] = deque()
-        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
+        self._connection = ClientStream(address, self._next, deadlines=deadlines, tls=tls)
 
     def send(self, item: T) -> None:
         """Queues a request behind the earlier ones; `flush` sends it. It is lost if the stream
@@ -147,7 +147,7 @@ class Calls:
         self._outbox: deque[tuple[int, bytes, float]] = deque()
         """Numbers of requests, these, and until when somebody waits for each, by the monotonic
         clock in seconds. As bytes: a caller may ask the same again, of several threads or later."""
-        self._connection = ThreadConnection(address, self._next, deadlines=deadlines, tls=tls)
+        self._connection = ClientStream(address, self._next, deadlines=deadlines, tls=tls)
         threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
 
     def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:

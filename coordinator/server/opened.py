@@ -20,12 +20,13 @@ from ..membership import peers_pb2
 from ..membership.peers import Peers
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import metadata_pb2
-from ..protocol.frames import MESSAGE_MAX_BYTES
+from ..protocol.multiplex import PART_MAX_BYTES
 from ..protocol.open_pb2 import Open
 from ..protocol.replies import encode_reply
 from ..store.service import MetadataService
 from ..transport.address import now_ms
 from ..transport.on_loop import LoopConnection
+from ..transport.streams_on_loop import LoopStream, LoopStreams, Served
 from .streams import CONNECT_TIMEOUT_S, SMALL_ANSWER_BYTES, Streams, room_of
 from .window import Window
 
@@ -53,8 +54,9 @@ class Opened:
     def __init__(self, streams: Streams, metadata: MetadataService, peers: Peers) -> None:
         """Serves sessions and calls, the metadata store, and other coordinators."""
         self._streams, self._metadata, self._peers = streams, metadata, peers
+        self._of_streams: set[LoopStream] = set()
 
-    async def serve(self, connection: LoopConnection) -> None:
+    async def serve(self, connection: Served) -> None:
         """Serves one connection to its end.
 
         Raises:
@@ -83,32 +85,36 @@ class Opened:
                 await self._questions(connection)
             case "peers":
                 await self._news(connection)
+            case "streams" if isinstance(connection, LoopConnection):
+                await LoopStreams(connection, self.serve, self._of_streams).run()
+            case "streams":
+                raise NotSupportedError("a stream has no streams of its own")
             case _:
                 raise NotSupportedError(
                     "the client asks for a service that this coordinator does not have: upgrade"
                     " the coordinator"
                 )
 
-    async def _session(self, connection: LoopConnection) -> None:
+    async def _session(self, connection: Served) -> None:
         async with aclosing(
             self._streams.session(_client_frames(connection))  # type: ignore[type-var]
         ) as frames:
             async for frame in frames:
                 await connection.send(frame.SerializeToString())
 
-    async def _calls(self, connection: LoopConnection) -> None:
+    async def _calls(self, connection: Served) -> None:
         calls = _Calls(connection)
         try:
             while True:
                 request = decode(pb.CallRequest, await connection.receive())
                 until_ms = connection.came_ms + (request.timeout_ms or CALL_MS)
                 # What its answer takes is not known before it is there.
-                size = room_of(request.request, MESSAGE_MAX_BYTES)
+                size = room_of(request.request, PART_MAX_BYTES)
                 await calls.start(partial(self._call, connection, request), size, until_ms)
         finally:
             calls.cancel()
 
-    async def _call(self, connection: LoopConnection, request: pb.CallRequest) -> bytes:
+    async def _call(self, connection: Served, request: pb.CallRequest) -> bytes:
         try:
             reply = await self._streams.call(request)
         except Exception as error:  # one client's call, and the log has it
@@ -116,9 +122,9 @@ class Opened:
             failure = SessionClosedError(_FAILED)
             connection.close(failure)
             raise failure from error
-        if reply.ByteSize() > MESSAGE_MAX_BYTES:
+        if reply.ByteSize() > PART_MAX_BYTES:
             refusal = NotSupportedError(
-                f"the answer takes {reply.ByteSize()} bytes, and {MESSAGE_MAX_BYTES} are allowed:"
+                f"the answer takes {reply.ByteSize()} bytes, and {PART_MAX_BYTES} are allowed:"
                 " ask for less at a time"
             )
             reply = encode_reply(request.request.request_id, refusal)
@@ -126,7 +132,7 @@ class Opened:
 
     # ---- the metadata store ---------------------------------------------------------------------
 
-    async def _questions(self, connection: LoopConnection) -> None:
+    async def _questions(self, connection: Served) -> None:
         while True:
             request = decode(metadata_pb2.MetadataRequest, await connection.receive())
             async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
@@ -163,7 +169,7 @@ class Opened:
 
     # ---- other coordinators ---------------------------------------------------------------------
 
-    async def _news(self, connection: LoopConnection) -> None:
+    async def _news(self, connection: Served) -> None:
         calls = _Calls(connection)
         try:
             incoming = self._incoming(connection, calls)
@@ -173,9 +179,7 @@ class Opened:
         finally:
             calls.cancel()
 
-    async def _incoming(
-        self, connection: LoopConnection, calls: _Calls
-    ) -> AsyncIterator[peers_pb2.News]:
+    async def _incoming(self, connection: Served, calls: _Calls) -> AsyncIterator[peers_pb2.News]:
         """Yields the news of another coordinator, and has what else it asks for done."""
         while True:
             try:
@@ -194,7 +198,7 @@ class Opened:
                         "another coordinator asks for what this one does not know: upgrade this one"
                     )
 
-    async def _take_over(self, connection: LoopConnection, frame: peers_pb2.PeerFrame) -> bytes:
+    async def _take_over(self, connection: Served, frame: peers_pb2.PeerFrame) -> bytes:
         try:
             reply = await self._peers.take_over(frame.take_over)
         except Exception:  # noqa: BLE001 - one call, and the log has it
@@ -209,7 +213,7 @@ class _Calls:
     They are bounded by `CALLS_MAX` and `CALLS_MAX_BYTES`.
     """
 
-    def __init__(self, connection: LoopConnection) -> None:
+    def __init__(self, connection: Served) -> None:
         self._connection = connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._window = Window(CALLS_MAX, CALLS_MAX_BYTES)
@@ -255,7 +259,7 @@ class _Calls:
 def _fitting(page: metadata_pb2.MetadataPage) -> list[metadata_pb2.MetadataPage]:
     """Returns pages that fit into messages and say the same."""
     count = len(page.entries)
-    if page.ByteSize() < MESSAGE_MAX_BYTES - _ANSWER_BYTES or count < 2:
+    if page.ByteSize() < PART_MAX_BYTES - _ANSWER_BYTES or count < 2:
         return [page]
     rest = metadata_pb2.MetadataPage()
     rest.CopyFrom(page)
@@ -264,7 +268,7 @@ def _fitting(page: metadata_pb2.MetadataPage) -> list[metadata_pb2.MetadataPage]
     return _fitting(first) + _fitting(rest)
 
 
-async def _client_frames(connection: LoopConnection) -> AsyncIterator[pb.ClientFrame]:
+async def _client_frames(connection: Served) -> AsyncIterator[pb.ClientFrame]:
     while True:
         yield decode(pb.ClientFrame, await connection.receive())
 

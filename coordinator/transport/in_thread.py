@@ -57,6 +57,9 @@ READ_BYTES: Final = 64 * 1024
 
 Source = Callable[[], bytes | None]
 """Returns the next message; None if there is none."""
+Deliver = Callable[[Message | Ended], None]
+"""Takes a message, or the end, on the connection's thread, and with locks of it: it waits for
+nothing, and sends nothing."""
 
 
 class ThreadConnection:
@@ -70,6 +73,7 @@ class ThreadConnection:
         deadlines: Deadlines = CLIENT_DEADLINES,
         window_bytes: int = WINDOW_BYTES,
         tls: Tls | None = None,
+        deliver: Deliver | None = None,
     ) -> None:
         """Begins to connect. Does not wait for that.
 
@@ -82,11 +86,14 @@ class ThreadConnection:
                 hello.
             window_bytes: what messages that nobody has taken yet may cost.
             tls: what the connection is protected with; None: nothing.
+            deliver: takes each message and the end, instead of `receive`; what the source has by
+                then is sent behind it.
 
         Raises:
             ConfigError: that is no address.
         """
         self.address: Final = address
+        self._to_layer = deliver
         self._host, self._port = split(address)
         self._source = source
         self._deadlines = deadlines
@@ -123,7 +130,11 @@ class ThreadConnection:
         self._polling.register(self._awake, select.POLLIN)
         keep_from_children(self)
         self._thread = threading.Thread(target=self._run, name=f"logtx-{address}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.close()  # Nobody else would.
+            raise
 
     # ---- what any thread calls ------------------------------------------------------------------
 
@@ -147,6 +158,29 @@ class ThreadConnection:
             # It may hold `_sending` still: nobody needs that any more.
             self._break()
             raise
+
+    def flush_once(self) -> bool:
+        """Sends one message of the source, if there is one and room for it, and leaves the rest.
+
+        Returns:
+            False: another thread is sending, and may have asked the source before.
+        """
+        try:
+            if not self._may_send():
+                return True  # The connection's thread does once there is room.
+            if not self._sending.acquire(blocking=False):
+                return False
+            payload = self._source()
+            if payload is not None:
+                self._send(payload)
+            self._sending.release()
+            if self._has_more:
+                self._wake()  # The connection's thread found it held, and left that to this one.
+        except BaseException:
+            # It may hold `_sending` still: nobody needs that any more.
+            self._break()
+            raise
+        return True
 
     def flush_soon(self) -> None:
         """Has the connection's thread send what the source has.
@@ -207,6 +241,11 @@ class ThreadConnection:
         return self._is_over or self._closing is not None or self._is_broken
 
     @property
+    def is_greeted(self) -> bool:
+        """Returns whether the coordinator has said hello."""
+        return self._endpoint.state is not State.HELLO
+
+    @property
     def peer(self) -> str:
         """Returns the name in the coordinator's certificate, once it has said hello; "": none."""
         return self._filter.peer if self._filter is not None else ""
@@ -217,7 +256,7 @@ class ThreadConnection:
         for each in (self._socket, self._awake, self._waking):
             if each is not None:
                 each.close()
-        vars(self)["close"] = _do_nothing
+        vars(self)["close"] = do_nothing
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -406,13 +445,21 @@ class ThreadConnection:
         for event in events:
             if isinstance(event, Ended):
                 self._is_over = True
+            self._hand_on(event)
+
+    def _hand_on(self, event: Event) -> None:
+        if self._to_layer is None:
             self._inbox.put(event)
+            return
+        self._to_layer(event)
+        if isinstance(event, Message) and self._endpoint.state is State.OPEN:
+            self._endpoint.release(event.cost)
 
     def _end(self, error: LogtxError) -> None:
         """Closes the socket. Whoever waits for messages is told why, if that has not happened."""
         if not self._is_over:
             self._is_over = True
-            self._inbox.put(Ended(self._closing or error))
+            self._hand_on(Ended(self._closing or error))
         with self._lock:
             closing, self._socket = self._socket, None
         if closing is not None:
@@ -444,5 +491,5 @@ def _read(connected: socket.socket) -> bytes | None:
         return b""
 
 
-def _do_nothing() -> None:
+def do_nothing() -> None:
     """Is the `close` of a child."""

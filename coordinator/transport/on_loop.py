@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from ...journal.errors import ConfigError, FrameError, LogtxError, SessionClosedError
 from ..protocol.frames import (
@@ -59,6 +59,16 @@ STRANGER_S: Final = 60.0
 """How often one host is told of that says the same wrong thing. More often fills the log."""
 STRANGERS_MAX: Final = 1_000
 """Of how many it is known when they were told of; bounds memory."""
+
+
+class Layer(Protocol):
+    """What takes the messages of a connection as they come, in place of a task."""
+
+    def took(self, message: Message) -> None:
+        """Takes a message, whose room it frees by `LoopConnection.release`."""
+
+    def goes_on(self) -> None:
+        """Is told that there may be room for messages."""
 
 
 class LoopConnection(asyncio.Protocol):
@@ -111,6 +121,7 @@ class LoopConnection(asyncio.Protocol):
         """When that message came, by `now_ms`."""
         self._came = asyncio.Event()
         self._room = asyncio.Event()
+        self._layer: Layer | None = None
         self.task: asyncio.Task[None] | None = None
         """Who serves it: cancelled when the connection is over."""
         self.error: LogtxError | None = None
@@ -131,10 +142,7 @@ class LoopConnection(asyncio.Protocol):
         Raises:
             LogtxError: the connection is over, and all that came was returned.
         """
-        if self._given:
-            self._endpoint.release(self._given)
-            self._given = 0
-            self._go_on()
+        self._release_given()
         while not self._inbox:
             if self.error is not None:
                 raise copy(self.error)  # The traceback of one that is kept would make a circle.
@@ -151,12 +159,38 @@ class LoopConnection(asyncio.Protocol):
             LogtxError: the connection is over. Nobody knows what the peer got of earlier ones.
             ValueError: the message is larger than `MESSAGE_MAX_BYTES`.
         """
-        while not self._may_send():
+        while not self.may_send:
             if self.error is not None:
                 raise copy(self.error)  # The traceback of one that is kept would make a circle.
             self._room.clear()
             await self._room.wait()
+        self.send_now(payload)
+
+    @property
+    def may_send(self) -> bool:
+        """Returns whether there is room for a message."""
+        return not self._is_full and self._endpoint.may_send
+
+    def send_now(self, payload: bytes) -> None:
+        """Sends a message, for which there must be room (`may_send`).
+
+        Raises:
+            ValueError: the message is larger than `MESSAGE_MAX_BYTES`.
+        """
         self._write(self._endpoint.send(payload))
+
+    def hand_to(self, layer: Layer) -> None:
+        """Hands all messages to a layer as they come, from now on. `receive` waits for the end."""
+        self._release_given()
+        self._layer = layer
+        while self._inbox:
+            layer.took(self._inbox.popleft()[0])
+
+    def release(self, cost: int) -> None:
+        """Frees the room of messages that a layer took."""
+        if self.error is None:
+            self._endpoint.release(cost)
+            self._go_on()
 
     def close(self, error: LogtxError) -> None:
         """Ends the connection, and tells the peer why. Does not wait for it."""
@@ -236,8 +270,11 @@ class LoopConnection(asyncio.Protocol):
 
     # ---- between the machine and the event loop -------------------------------------------------
 
-    def _may_send(self) -> bool:
-        return not self._is_full and self._endpoint.may_send
+    def _release_given(self) -> None:
+        if self._given:
+            self._endpoint.release(self._given)
+            self._given = 0
+            self._go_on()
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
@@ -245,8 +282,10 @@ class LoopConnection(asyncio.Protocol):
                 self.error = event.error
                 if self.task is not None:
                     self.task.cancel()
-            else:
+            elif self._layer is None:
                 self._inbox.append((event, now_ms()))
+            else:
+                self._layer.took(event)
         if events:
             self._came.set()
         self._go_on()
@@ -265,8 +304,10 @@ class LoopConnection(asyncio.Protocol):
                 with suppress(OSError):  # The peer was quicker.
                     transport.write_eof()  # behind what is written; reading goes on
         self._set_timer()
-        if self.error is not None or self._may_send():
+        if self.error is not None or self.may_send:
             self._room.set()
+            if self._layer is not None:
+                self._layer.goes_on()
 
     def _write(self, data: bytes) -> None:
         if not data and not self._rest and self._tls is None:

@@ -50,7 +50,7 @@ class Tls:
                 f" {config.name('ssl.certificate.location')}"
             )
         self._role = role
-        self._config = config
+        self.config: Final = config
         self._lock = threading.Lock()
         self._seen = self._stamps()
         self._context = read_context(role, config)
@@ -61,7 +61,7 @@ class Tls:
             stamps = self._stamps()
             if stamps != self._seen:
                 try:
-                    self._context = read_context(self._role, self._config)
+                    self._context = read_context(self._role, self.config)
                 except ConfigError as error:
                     # Not marked as seen: the next connection looks again.
                     _LOG.warning("tls_not_renewed files=%s error=%s", self._files(), error)
@@ -72,14 +72,14 @@ class Tls:
 
     def filter(self, host: str = "") -> TlsFilter:
         """Returns the TLS of one new connection; `host`: what the client calls the coordinator."""
-        return TlsFilter(self.context(), self._role, self._config, host)
+        return TlsFilter(self.context(), self._role, self.config, host)
 
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        config = self._config
+        config = self.config
         return tuple(stamp(path) for path in (config.ca, config.certificate, config.key))
 
     def _files(self) -> str:
-        config = self._config
+        config = self.config
         return ",".join(str(f) for f in (config.ca, config.certificate, config.key) if f)
 
 

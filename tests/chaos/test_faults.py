@@ -401,17 +401,24 @@ def test_a_commit_that_is_not_there(tmp_path: Path) -> None:
         unpack("v0.0.0-never", tmp_path)
 
 
-def test_a_commit_whose_coordinators_speak_grpc_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (previous._OF_GRPC, r"'HEAD' speak gRPC.* Name a later commit"),
+        ("README.md", r"'HEAD' know no streams.* Name a later commit"),
+    ],
+)
+def test_a_commit_whose_coordinators_todays_clients_cant_use_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, why: str
 ) -> None:
     checkout = tmp_path / "checkout"
-    (checkout / previous._OF_GRPC).parent.mkdir(parents=True)
-    (checkout / previous._OF_GRPC).touch()
+    (checkout / file).parent.mkdir(parents=True)
+    (checkout / file).touch()
     who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "of before"]):
         subprocess.run(["git", "-C", str(checkout), *command], check=True)
     monkeypatch.setattr(previous, "_CHECKOUT", checkout)
-    with pytest.raises(ChaosError, match=r"'HEAD' speak gRPC.* Name a later commit"):
+    with pytest.raises(ChaosError, match=why):
         unpack("HEAD", tmp_path / "previous")
 
 

@@ -16,6 +16,8 @@ from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.protocol.open_pb2 import Open
 from logtx.coordinator.protocol.replies import encode_reply
 from logtx.coordinator.transport.on_loop import LoopConnection
+from logtx.coordinator.transport.streams_on_loop import LoopStreams
+from logtx.coordinator.transport.streams_on_loop import Served as Stream
 from logtx.journal.errors import LogtxError, SessionClosedError
 from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
@@ -72,6 +74,11 @@ class ScriptedCoordinator:
                     yield pb.ServerFrame(replies=replies)
 
     async def _serve(self, connection: LoopConnection) -> None:
+        opening = Open.FromString(await connection.receive())
+        assert opening.HasField("streams"), opening
+        await LoopStreams(connection, self._serve_stream, set()).run()
+
+    async def _serve_stream(self, connection: Stream) -> None:
         """Serves a stream, or calls. The script has a thread, and may wait."""
         loop = asyncio.get_running_loop()
         if Open.FromString(await connection.receive()).HasField("calls"):

@@ -22,6 +22,8 @@ from logtx.coordinator.protocol.open_pb2 import (
     OpenMetadata,
     OpenPeers,
     OpenSession,
+    OpenStreams,
+    Parts,
 )
 from logtx.coordinator.protocol.replies import decode_reply
 from logtx.coordinator.protocol.requests import encode_request
@@ -162,7 +164,7 @@ def test_another_session_of_the_producer_ends_the_first(connect: Connect) -> Non
     (reply,) = replies(first, 1)
     assert isinstance(reply, LogtxError), reply
     assert first.receive() is None
-    assert "the coordinator ended the connection" in first.ended
+    assert "the coordinator ended the stream" in first.ended
 
 
 def test_a_request_that_can_not_be_encoded_ends_its_stream_alone(
@@ -320,9 +322,10 @@ def test_trap_256_a_call_that_is_given_up_before_it_leaves_is_not_sent() -> None
             threading.Timer(0.2, raw.sendall, (HELLO,)).start()
             with pytest.raises(RequestTimedOutError):
                 calls.call(pb.CallRequest(partition=2), 1.0)
-            assert read_bytes(raw, len(message(CALLS))) == message(CALLS)
+            assert read_bytes(raw, len(message(STREAMS))) == message(STREAMS)
             header = read_bytes(raw, 4)
-            sent = pb.CallRequest.FromString(read_bytes(raw, int.from_bytes(header[1:], "big")))
+            _, request = Parts.FromString(read_bytes(raw, int.from_bytes(header[1:], "big"))).parts
+            sent = pb.CallRequest.FromString(request.message)
         finally:
             calls.close()
     assert sent.partition == 2
@@ -478,6 +481,7 @@ def test_a_bug_in_a_call_is_told_to_its_client(
 # ---- what a connection is for --------------------------------------------------------------------
 
 SESSION: Final = Open(session=OpenSession()).SerializeToString()
+STREAMS: Final = Open(streams=OpenStreams()).SerializeToString()
 CALLS: Final = Open(calls=OpenCalls()).SerializeToString()
 METADATA: Final = Open(metadata=OpenMetadata()).SerializeToString()
 PEERS: Final = Open(peers=OpenPeers()).SerializeToString()

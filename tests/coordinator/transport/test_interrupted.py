@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterable
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -31,16 +31,17 @@ CHECKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 
 
 class _Interrupt:
-    """Raises KeyboardInterrupt in this thread, at the n-th moment in the shell's module at which
-    CPython looks for signals."""
+    """Raises KeyboardInterrupt in this thread, at the n-th moment in these modules at which CPython
+    looks for signals."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, modules: Iterable[ModuleType]) -> None:
         self._left = at
+        self._files = {module.__file__ for module in modules}
         self._former: dict[FrameType, str] = {}
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         del arg
-        if frame.f_code.co_filename != in_thread.__file__:
+        if frame.f_code.co_filename not in self._files:
             return None
         if event == "opcode":
             former = self._former.get(frame, "")
@@ -53,10 +54,12 @@ class _Interrupt:
         return self
 
 
-def interrupted(work: Callable[[], object], at: int) -> bool:
+def interrupted(
+    work: Callable[[], object], at: int, modules: Iterable[ModuleType] = (in_thread,)
+) -> bool:
     """Runs `work`, and interrupts it before step `at`; returns whether it came that far."""
     try:
-        with traced(_Interrupt(at)):
+        with traced(_Interrupt(at, modules)):
             work()
     except KeyboardInterrupt:
         return True
