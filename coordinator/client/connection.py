@@ -1,4 +1,4 @@
-"""A session with a coordinator, and calls to one. Each attempt makes a new connection."""
+"""A session with a coordinator, and calls to one. Each attempt makes a new stream."""
 
 from __future__ import annotations
 
