@@ -14,8 +14,8 @@ S2. *A stream that nobody reads holds up itself alone.* A coordinator takes what
     the stream's room, so the connection's own window is never full for long. The client sends no
     more than the room; else the connection ends.
 S3. *Memory is bounded*: by the room of a stream and one message, and by `STREAMS_MAX` streams.
-    Those beyond are ended as they begin. A client takes answers without a bound of its own: there
-    are as many as it has questions.
+    Those beyond are ended as they begin. What one message asks for is bounded, too, by `PARTS_MAX`.
+    A client takes answers without a bound of its own: there are as many as it has questions.
 S4. *A sender never waits for room that is free*, as in F3 of `frames`: a grant goes out once it is
     as large as what the sender has left.
 S5. *Each end of a stream is told once*: by the peer, or by the connection's end. Who ends a stream
@@ -54,7 +54,8 @@ PART_MAX_BYTES: Final = MESSAGE_MAX_BYTES - 64
 PARTS_MAX_BYTES: Final = 1024 * 1024
 """Largest message with several parts. With more, those behind it would wait for longer."""
 PARTS_MAX: Final = 256
-"""Most parts in one message; fewer make more messages of a burst."""
+"""Most parts in one message: it bounds what one message makes the other end do, and say. Fewer make
+more messages of a burst."""
 _BUG: Final = ": that is a bug of one of the two; report it with both versions of logtx"
 
 
@@ -188,8 +189,11 @@ class ClientStreams:
 
     def sent(self, stream: int, payload: bytes) -> None:
         """Takes the room of a message that is sent now."""
-        # Another thread may just have ended it: then it is ended again behind this.
-        self._sent[stream] = self._sent.get(stream, 0) + cost_of(payload)
+        # Another thread may just have ended it, or end it between the two: then it is ended again.
+        # Not from 0, which would look to `granted` like room that was never given.
+        sent = self._sent.get(stream)
+        if sent is not None:
+            self._sent[stream] = sent + cost_of(payload)
 
     def granted(self, event: StreamRoom) -> None:
         """Takes what the coordinator gave.
@@ -285,9 +289,13 @@ class CoordinatorStreams:
 
 def _parts(payload: bytes, peer: str) -> list[Part]:
     try:
-        return list(Parts.FromString(payload).parts)
+        parts = Parts.FromString(payload).parts
     except DecodeError as error:
         raise _violated(peer, f"sent what are no Parts ({error})") from error
+    # A message of 4 MiB may have half a million, and each would be answered (trap 287).
+    if len(parts) > PARTS_MAX:
+        raise _violated(peer, f"sent {len(parts)} parts in one message, of {PARTS_MAX} at most")
+    return list(parts)
 
 
 def _error_of(end: StreamEnd, peer: str) -> LogtxError:

@@ -331,8 +331,8 @@ class SharedConnection:
             case StreamEnded(number, error):
                 stream = self._numbered.pop(number, None)
                 if stream is not None:
+                    stream._end(error)  # First: who sends looks behind that whether it is over.
                     self._forget(number)
-                    stream._end(error)
                     self._streams.pop(stream, None)
 
     def _forget(self, number: int) -> None:
@@ -354,7 +354,9 @@ class SharedConnections:
         Raises:
             ConfigError: its address is none.
         """
-        key = stream.address, deadlines, None if tls is None else tls.config
+        # Who comes after a certificate was renewed must not get the former one.
+        protection = None if tls is None else (tls.config, tls.stamps())
+        key = stream.address, deadlines, protection
         with self._guard:
             known = self._connections.get(key)
             if known is not None and known.join(stream):

@@ -52,13 +52,13 @@ class Tls:
         self._role = role
         self.config: Final = config
         self._lock = threading.Lock()
-        self._seen = self._stamps()
+        self._seen = self.stamps()
         self._context = read_context(role, config)
 
     def context(self) -> ssl.SSLContext:
         """Returns the context for a new connection."""
         with self._lock:
-            stamps = self._stamps()
+            stamps = self.stamps()
             if stamps != self._seen:
                 try:
                     self._context = read_context(self._role, self.config)
@@ -74,7 +74,8 @@ class Tls:
         """Returns the TLS of one new connection; `host`: what the client calls the coordinator."""
         return TlsFilter(self.context(), self._role, self.config, host)
 
-    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Returns what changes when a file does."""
         config = self.config
         return tuple(stamp(path) for path in (config.ca, config.certificate, config.key))
 

@@ -21,7 +21,9 @@ from logtx.coordinator.protocol.multiplex import (
     ROOM_BYTES,
     STREAMS_MAX,
     CoordinatorStreams,
+    StreamEnded,
     StreamMessage,
+    StreamRoom,
     read_for_client,
 )
 from logtx.coordinator.protocol.open_pb2 import Open, OpenStreams, Part, Parts, StreamEnd
@@ -503,6 +505,28 @@ def test_an_address_that_refuses_is_told_to_each_stream() -> None:
                 assert "can't connect" in str(each.end())
 
 
+def test_a_stream_that_the_coordinator_ends_while_it_sends_leaves_nothing_behind() -> None:
+    """Between its source and its room; and room that comes to it just then ends nothing else."""
+    with ServedStreams(echo) as served, clients(served.address, 2) as (one, other):
+        assert one.ask(b"1") == b"1"
+        assert other.ask(b"1") == b"1"
+        shared, machine = one.connection, one.connection._machine
+        number, sent = one.stream._number, machine.sent
+
+        def ended(stream: int, payload: bytes) -> None:
+            shared._hand_on(StreamEnded(stream, SessionClosedError("ended")))
+            sent(stream, payload)
+
+        machine.sent = ended
+        one.send(b"2")
+        machine.sent = sent
+        assert str(one.end()) == "ended"
+        machine.granted(StreamRoom(number, ROOM_BYTES))
+        left = [shared._numbered, shared._waiting, machine._sent, machine._granted]
+        assert other.ask(b"2") == b"2"
+        assert [number in each for each in left] == [False] * 4
+
+
 def test_a_source_that_fails_ends_its_stream_alone(caplog: pytest.LogCaptureFixture) -> None:
     def source() -> bytes | None:
         raise KeyError("bug")
@@ -572,9 +596,13 @@ def test_other_settings_have_another_connection() -> None:
         (Parts(parts=[Part(stream=1)]).SerializeToString(), "neither message nor end"),
         (Parts(parts=[Part(stream=1, room=5)]).SerializeToString(), "neither message nor end"),
         (Parts(parts=[Part(message=b"1")]).SerializeToString(), "of stream 0"),
+        (
+            Parts(parts=[Part(stream=n, message=b"") for n in range(1, 1_000)]).SerializeToString(),
+            "999 parts in one message, of 256 at most",
+        ),
     ],
 )
-def test_what_no_client_says_ends_the_connection(said: bytes, why: str) -> None:
+def test_trap_287_what_no_client_says_ends_the_connection(said: bytes, why: str) -> None:
     with (
         ServedStreams(echo) as served,
         Client(served.address) as other,
