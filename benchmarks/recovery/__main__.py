@@ -50,7 +50,8 @@ coordinator` has taken of it; and by that coordinator as its log says, once each
 passes of their own: reading alone, reading and decoding, all of it.
 
 A coordinator that serves takes a snapshot in chunks, with a turn of its event loop for each. The
-first holds it longest, for the rows of all producers and transactions are copied in it."""
+first holds it longest, for the rows of all transactions are copied in it; those of producers are
+copied as their chunks go out."""
 
 
 def _load_row(loads: Loads, goal_s: float) -> list[str]:
