@@ -415,10 +415,11 @@ class Endpoint:
                 if self._window > self._granted:
                     return [self._violated("gave more room than its window has", now_ms)]
             case Kind.CLOSE:
-                text = payload[2:].decode("utf-8", "replace")
-                text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-                text = text or f"{self._role.peer} gave no reason"
-                return [self._closed(error_from_code(int.from_bytes(payload[:2], "big"), text))]
+                code, text = (
+                    int.from_bytes(payload[:2], "big"),
+                    payload[2:].decode("utf-8", "replace"),
+                )
+                return [self._closed(error_told(code, text, self._role.peer))]
         return []
 
     # ---- ends -----------------------------------------------------------------------------------
@@ -482,7 +483,18 @@ PONG: Final = _frame(Kind.PONG)
 hello and in front of CLOSE."""
 
 
-def _close_frame(error: LogtxError) -> bytes:
-    text = str(error).encode()[:CLOSE_TEXT_MAX_BYTES]
+def error_told(code: int, text: str, peer: str) -> LogtxError:
+    """Returns the error that a peer named when it ended something. Its text may be anything."""
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return error_from_code(code, text or f"{peer} gave no reason")
+
+
+def code_and_text(error: LogtxError) -> tuple[int, bytes]:
+    """Returns what a peer is told of an error: a code that it knows, and the text in UTF-8."""
     code = type(error).code or SessionClosedError.code
+    return code, str(error).encode()[:CLOSE_TEXT_MAX_BYTES]
+
+
+def _close_frame(error: LogtxError) -> bytes:
+    code, text = code_and_text(error)
     return _frame(Kind.CLOSE, code.to_bytes(2, "big") + text)

@@ -35,11 +35,9 @@ from ...journal.errors import (
     CoordinatorBusyError,
     FrameError,
     LogtxError,
-    SessionClosedError,
-    error_from_code,
 )
 from ...journal.value import value
-from .frames import CLOSE_TEXT_MAX_BYTES, MESSAGE_COST_BYTES, MESSAGE_MAX_BYTES
+from .frames import MESSAGE_COST_BYTES, MESSAGE_MAX_BYTES, code_and_text, error_told
 from .open_pb2 import Part, Parts, StreamEnd
 from .room import Room
 
@@ -105,9 +103,8 @@ def cost_of(payload: bytes) -> int:
 
 def end_part(stream: int, error: LogtxError) -> Part:
     """Returns what tells the peer that a stream is over, and why."""
-    text = str(error).encode()[:CLOSE_TEXT_MAX_BYTES].decode("utf-8", "ignore")
-    code = type(error).code or SessionClosedError.code
-    return Part(stream=stream, end=StreamEnd(code=code, text=text))
+    code, text = code_and_text(error)
+    return Part(stream=stream, end=StreamEnd(code=code, text=text.decode("utf-8", "ignore")))
 
 
 def check_size(payload: bytes) -> None:
@@ -156,7 +153,11 @@ def read_for_client(payload: bytes) -> list[Event]:
             case "room":
                 events.append(StreamRoom(part.stream, part.room))
             case "end":
-                events.append(StreamEnded(part.stream, _error_of(part.end, "the coordinator")))
+                events.append(
+                    StreamEnded(
+                        part.stream, error_told(part.end.code, part.end.text, "the coordinator")
+                    )
+                )
             case _:
                 raise _violated("the coordinator", "sent a part that says nothing")
     return events
@@ -241,7 +242,7 @@ class CoordinatorStreams:
                     self._take(part, events)
                 case "end":
                     if self._rooms.pop(part.stream, None) is not None:
-                        error = _error_of(part.end, "the client")
+                        error = error_told(part.end.code, part.end.text, "the client")
                         events.append(StreamEnded(part.stream, error))
                 case _:
                     raise _violated("the client", "sent a part that is neither message nor end")
@@ -296,11 +297,6 @@ def _parts(payload: bytes, peer: str) -> list[Part]:
     if len(parts) > PARTS_MAX:
         raise _violated(peer, f"sent {len(parts)} parts in one message, of {PARTS_MAX} at most")
     return list(parts)
-
-
-def _error_of(end: StreamEnd, peer: str) -> LogtxError:
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in end.text)
-    return error_from_code(end.code, text or f"{peer} gave no reason")
 
 
 def _violated(peer: str, what: str) -> FrameError:

@@ -24,7 +24,6 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
@@ -44,6 +43,7 @@ from ..protocol.frames import (
 from ..protocol.strangers import Role
 from .address import now_ms, split
 from .alive import Alive, send_now
+from .inbox import Inbox
 from .listening import BACKLOG, Listening, listen
 from .reach import Race, send_at_once
 from .tls import Tls, TlsFilter
@@ -71,7 +71,7 @@ class Layer(Protocol):
         """Is told that there may be room for messages."""
 
 
-class LoopConnection(asyncio.Protocol):
+class LoopConnection(Inbox[Message], asyncio.Protocol):
     """One connection. Only one task may call `receive`; any may call `send`."""
 
     def __init__(
@@ -94,6 +94,7 @@ class LoopConnection(asyncio.Protocol):
             on_open: called once when the peer has said hello.
             on_closed: called once when the socket is closed.
         """
+        super().__init__()
         self._endpoint = Endpoint(
             role, window_bytes=window_bytes, deadlines=deadlines, now_ms=now_ms()
         )
@@ -113,19 +114,10 @@ class LoopConnection(asyncio.Protocol):
         self._is_full = False
         """Whether asyncio has bytes that the network did not take (F2)."""
         self._is_shut = False
-        self._inbox: deque[tuple[Message, int]] = deque()
-        """Messages, and when each came."""
-        self._given = 0
-        """What the message costs that `receive` returned last."""
-        self.came_ms = 0
-        """When that message came, by `now_ms`."""
-        self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._layer: Layer | None = None
         self.task: asyncio.Task[None] | None = None
         """Who serves it: cancelled when the connection is over."""
-        self.error: LogtxError | None = None
-        """Why the connection is over; None while it is not."""
         self.remote = ""
         """The peer's address, for people."""
 
@@ -135,22 +127,6 @@ class LoopConnection(asyncio.Protocol):
     def peer(self) -> str:
         """Returns the name in the peer's certificate; "" if it showed none."""
         return self._tls.peer if self._tls is not None else ""
-
-    async def receive(self) -> bytes:
-        """Returns the next message. To ask for it frees the room of the one before.
-
-        Raises:
-            LogtxError: the connection is over, and all that came was returned.
-        """
-        self._release_given()
-        while not self._inbox:
-            if self.error is not None:
-                raise copy(self.error)  # The traceback of one that is kept would make a circle.
-            self._came.clear()
-            await self._came.wait()
-        message, self.came_ms = self._inbox.popleft()
-        self._given = message.cost
-        return message.payload
 
     async def send(self, payload: bytes) -> None:
         """Sends a message once there is room for it. Messages of one task keep their order.
@@ -181,7 +157,7 @@ class LoopConnection(asyncio.Protocol):
 
     def hand_to(self, layer: Layer) -> None:
         """Hands all messages to a layer as they come, from now on. `receive` waits for the end."""
-        self._release_given()
+        self._free_given()
         self._layer = layer
         while self._inbox:
             layer.took(self._inbox.popleft()[0])
@@ -189,8 +165,7 @@ class LoopConnection(asyncio.Protocol):
     def release(self, cost: int) -> None:
         """Frees the room of messages that a layer took."""
         if self.error is None:
-            self._endpoint.release(cost)
-            self._go_on()
+            self._free(cost)
 
     def close(self, error: LogtxError) -> None:
         """Ends the connection, and tells the peer why. Does not wait for it."""
@@ -270,24 +245,20 @@ class LoopConnection(asyncio.Protocol):
 
     # ---- between the machine and the event loop -------------------------------------------------
 
-    def _release_given(self) -> None:
-        if self._given:
-            self._endpoint.release(self._given)
-            self._given = 0
-            self._go_on()
+    def _free(self, cost: int) -> None:
+        self._endpoint.release(cost)
+        self._go_on()
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, Ended):
-                self.error = event.error
+                self._end(event.error)
                 if self.task is not None:
                     self.task.cancel()
             elif self._layer is None:
-                self._inbox.append((event, now_ms()))
+                self._keep(event)
             else:
                 self._layer.took(event)
-        if events:
-            self._came.set()
         self._go_on()
 
     def _go_on(self) -> None:

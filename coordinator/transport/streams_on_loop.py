@@ -28,7 +28,7 @@ from ..protocol.multiplex import (
     take_parts,
 )
 from ..protocol.open_pb2 import Part, Parts
-from .address import now_ms
+from .inbox import Inbox
 from .on_loop import CONNECTIONS_MAX, LoopConnection
 
 _LOG = logging.getLogger(__name__)
@@ -57,21 +57,13 @@ class Served(Protocol):
 Serve = Callable[[Served], Awaitable[None]]
 
 
-class LoopStream:
+class LoopStream(Inbox[StreamMessage]):
     """One stream. Only one task may call `receive`; any may call `send`."""
 
     def __init__(self, streams: LoopStreams, number: int) -> None:
         """Is begun by its client."""
+        super().__init__()
         self._streams, self._number = streams, number
-        self._inbox: deque[tuple[StreamMessage, int]] = deque()
-        """Messages, and when each came."""
-        self._came = asyncio.Event()
-        self._given = 0
-        """What the message costs that `receive` returned last."""
-        self.came_ms = 0
-        """When that message came, by `now_ms`."""
-        self.error: LogtxError | None = None
-        """Why the stream is over; None while it is not."""
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -83,24 +75,6 @@ class LoopStream:
     def remote(self) -> str:
         """Returns the peer's address, for people."""
         return self._streams.connection.remote
-
-    async def receive(self) -> bytes:
-        """Returns the next message. To ask for it frees the room of the one before.
-
-        Raises:
-            LogtxError: the stream is over, and all that came was returned.
-        """
-        if self._given:
-            given, self._given = self._given, 0
-            self._streams.release(self._number, given)
-        while not self._inbox:
-            if self.error is not None:
-                raise copy(self.error)  # The traceback of one that is kept would make a circle.
-            self._came.clear()
-            await self._came.wait()
-        message, self.came_ms = self._inbox.popleft()
-        self._given = message.cost
-        return message.payload
 
     async def send(self, payload: bytes) -> None:
         """Sends a message once there is room for it. Messages of one task keep their order.
@@ -122,15 +96,16 @@ class LoopStream:
 
     def came(self, message: StreamMessage) -> None:
         """Takes a message."""
-        self._inbox.append((message, now_ms()))
-        self._came.set()
+        self._keep(message)
 
     def over(self, error: LogtxError) -> None:
         """Takes the end."""
-        self.error = error
-        self._came.set()
+        self._end(error)
         if self.task is not None:
             self.task.cancel()
+
+    def _free(self, cost: int) -> None:
+        self._streams.release(self._number, cost)
 
 
 class LoopStreams:
