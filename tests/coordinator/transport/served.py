@@ -25,6 +25,7 @@ from logtx.coordinator.protocol.frames import Deadlines
 from logtx.coordinator.protocol.strangers import Role
 from logtx.coordinator.transport.in_thread import ThreadConnection
 from logtx.coordinator.transport.on_loop import Listener, LoopConnection
+from logtx.coordinator.transport.streams_on_loop import Served as Stream
 from logtx.coordinator.transport.tls import Tls
 from logtx.journal.errors import LogtxError
 from logtx.journal.tls import TlsConfig
@@ -129,7 +130,7 @@ class Served:
         self.stop()
 
 
-async def echo(connection: LoopConnection) -> None:
+async def echo(connection: Stream) -> None:
     """Sends each message back."""
     while True:
         await connection.send(await connection.receive())
@@ -152,7 +153,10 @@ class Client:
     def __init__(self, address: str, **options: Any) -> None:
         self.queue: deque[bytes] = deque()
         options.setdefault("deadlines", PATIENT)
-        self.connection = ThreadConnection(address, self._next, **options)
+        self.connection = self._connect(address, **options)
+
+    def _connect(self, address: str, **options: Any) -> Any:
+        return ThreadConnection(address, self._next, **options)
 
     def _next(self) -> bytes | None:
         return self.queue.popleft() if self.queue else None

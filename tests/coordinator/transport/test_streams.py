@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -36,13 +35,13 @@ from logtx.coordinator.transport.streams_on_loop import Served as Stream
 from logtx.journal.errors import (
     CoordinatorBusyError,
     FrameError,
-    LogtxError,
     NotCoordinatorError,
     SessionClosedError,
 )
 
 from ...children import in_child
 from ...waiting import eventually
+from . import served
 from .served import (
     HELLO,
     LOOPS,
@@ -50,6 +49,7 @@ from .served import (
     TIMEOUT_S,
     Served,
     dead_port,
+    echo,
     message,
     payloads,
     raw_client,
@@ -93,59 +93,32 @@ class ServedStreams(Served):
         super().__init__(all_streams, **options)
 
 
-class Client:
+class Client(served.Client):
     """A stream that sends what a test tells it."""
 
     def __init__(self, address: str, **options: Any) -> None:
-        self.queue: deque[bytes] = deque()
         self.asked = 0
-        options.setdefault("deadlines", PATIENT)
-        self.stream = ClientStream(address, self._next, **options)
+        super().__init__(address, **options)
+
+    def _connect(self, address: str, **options: Any) -> ClientStream:
+        return ClientStream(address, self._next, **options)
 
     def _next(self) -> bytes | None:
         self.asked += 1
-        return self.queue.popleft() if self.queue else None
-
-    def send(self, *payloads: bytes) -> None:
-        """Sends messages."""
-        self.queue.extend(payloads)
-        self.stream.flush()
-
-    def receive(self) -> bytes:
-        """Returns the next message."""
-        return self.stream.receive(TIMEOUT_S)
-
-    def ask(self, payload: bytes) -> bytes:
-        """Sends a message, and returns the next that comes."""
-        self.send(payload)
-        return self.receive()
-
-    def end(self) -> LogtxError:
-        """Returns why the stream is over, once it is."""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            try:
-                self.receive()
-            except LogtxError as error:
-                return error
-        raise AssertionError("it did not end")
+        return super()._next()
 
     @property
-    def connection(self) -> Any:
-        """Returns what it lies on."""
-        return self.stream._connection
+    def stream(self) -> Any:
+        """Returns the stream."""
+        return self.connection
 
-    def __enter__(self) -> Client:
-        return self
+    @property
+    def shared(self) -> Any:
+        """Returns the connection that it lies on."""
+        return self.connection._connection
 
     def __exit__(self, *_exception: object) -> None:
-        self.stream.close()
-
-
-async def echo(stream: Stream) -> None:
-    """Sends each message back."""
-    while True:
-        await stream.send(await stream.receive())
+        self.connection.close()
 
 
 @contextmanager
@@ -233,7 +206,7 @@ def test_trap_286_who_flushes_does_not_send_for_ever_what_others_write() -> None
         busy.stream._source = busy._next
         before = quiet.asked
         quiet.queue.append(b"2")
-        with busy.connection._connection._lock:  # the connection's own thread waits
+        with busy.shared._connection._lock:  # the connection's own thread waits
             thread = threading.Thread(target=busy.stream.flush_soon, daemon=True)
             thread.start()
             thread.join(TIMEOUT_S)
@@ -249,7 +222,7 @@ def test_a_stream_that_ends_while_it_sends_ends_alone() -> None:
         assert one.ask(b"1") == b"1"
         assert other.ask(b"1") == b"1"
         one.queue.append(b"2")
-        machine, closing = one.connection._machine, one.stream.close
+        machine, closing = one.shared._machine, one.stream.close
         sent = machine.sent
 
         def ended(stream: int, payload: bytes) -> None:
@@ -260,8 +233,8 @@ def test_a_stream_that_ends_while_it_sends_ends_alone() -> None:
         one.stream.flush()
         machine.sent = sent
         assert other.ask(b"2") == b"2"
-        assert other.connection is CONNECTIONS._connections[other.stream.address, PATIENT, None]
-        assert list(other.connection._numbered) == list(machine._sent) == list(machine._granted)
+        assert other.shared is CONNECTIONS._connections[other.stream.address, PATIENT, None]
+        assert list(other.shared._numbered) == list(machine._sent) == list(machine._granted)
         assert len(machine._sent) == 1
         eventually(lambda: served.over == 1)
 
@@ -273,13 +246,13 @@ def test_trap_285_the_next_attempt_at_an_address_that_says_no_hello_makes_a_new_
     with raw_coordinator() as (address, accept), Client(address) as stays:
         accept()
         with Client(address) as attempt:
-            assert attempt.connection is stays.connection
+            assert attempt.shared is stays.shared
         with Client(address) as another:
             another.send(b"connect")
             raw = accept()
             raw.sendall(HELLO)
             assert read_bytes(raw, len(message(STREAMS))) == message(STREAMS)
-            assert another.connection is not stays.connection
+            assert another.shared is not stays.shared
             assert not stays.stream.is_over
 
 
@@ -510,7 +483,7 @@ def test_a_stream_that_the_coordinator_ends_while_it_sends_leaves_nothing_behind
     with ServedStreams(echo) as served, clients(served.address, 2) as (one, other):
         assert one.ask(b"1") == b"1"
         assert other.ask(b"1") == b"1"
-        shared, machine = one.connection, one.connection._machine
+        shared, machine = one.shared, one.shared._machine
         number, sent = one.stream._number, machine.sent
 
         def ended(stream: int, payload: bytes) -> None:
