@@ -29,8 +29,9 @@ from ..journal.txid import TxId
 class Session(Protocol):
     """One producer's session with the owner of its journal partition; see `CoordinatorClient`.
 
-    `on_reply` gets the reply or an error, once, on the session's own thread. Requests are answered
-    in the order sent; each is given up after the session's time-out.
+    `on_reply` gets the reply or an error, once, on a thread that hands out answers, and gets no
+    other one meanwhile. Requests are answered in the order sent; each is given up after the
+    session's time-out.
     """
 
     def connect(self, timeout_s: float | None = None) -> Connected: ...

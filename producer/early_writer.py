@@ -1,7 +1,7 @@
 """Takes the records of a transaction whose TxId is not known yet.
 
-The BEGIN was sent before the application got the transaction. Until its answer comes, on the
-session's thread, records are kept here; from then on they are sent directly.
+The BEGIN was sent before the application got the transaction. Until its answer comes, on a thread
+that hands out answers, records are kept here; from then on they are sent directly.
 """
 
 from __future__ import annotations

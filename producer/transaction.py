@@ -132,8 +132,9 @@ class Transaction(ABC):
             group: the subscription.
             acks: messages of partitions.
             delay: how long nobody gets them if the transaction aborts, in seconds.
-            on_reply: called on the producer's own thread, when the request is answered: with None,
-                or with why it is refused. None of the messages is pending then. It must not wait.
+            on_reply: called on one of the producer's threads, when the request is answered: with
+                None, or with why it is refused. None of the messages is pending then. It must not
+                wait.
             era: the era of the subscription in which they were given out.
 
         Raises:

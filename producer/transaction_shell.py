@@ -2,13 +2,13 @@
 
 The steps, with the phases of `bookkeeping` (Transactional Messaging in Kafka, "Transaction flow"):
 
-1. The BEGIN was sent before the application got this object. Until its TxId is known (on the
-   session's thread), records (`EarlyWriter`) and offsets are kept; from then on they are sent
+1. The BEGIN was sent before the application got this object. Until its TxId is known (on a thread
+   that hands out answers), records (`EarlyWriter`) and offsets are kept; from then on they are sent
    directly. So a single thread can have hundreds of transactions under way without waiting for any.
 2. `commit` closes the tally; the sender flushes until the last report has come.
 3. The thread that serves that report sends the request to end the transaction.
-4. The answer, on the session's thread, completes the future. If an answer does not tell the
-   decision, the engine's resolver asks for it.
+4. The answer, on such a thread, completes the future. If an answer does not tell the decision, the
+   engine's resolver asks for it.
 
 Locks: the transaction's lock is never held while a session is called or a future completed, and
 nothing that holds it waits.

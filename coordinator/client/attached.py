@@ -42,20 +42,18 @@ from ..protocol import coordinator_pb2 as pb
 from ..protocol.checkpoint import Checkpoint
 from ..protocol.commands import Acknowledge, Acquire, Attach, Attached, Leases, Reply
 from ..protocol.queues import Lease
-from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
 from ..transport.tls import Tls
 from .connection import Connection
 from .discovery import Discovery
 from .finder import Finder, Found
+from .serving import Serving
 
 _LOG = logging.getLogger(__name__)
 
 BUSY_PAUSE_S: Final = 0.02
 """Pause before a request is repeated that the coordinator could not decide yet. A longer one delays
 acknowledgements after a failover, a shorter one asks more often."""
-SERVED_S: Final = 1.0
-"""A stream that lived longer than this was of use, whether or not anything was asked on it."""
 REFUSED_PAUSE_S: Final = 1.0
 """Pause before it attaches again after it was refused. A longer one delays it when that is mended,
 a shorter one asks more often."""
@@ -92,10 +90,10 @@ class AttachedClient:
             transaction_group: the one that the subscription is bound to.
             timeout_s: bound of finding the journal, in seconds.
             attach: returns how the consumer attaches now, with what it holds now.
-            on_attached: called on the client's own thread whenever the consumer attached, with
-                what it still has.
-            on_leases: called there with each lease, before its request's future is done: from then
-                on `attach` must name it.
+            on_attached: called whenever the consumer attached, with what it still has; on the
+                client's own thread, or where answers are taken.
+            on_leases: called where answers are taken, with each lease, before its request's future
+                is done: from then on `attach` must name it.
             tls: what connections are protected with; None: nothing.
         """
         self._discovery = Discovery(log)
@@ -114,6 +112,7 @@ class AttachedClient:
         """Address → the id that the next request had when a stream to it was opened: how the
         consumer attached there says what earlier ones say."""
         self._stream: Connection[_Item] | None = None
+        self._serving: Serving | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -196,30 +195,17 @@ class AttachedClient:
         self._closing.wait(REFUSED_PAUSE_S)
 
     def _serve(self, found: Found[Connection[_Item], Attached]) -> None:
-        began_s, hint, served = time.monotonic(), "", False
+        serving = Serving(found.stream, elsewhere=_ELSEWHERE, take=self._take, tell=_ignore)
         try:
-            self._attached(found)
-            replies = found.rest
-            while not self._closing.is_set():
-                for wire in replies:
-                    reply = decode_reply(wire)
-                    if isinstance(reply, _ELSEWHERE):
-                        hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
-                        return
-                    served = True
-                    self._take(wire.request_id, reply)
-                frame = found.stream.receive()
-                if frame is None:
-                    return
-                replies = frame.replies
+            self._attached(found, serving)
+            serving.run(found.rest, ())
         finally:
             with self._lock:
-                self._stream = None
+                self._stream = self._serving = None
             found.stream.close()
-            served = served or time.monotonic() - began_s > SERVED_S
-            self._finder.lost(found, hint, served=served)
+            self._finder.lost(found, serving.hint, served=serving.served)
 
-    def _attached(self, found: Found[Connection[_Item], Attached]) -> None:
+    def _attached(self, found: Found[Connection[_Item], Attached], serving: Serving) -> None:
         self._on_attached(found.connected)
         with self._lock:
             # It has just attached. An earlier Attach would let go of what it got since. A later one
@@ -229,9 +215,9 @@ class AttachedClient:
             attached = self._pop_attaches(opened)
             for request_id, (command, _) in self._requests.items():
                 found.stream.send((request_id, command))
-            self._stream = found.stream
+            self._stream, self._serving = found.stream, serving
             if self._closing.is_set():
-                found.stream.close()  # `_stop` came before there was a stream to close.
+                serving.end()  # `_stop` came before there was one to end.
         found.stream.flush()
         for future in attached:
             future.set_result(found.connected)
@@ -243,18 +229,19 @@ class AttachedClient:
         ]
         return [self._requests.pop(i)[1] for i in attaching]
 
-    def _take(self, request_id: int, reply: Reply) -> None:
+    def _take(self, request_id: int, reply: Reply) -> bool:
+        """Handles a reply. Returns that the stream was of use."""
         if isinstance(reply, CoordinatorBusyError):
             again = threading.Timer(BUSY_PAUSE_S, self._repeat, (request_id,))
             again.daemon = True
             again.start()
-            return
+            return True
         with self._lock:
             command, future = self._requests.pop(request_id, (None, None))
             # Those that were put off, and are not repeated any more: see `_repeat`.
             overtaken = self._pop_attaches(request_id) if isinstance(command, Attach) else []
         if future is None:
-            return
+            return True
         if isinstance(reply, Leases):
             self._on_leases(reply.leases)
         elif isinstance(reply, Attached):
@@ -262,6 +249,7 @@ class AttachedClient:
         for each in overtaken:
             each.set_result(CoordinatorBusyError("it was put off, and a later one came"))
         future.set_result(reply)
+        return True
 
     def _repeat(self, request_id: int) -> None:
         with self._lock:
@@ -293,9 +281,9 @@ class AttachedClient:
         self._closing.set()
         self._finder.close()
         with self._lock:
-            stream = self._stream
-        if stream is not None:
-            stream.close()
+            serving = self._serving
+        if serving is not None:
+            serving.end()
 
     # ---- the stream -----------------------------------------------------------------------------
 
@@ -325,3 +313,7 @@ class AttachedClient:
             request.attach.partition = self._partition
             request.attach.partition_count = self._partition_count
         return request
+
+
+def _ignore(_decided: object) -> None:
+    """Takes decisions, of which a consumer is told none."""

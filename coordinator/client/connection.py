@@ -21,7 +21,7 @@ from ...journal.errors import (
     SessionClosedError,
 )
 from ..protocol import coordinator_pb2 as pb
-from ..protocol.frames import CLIENT_DEADLINES, Deadlines
+from ..protocol.frames import CLIENT_DEADLINES, Deadlines, Ended
 from ..protocol.open_pb2 import Open, OpenCalls, OpenSession
 from ..transport.streams_in_thread import ClientStream
 from ..transport.tls import Tls
@@ -66,7 +66,7 @@ class Connection(Generic[T]):
         """
         self.address: Final = address
         self.ended = "the coordinator ended the stream"
-        """Why the stream ended; valid once `receive` has returned None."""
+        """Why the stream ended; valid once `receive` has returned None, or `hand_to` told of it."""
         self.failure: LogtxError | None = None
         """The error that ended it; None: it did not end, or by what is no message."""
         self._encode = encode
@@ -92,15 +92,30 @@ class Connection(Generic[T]):
         self._connection.flush_soon()
 
     def receive(self) -> pb.ServerFrame | None:
-        """Blocks for the next message. Returns None when the stream has ended. One thread only."""
+        """Blocks for the next message. Returns None when the stream has ended. One thread only, and
+        not after `hand_to`."""
         try:
-            return pb.ServerFrame.FromString(self._connection.receive())
+            return self._read(self._connection.receive())
         except LogtxError as error:
-            self.ended, self.failure = str(error), error
+            return self._read(Ended(error))
+
+    def hand_to(self, take: Callable[[pb.ServerFrame | None], None]) -> None:
+        """Has `take` called with each message that was not received, and with None at the end.
+
+        See `ClientStream.hand_to`.
+        """
+        self._connection.hand_to(lambda event: take(self._read(event)))
+
+    def _read(self, event: bytes | Ended) -> pb.ServerFrame | None:
+        if isinstance(event, Ended):
+            self.ended, self.failure = str(event.error), event.error
+            return None
+        try:
+            return pb.ServerFrame.FromString(event)
         except DecodeError as error:
             self.ended = f"the coordinator sent what is no ServerFrame: {error}"
             self._connection.close(FrameError(self.ended))
-        return None
+            return None
 
     def close(self) -> None:
         """Ends the stream, which ends `receive`. Takes no lock."""
@@ -148,7 +163,11 @@ class Calls:
         """Numbers of requests, these, and until when somebody waits for each, by the monotonic
         clock in seconds. As bytes: a caller may ask the same again, of several threads or later."""
         self._connection = ClientStream(address, self._next, deadlines=deadlines, tls=tls)
-        threading.Thread(target=self._run, name=f"logtx-calls-{address}", daemon=True).start()
+        try:
+            self._connection.hand_to(self._take)
+        except BaseException:
+            self._connection.close()  # Nobody else would.
+            raise
 
     def call(self, request: pb.CallRequest, timeout_s: float) -> pb.Reply:
         """Sends a request, and returns its answer. Sets its request id.
@@ -201,26 +220,24 @@ class Calls:
                 return request + pb.CallRequest(timeout_ms=left_ms).SerializeToString()
         return None
 
-    def _run(self) -> None:
-        """Hands answers to those who wait for them, to the connection's end."""
-        failure: LogtxError
+    def _take(self, event: bytes | Ended) -> None:
+        """Hands an answer to who waits for it, or the end to all."""
+        if isinstance(event, Ended):
+            self._fail(event.error)
+            return
         try:
-            while True:
-                self._take(self._connection.receive())
-        except LogtxError as error:
-            failure = error
+            reply = pb.Reply.FromString(event)
         except DecodeError as error:
-            failure = FrameError(f"{self.address} sent what is no Reply: {error}")
-            self._connection.close(failure)
-        with self._lock:
-            self._failure = failure
-            waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            future.set_exception(copy(failure))
-
-    def _take(self, payload: bytes) -> None:
-        reply = pb.Reply.FromString(payload)
+            self._connection.close(FrameError(f"{self.address} sent what is no Reply: {error}"))
+            return
         with self._lock:
             future = self._waiting.pop(reply.request_id, None)
         if future is not None:  # else it gave up
             future.set_result(reply)
+
+    def _fail(self, failure: LogtxError) -> None:
+        with self._lock:
+            self._failure = self._failure or failure
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(copy(failure))

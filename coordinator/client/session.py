@@ -12,6 +12,7 @@ same TxId).
 
 from __future__ import annotations
 
+import logging
 import queue
 import random
 import threading
@@ -59,19 +60,20 @@ from ..protocol.commands import (
     Reply,
     SessionId,
 )
-from ..protocol.replies import decode_decided, decode_reply
+from ..protocol.replies import decode_decided
 from ..protocol.requests import encode_request
 from ..transport.tls import Tls
 from .connection import REQUEST_MAX_BYTES, Connection
 from .discovery import Discovery
 from .finder import Finder, Found
+from .serving import Serving
+
+_LOG = logging.getLogger(__name__)
 
 REFUSED_PAUSE_MIN_S: Final = 0.02
 """First pause before a request is repeated that the coordinator had no room for."""
 REFUSED_PAUSE_MAX_S: Final = 0.5
 """Longest such pause; a shorter one makes an overloaded coordinator answer more repeats."""
-SERVED_S: Final = 1.0
-"""A stream that lived longer than this was of use, whether or not anything was asked on it."""
 TOGETHER_FROM: Final = 8
 """Unanswered requests from which on the connection's thread sends further ones, many at once. From
 fewer on, one transaction after another takes longer; from more, threads that commit at one time
@@ -80,7 +82,8 @@ JOIN_S: Final = 2.0
 """Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
 OnReply = Callable[[Any], None]
-"""Called once, on the client's own thread, with the reply or a `LogtxError`."""
+"""Called once with the reply or a `LogtxError`, on a thread of `transport.answers` or the client's.
+While it runs, no further answer is taken."""
 _ELSEWHERE: Final = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
 """Errors that end the stream: the unanswered requests are repeated on the next one."""
 _LATER: Final = (CoordinatorBusyError, TooManyTransactionsError)
@@ -141,8 +144,8 @@ class CoordinatorClient:
             log: the log through which the coordinator is found.
             options: producer of the session, and the bound of its requests.
             on_closed: called once if the session ends for good (fenced, double start).
-            on_decided: called on the client's own thread with a decision that was not asked for:
-                a time-out, an operator. One may be lost with its stream, or come twice.
+            on_decided: called where answers are taken with a decision that was not asked for: a
+                time-out, an operator. One may be lost with its stream, or come twice.
             tls: what connections are protected with; None: nothing.
         """
         self._log = log
@@ -169,6 +172,8 @@ class CoordinatorClient:
         self._next_id = 1
         self._stream: Connection[_Item] | None = None
         """Stream that requests are sent on; None while there is none."""
+        self._serving: Serving | None = None
+        """Takes what comes on it."""
         self._connected: Connected | None = None
         self._first: queue.SimpleQueue[Connected | LogtxError] = queue.SimpleQueue()
         self._failure: LogtxError | None = None
@@ -464,10 +469,10 @@ class CoordinatorClient:
         self._closing.set()
         self._finder.close()
         with self._lock:
-            stream = self._stream
+            serving = self._serving
             self._changed.notify()
-        if stream is not None:
-            stream.close()
+        if serving is not None:
+            serving.end()
 
     # ---- the stream -----------------------------------------------------------------------------
 
@@ -479,6 +484,11 @@ class CoordinatorClient:
                     self._serve(found)
         except LogtxError as error:
             self._close_for_good(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets it
+            _LOG.exception("session_failed producer_id=%s", self._producer_id)
+            self._close_for_good(
+                SessionClosedError(f"the session failed, by a bug of logtx: {error!r}")
+            )
 
     def _look_up(self) -> Checkpoint:
         assert self._partition is not None
@@ -499,38 +509,22 @@ class CoordinatorClient:
         Raises:
             ProducerFencedError, DoubleStartError: the session ended for good.
         """
-        began_s, hint, served = time.monotonic(), "", False
-        self._resume(found)
+        serving = Serving(found.stream, elsewhere=_ELSEWHERE, take=self._take, tell=self._tell)
+        self._resume(found, serving)
         try:
-            replies, decided = found.rest, found.decided
-            while not self._closing.is_set():
-                for wire in replies:
-                    reply = decode_reply(wire)
-                    if isinstance(reply, _ELSEWHERE):
-                        # The request stays in `_requests`, for the next stream.
-                        hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
-                        return
-                    served = self._take(wire.request_id, reply) or served
-                if decided:
-                    # Behind the replies: the BEGIN of such a transaction was answered before.
-                    self._tell(decided)
-                frame = found.stream.receive()
-                if frame is None:
-                    break
-                replies, decided = frame.replies, frame.decided
+            serving.run(found.rest, found.decided)
         finally:
             with self._lock:
-                self._stream = None
+                self._stream = self._serving = None
             found.stream.close()
-            served = served or time.monotonic() - began_s > SERVED_S
-            self._finder.lost(found, hint, served=served)
+            self._finder.lost(found, serving.hint, served=serving.served)
 
     def _tell(self, decided: Iterable[pb.Decided]) -> None:
         if self._on_decided is not None:
             for wire in decided:
                 self._on_decided(decode_decided(wire))
 
-    def _resume(self, found: Found[Connection[_Item], Connected]) -> None:
+    def _resume(self, found: Found[Connection[_Item], Connected], serving: Serving) -> None:
         first = self._connected is None
         self._connected = found.connected
         self._generation = found.connected.generation
@@ -539,10 +533,9 @@ class CoordinatorClient:
                 request.due_s = None
                 request.copied = request.copied or request.sent
                 found.stream.send((request_id, request))
-            self._stream = found.stream
+            self._stream, self._serving = found.stream, serving
             if self._closing.is_set():
-                # `_stop` came before there was a stream to close.
-                found.stream.close()
+                serving.end()  # `_stop` came before there was one to end.
         found.stream.flush()
         if first:
             self._first.put(found.connected)

@@ -60,6 +60,8 @@ Source = Callable[[], bytes | None]
 Deliver = Callable[[Message | Ended], None]
 """Takes a message, or the end, on the connection's thread, and with locks of it: it waits for
 nothing, and sends nothing."""
+Look = Callable[[], int | None]
+"""Is called before the connection's thread waits. Returns for how many ms at most it is to wait."""
 
 
 class ThreadConnection:
@@ -74,6 +76,7 @@ class ThreadConnection:
         window_bytes: int = WINDOW_BYTES,
         tls: Tls | None = None,
         deliver: Deliver | None = None,
+        look: Look | None = None,
     ) -> None:
         """Begins to connect. Does not wait for that.
 
@@ -88,12 +91,14 @@ class ThreadConnection:
             tls: what the connection is protected with; None: nothing.
             deliver: takes each message and the end, instead of `receive`; what the source has by
                 then is sent behind it.
+            look: may keep the connection's thread from waiting for long.
 
         Raises:
             ConfigError: that is no address.
         """
         self.address: Final = address
         self._to_layer = deliver
+        self._look = look or do_nothing
         self._host, self._port = split(address)
         self._source = source
         self._deadlines = deadlines
@@ -421,7 +426,8 @@ class ThreadConnection:
             self._polls_writing = wants_to_write
             events = select.POLLIN | (select.POLLOUT if wants_to_write else 0)
             self._polling.modify(connected, events)
-        found = dict(self._polling.poll(None if due_ms is None else max(due_ms - now_ms(), 0)))
+        waits = (self._look(), None if due_ms is None else max(due_ms - now_ms(), 0))
+        found = dict(self._polling.poll(min((w for w in waits if w is not None), default=None)))
         if self._awake.fileno() in found:
             self._slept()
         happened = found.get(connected.fileno(), 0)
@@ -492,4 +498,4 @@ def _read(connected: socket.socket) -> bytes | None:
 
 
 def do_nothing() -> None:
-    """Is the `close` of a child."""
+    """Is the `close` of a child, and the `look` of who has nothing to look for."""

@@ -5,8 +5,8 @@ address, with the same deadlines and the same settings of TLS, lie on one connec
 
 - *Writing.* Whoever flushes one stream sends what all of them have, in one message: many producers
   that commit at one time cost the coordinator one read, and this process one call of the system.
-- *Reading.* The connection's thread hands what came to the streams, and does nothing else with it.
-  So a thread that takes nothing of its stream holds up no other.
+- *Reading.* The connection's thread lays what came into the streams, and does nothing else with it.
+  Threads of `answers` hand it out from there. So who takes nothing of a stream holds up no other.
 - *Ends.* The connection ends when its last stream has. If it ends before, all streams do, for the
   reason that it had.
 - *Locks.* None is held that the main thread could keep when Ctrl-C comes in the middle of a call:
@@ -21,7 +21,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Final
 
@@ -43,6 +43,7 @@ from ..protocol.multiplex import (
     take_parts,
 )
 from ..protocol.open_pb2 import Open, OpenStreams, Part, Parts
+from .answers import ANSWERS
 from .in_thread import Source, ThreadConnection, do_nothing
 from .tls import Tls
 
@@ -52,10 +53,18 @@ TOGETHER_FROM: Final = 8
 """Streams that wait for an answer from which on the connection's thread sends for all. From fewer
 on, one transaction after another takes longer; from more, threads that commit at one time each cost
 the coordinator a read."""
+_TURN: Final = 64
+"""Most messages of one stream that are handed out before those of others."""
+
+Take = Callable[[bytes | Ended], None]
+"""Takes a message, or the end of a stream."""
 
 
 class ClientStream:
-    """One stream to a coordinator. Thread-safe, but only one thread may call `receive`."""
+    """One stream to a coordinator. Thread-safe, but only one thread may call `receive`.
+
+    What comes is fetched by `receive`, or handed out once `hand_to` says whom to.
+    """
 
     def __init__(
         self,
@@ -79,7 +88,12 @@ class ClientStream:
         """
         self.address: Final = address
         self._source = source
-        self._inbox: queue.SimpleQueue[bytes | Ended] = queue.SimpleQueue()
+        self._inbox: deque[bytes | Ended] = deque()
+        self._arrivals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """An item for each message that is there for `receive`."""
+        self._take: Take | None = None
+        self._handing = threading.Lock()
+        """Held by the thread that hands out. It is never waited for."""
         self._number = 0
         """0: nothing of it was sent yet."""
         self._is_ready = False
@@ -110,7 +124,7 @@ class ClientStream:
         self._connection.flush_soon(self)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
-        """Returns the next message.
+        """Returns the next message. Not to be called after `hand_to`.
 
         Args:
             timeout_s: how long to wait, in seconds; None: as long as the coordinator lives.
@@ -119,14 +133,26 @@ class ClientStream:
             RequestTimedOutError: none came in time.
             LogtxError: the stream is over, and all that came was returned.
         """
+        assert self._take is None, "it is handed out"
         try:
-            event = self._inbox.get(timeout=timeout_s)
+            self._arrivals.get(timeout=timeout_s)
         except queue.Empty:
             raise RequestTimedOutError(f"{self.address} did not answer in time") from None
+        event = self._inbox.popleft()
         if isinstance(event, bytes):
             return event
-        self._inbox.put(event)  # for who asks again
+        self._came(event)  # for who asks again
         raise copy(event.error)  # The traceback of one that is kept would make a circle.
+
+    def hand_to(self, take: Take) -> None:
+        """Has `take` called with each message that was not received, and with the end.
+
+        One after the other, on threads of `answers`. The end may come twice. If `take` raises, the
+        stream ends.
+        """
+        self._take = take
+        # Behind that: whoever did not see it had put its message there before.
+        ANSWERS.came(self)
 
     def close(self, error: LogtxError | None = None) -> None:
         """Ends the stream, and tells the coordinator why. Does not wait, and takes no lock.
@@ -151,11 +177,44 @@ class ClientStream:
         refuse(self)
         vars(self)["close"] = do_nothing
 
+    def hand_out(self) -> None:
+        """Hands out what came; see `Receiver`."""
+        # Who finds it held has put something there. The holder looks for that once it has given it
+        # back: so nothing is left behind between the two.
+        while self._inbox and self._handing.acquire(blocking=False):
+            try:
+                self._hand_out_some()
+            finally:
+                self._handing.release()
+            if self._inbox:
+                ANSWERS.came(self)  # The others' turn.
+                return
+
+    def _hand_out_some(self) -> None:
+        assert self._take is not None, "it is handed out"
+        for _ in range(_TURN):
+            if not self._inbox:
+                return
+            event = self._inbox.popleft()
+            try:
+                self._take(event)
+            except BaseException as error:  # noqa: BLE001 - the others' answers wait for this one
+                _LOG.exception("answer_not_taken address=%s", self.address)
+                if isinstance(event, bytes):
+                    self.close(SessionClosedError(f"an answer could not be taken: {error!r}"))
+
     # ---- what the connection calls --------------------------------------------------------------
+
+    def _came(self, event: bytes | Ended) -> None:
+        self._inbox.append(event)  # First: see `hand_to`.
+        if self._take is None:
+            self._arrivals.put(None)
+        else:
+            ANSWERS.came(self)
 
     def _end(self, error: LogtxError) -> None:
         self._is_over = True
-        self._inbox.put(Ended(error))
+        self._came(Ended(error))
 
 
 class SharedConnection:
@@ -182,7 +241,12 @@ class SharedConnection:
         self.error: LogtxError = SessionClosedError("the connection is over")
         """Why it is over, once it is."""
         self._connection = ThreadConnection(
-            address, self._next, deadlines=deadlines, tls=tls, deliver=self._deliver
+            address,
+            self._next,
+            deadlines=deadlines,
+            tls=tls,
+            deliver=self._deliver,
+            look=ANSWERS.look_after,
         )
 
     def join(self, stream: ClientStream) -> bool:
@@ -320,7 +384,7 @@ class SharedConnection:
                 stream = self._numbered.get(number)
                 self._waiting.pop(number, None)
                 if stream is not None:
-                    stream._inbox.put(payload)
+                    stream._came(payload)
             case StreamRoom(number, _):
                 self._machine.granted(event)
                 stream = self._numbered.get(number)

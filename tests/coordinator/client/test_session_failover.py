@@ -411,9 +411,10 @@ def test_overload_slows_a_client_and_fails_it_only_in_the_end(
 
         owner.script = begun
         one.begin(answers.take(0), timeout_ms=1)
+        eventually(lambda: len(owner.received[0]) >= 2)  # repeated, on the same stream
         time.sleep(0.3)
         assert answers.all.empty()
-        assert 2 <= len(owner.received[0]) < 15, "repeated, with pauses, on the same stream"
+        assert len(owner.received[0]) < 15, "with pauses"
         full = False
         assert answers.collect(1) == {0: Began(TXID)}
         full, began_s = True, time.monotonic()

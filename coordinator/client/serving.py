@@ -1,0 +1,97 @@
+"""What a client takes from one stream, from when it was found to its end."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ...journal.errors import LogtxError, NotCoordinatorError
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.commands import Reply
+from ..protocol.replies import decode_reply
+from .connection import Connection
+
+SERVED_S: Final = 1.0
+"""A stream that lived longer than this was of use, whether or not anything was asked on it."""
+
+
+class Serving:
+    """Takes the answers of a stream, on threads of `transport.answers`, until it is over."""
+
+    def __init__(
+        self,
+        stream: Connection[Any],
+        *,
+        elsewhere: tuple[type[LogtxError], ...],
+        take: Callable[[int, Reply], bool],
+        tell: Callable[[Iterable[pb.Decided]], None],
+    ) -> None:
+        """Takes nothing before `run`.
+
+        Args:
+            stream: the one that was found.
+            elsewhere: errors that end it: what is asked is asked on the next one.
+            take: takes the reply to the request of an id, and returns whether it answers one. What
+                it raises ends the stream, too.
+            tell: takes decisions that were not asked for.
+        """
+        self._stream = stream
+        self._elsewhere, self._take, self._tell = elsewhere, take, tell
+        self._began_s = time.monotonic()
+        self._has_answered = False
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.hint = ""
+        """Address that the coordinator has named; "": none."""
+
+    @property
+    def served(self) -> bool:
+        """Whether the stream was of use."""
+        return self._has_answered or time.monotonic() - self._began_s > SERVED_S
+
+    def run(self, replies: Iterable[pb.Reply], decided: Iterable[pb.Decided]) -> None:
+        """Takes what came already, and then what comes, until the stream is over, or `end`.
+
+        Raises:
+            Exception: what `take` has raised.
+        """
+        self._take_all(replies, decided)
+        self._stream.hand_to(self._take_frame)
+        self._ended.get()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Takes nothing more, and ends `run`. From any thread."""
+        self._is_over = True
+        self._ended.put(None)
+
+    def _take_frame(self, frame: pb.ServerFrame | None) -> None:
+        if frame is None:
+            self.end()
+        else:
+            self._take_all(frame.replies, frame.decided)
+
+    def _take_all(self, replies: Iterable[pb.Reply], decided: Iterable[pb.Decided]) -> None:
+        try:
+            for wire in replies:
+                if self._is_over:
+                    return
+                self._take_one(wire.request_id, decode_reply(wire))
+            # Behind the replies: the BEGIN of such a transaction was answered before.
+            if decided and not self._is_over:
+                self._tell(decided)
+        except Exception as error:  # noqa: BLE001 - who waits in `run` gets it
+            self._failure = error
+            self.end()
+
+    def _take_one(self, request_id: int, reply: Reply) -> None:
+        if isinstance(reply, self._elsewhere):
+            # The request is kept, for the next stream.
+            self.hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
+            self.end()
+        elif self._take(request_id, reply):
+            self._has_answered = True

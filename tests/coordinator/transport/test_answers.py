@@ -1,0 +1,258 @@
+"""Threads that hand out what came on streams."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from logtx.coordinator.protocol.frames import Ended
+from logtx.coordinator.transport import answers, streams_in_thread
+from logtx.coordinator.transport.answers import ANSWERS, Answers
+from logtx.journal.errors import SessionClosedError
+
+from ...children import in_child
+from ...waiting import eventually
+from .served import TIMEOUT_S, dead_port, echo, payloads
+from .test_streams import Client, ServedStreams
+
+
+class Taker:
+    """Keeps what it is handed."""
+
+    def __init__(self, client: Client) -> None:
+        self.got: list[bytes] = []
+        self.ends: list[str] = []
+        self.threads: Counter[threading.Thread] = Counter()
+        client.stream.hand_to(self.take)
+
+    def take(self, event: bytes | Ended) -> None:
+        """Takes a message, or the end."""
+        self.threads[threading.current_thread()] += 1
+        if isinstance(event, Ended):
+            self.ends.append(str(event.error))
+        else:
+            self.got.append(event)
+
+
+class Slow:
+    """Receives numbers, hands them out one after the other, and notices if two threads do."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+
+    def hand_out(self) -> None:
+        """Takes a while."""
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.01)
+        self.inside -= 1
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """The threads of a process in which nothing else is."""
+    made = Answers()
+    monkeypatch.setattr(streams_in_thread, "ANSWERS", made)
+    return made
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns far more often than they do."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_one_thread_hands_out_the_answers_of_all_streams() -> None:
+    sent = payloads([10] * 200)
+    with ServedStreams(echo) as served, ExitStack() as stack:
+        clients = [stack.enter_context(Client(served.address)) for _ in range(8)]
+        takers = [Taker(each) for each in clients]
+        for each in clients:
+            each.send(*sent)
+        eventually(lambda: all(each.got == sent for each in takers))
+        # On a busy machine one may stand in for another.
+        threads = sum((each.threads for each in takers), Counter[threading.Thread]())
+        assert max(threads.values()) >= 400
+
+
+@pytest.mark.usefixtures("switching")
+@pytest.mark.parametrize("received", [0, 100, 1_900])
+def test_what_came_before_is_handed_out_first_and_nothing_is_lost(received: int) -> None:
+    sent = [n.to_bytes(4, "big") for n in range(2_000)]
+    with ServedStreams(echo) as served, Client(served.address) as client:
+        client.send(*sent)
+        first = [client.receive() for _ in range(received)]
+        taker = Taker(client)  # in the middle of what comes
+        eventually(lambda: len(taker.got) == len(sent) - received, TIMEOUT_S)
+        assert first + taker.got == sent
+
+
+@pytest.mark.usefixtures("switching")
+def test_answers_stay_in_order_whichever_thread_hands_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine so busy that each thread counts as held up."""
+    monkeypatch.setattr(answers, "STUCK_S", 0.0)
+    monkeypatch.setattr(streams_in_thread, "_TURN", 3)
+    sent = [n.to_bytes(4, "big") for n in range(3_000)]
+    with ServedStreams(echo) as served, ExitStack() as stack:
+        clients = [stack.enter_context(Client(served.address)) for _ in range(3)]
+        takers = [Taker(each) for each in clients]
+        for each in clients:
+            each.send(*sent)
+        eventually(lambda: all(len(each.got) == len(sent) for each in takers), TIMEOUT_S)
+        assert all(each.got == sent for each in takers)
+        assert sum(len(each.threads) for each in takers) > 3
+
+
+def test_trap_288_who_is_kept_keeps_nobody_else(alone: Answers) -> None:
+    """Nothing more comes on the connection: the answers of both came in one message."""
+    go_on, kept = threading.Event(), threading.Event()
+    with ServedStreams(echo) as served, ExitStack() as stack:
+        stack.callback(go_on.set)
+        stuck, *others = [stack.enter_context(Client(served.address)) for _ in range(5)]
+
+        def keep(event: bytes | Ended) -> None:
+            got.append(event)
+            kept.set()
+            go_on.wait(TIMEOUT_S)
+
+        got: list[bytes | Ended] = []
+        takers = [Taker(each) for each in others]
+        stuck.stream.hand_to(keep)
+        for each in (stuck, *others):
+            each.queue.extend([b"1", b"2"])
+            each.stream.flush_soon()
+        assert kept.wait(TIMEOUT_S)
+        eventually(lambda: all(each.got == [b"1", b"2"] for each in takers), 5.0)
+        assert got == [b"1"]
+        assert len(alone._began_s) == 2
+        stuck.stream.close()
+        go_on.set()
+        eventually(lambda: len(got) >= 3)
+        assert got[1] == b"2"
+        assert isinstance(got[2], Ended)
+
+
+def test_what_comes_while_the_lock_is_given_back_is_handed_out(alone: Answers) -> None:
+    """The thread that brought it found the lock held, and left it to the one that holds it."""
+    late = [b"late"]
+
+    class Gate:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def acquire(self, *, blocking: bool) -> bool:
+            return self.lock.acquire(blocking)
+
+        def release(self) -> None:
+            if late:
+                client.stream._inbox.append(late.pop())
+                client.stream.hand_out()
+            self.lock.release()
+
+    with ServedStreams(echo) as served, Client(served.address) as client:
+        client.stream._handing = Gate()
+        taker = Taker(client)
+        client.send(b"1")
+        eventually(lambda: taker.got == [b"1", b"late"])
+    assert list(alone._began_s)
+
+
+def test_threads_that_stood_in_end_and_one_stays() -> None:
+    all_ = Answers()
+    slow = [Slow() for _ in range(4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "STUCK_S", 0.0)
+        for each in slow:
+            all_.came(each)
+        eventually(lambda: len(all_._began_s) > 1)
+    eventually(lambda: len(all_._began_s) == 1, TIMEOUT_S)
+    assert [each.most for each in slow] == [1] * 4
+    time.sleep(1.2)
+    assert [thread.is_alive() for thread in all_._began_s] == [True]
+
+
+def test_answers_that_cannot_be_taken_end_their_stream_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(event: bytes | Ended) -> None:
+        if isinstance(event, Ended):
+            ends.append(str(event.error))
+        raise SystemExit("of a callback")
+
+    ends: list[str] = []
+    with (
+        ServedStreams(echo) as served,
+        Client(served.address) as bad,
+        Client(served.address) as other,
+    ):
+        taker = Taker(other)
+        bad.stream.hand_to(fail)
+        bad.send(b"1")
+        eventually(lambda: bool(ends))
+        assert "SystemExit('of a callback')" in ends[0]
+        other.send(b"2")
+        eventually(lambda: taker.got == [b"2"])
+    assert "answer_not_taken" in caplog.text
+
+
+def test_the_end_comes_behind_all_messages() -> None:
+    with ServedStreams(echo) as served, Client(served.address) as client:
+        client.send(b"1", b"2")
+        eventually(lambda: len(client.stream._inbox) == 2)
+        client.stream.close(SessionClosedError("enough"))
+        taker = Taker(client)
+        eventually(lambda: bool(taker.ends))
+        assert (taker.got, taker.ends[0]) == ([b"1", b"2"], "enough")
+
+
+def test_the_end_is_handed_out_if_the_coordinator_cannot_be_reached() -> None:
+    with Client(f"127.0.0.1:{dead_port()}") as client:
+        taker = Taker(client)
+        eventually(lambda: bool(taker.ends), TIMEOUT_S)
+        assert "can't connect" in taker.ends[0]
+
+
+def test_without_a_thread_the_one_that_is_there_hands_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process has too many, or it ends: Python 3.12 starts none any more then."""
+
+    def refuse(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    all_, slow = Answers(), Slow()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    all_.came(slow)
+    assert slow.most == 1
+    assert all_._began_s == {}
+    assert "no_thread_for_answers" in caplog.text
+
+
+def test_a_child_has_threads_of_its_own() -> None:
+    with ServedStreams(echo) as served, Client(served.address) as client:
+        taker = Taker(client)
+        client.send(b"1")
+        eventually(lambda: taker.got == [b"1"])
+
+        def work() -> None:
+            assert ANSWERS._began_s == {}
+            with Client(served.address) as own:
+                mine = Taker(own)
+                own.send(b"2")
+                eventually(lambda: mine.got == [b"2"])
+
+        assert in_child(work) == "None"
+        client.send(b"3")
+        eventually(lambda: taker.got == [b"1", b"3"])
