@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -44,6 +45,9 @@ class Serving:
         self._is_over = False
         self._failure: Exception | None = None
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._taking = threading.Lock()
+        self._taker: threading.Thread | None = None
+        """The thread that takes answers now."""
         self.hint = ""
         """Address that the coordinator has named; "": none."""
 
@@ -55,12 +59,16 @@ class Serving:
     def run(self, replies: Iterable[pb.Reply], decided: Iterable[pb.Decided]) -> None:
         """Takes what came already, and then what comes, until the stream is over, or `end`.
 
+        Returns when no answer is being taken any more.
+
         Raises:
             Exception: what `take` has raised.
         """
         self._take_all(replies, decided)
         self._stream.hand_to(self._take_frame)
         self._ended.get()
+        with self._taking:
+            pass
         if self._failure is not None:
             raise self._failure
 
@@ -69,6 +77,10 @@ class Serving:
         self._is_over = True
         self._ended.put(None)
 
+    def is_current(self) -> bool:
+        """Returns whether the caller takes an answer."""
+        return self._taker is threading.current_thread()
+
     def _take_frame(self, frame: pb.ServerFrame | None) -> None:
         if frame is None:
             self.end()
@@ -76,17 +88,21 @@ class Serving:
             self._take_all(frame.replies, frame.decided)
 
     def _take_all(self, replies: Iterable[pb.Reply], decided: Iterable[pb.Decided]) -> None:
-        try:
-            for wire in replies:
-                if self._is_over:
-                    return
-                self._take_one(wire.request_id, decode_reply(wire))
-            # Behind the replies: the BEGIN of such a transaction was answered before.
-            if decided and not self._is_over:
-                self._tell(decided)
-        except Exception as error:  # noqa: BLE001 - who waits in `run` gets it
-            self._failure = error
-            self.end()
+        with self._taking:
+            self._taker = threading.current_thread()
+            try:
+                for wire in replies:
+                    if self._is_over:
+                        return
+                    self._take_one(wire.request_id, decode_reply(wire))
+                # Behind the replies: the BEGIN of such a transaction was answered before.
+                if decided and not self._is_over:
+                    self._tell(decided)
+            except Exception as error:  # noqa: BLE001 - who waits in `run` gets it
+                self._failure = error
+                self.end()
+            finally:
+                self._taker = None
 
     def _take_one(self, request_id: int, reply: Reply) -> None:
         if isinstance(reply, self._elsewhere):

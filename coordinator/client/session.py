@@ -326,9 +326,12 @@ class CoordinatorClient:
 
     def close(self) -> None:
         """Ends the session. Open transactions are aborted after the coordinator's grace."""
+        serving, thread = self._serving, self._thread
         self._stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(JOIN_S)
+        # The thread waits for whoever takes an answer; and that may be who calls this.
+        is_taking = serving is not None and serving.is_current()
+        if thread not in (None, threading.current_thread()) and not is_taking:
+            thread.join(JOIN_S)
         self._fail_all(SessionClosedError("the client was closed"))
 
     # ---- requests -------------------------------------------------------------------------------

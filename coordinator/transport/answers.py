@@ -7,7 +7,7 @@ hands out what came in one message for many streams, one after the other.
 - *Who holds it up.* Whoever takes an answer may be kept: by a callback of the application, or by a
   lock that Ctrl-C left behind. Then another thread hands out to all others, `STUCK_S` later. What
   comes on the stream of the one who is kept waits until it goes on.
-- *Threads* begin when something came, and one of them stays. What it has handed out, it forgets.
+- *Threads* begin when something came, and end where another one waits.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ STUCK_S: Final = 0.1
 """How long one stream's answers may take before another thread goes on with the others. With less,
 a busy machine begins threads that nobody needs; with more, the others wait for longer."""
 _LOOK_MS: Final = round(STUCK_S * 1_000)
-_SPARE_S: Final = 1.0
-"""How long a second thread stays that has nothing to do."""
 
 
 class Receiver(Protocol):
@@ -37,7 +35,10 @@ class Receiver(Protocol):
 
 
 class Answers:
-    """The threads of this process that hand out answers; safe from any thread."""
+    """The threads of this process that hand out answers; safe from any thread.
+
+    At most one of them waits. The others are kept, or have just begun.
+    """
 
     def __init__(self) -> None:
         """Has no thread yet."""
@@ -45,24 +46,31 @@ class Answers:
         self._began_s: dict[threading.Thread, float | None] = {}
         """Thread → since when it hands out to one receiver, monotonic clock; None: it waits."""
         self._guard = threading.Lock()
-        """Held by a thread that asks whether it is to end."""
+        """Held by a thread that is about to wait."""
+        self._was_refused = False
 
     def came(self, receiver: Receiver) -> None:
-        """Has a thread hand out to the receiver, soon."""
+        """Has a thread hand out to the receiver, soon.
+
+        Whoever calls it calls `look_after`, too, until that returns None.
+        """
         self._due.put(receiver)
         self.look_after()
 
     def look_after(self) -> int | None:
-        """Begins another thread if something is due, and each one is held up.
+        """Begins further threads if something is due, and each one is kept.
 
         Returns:
-            In how many ms to call it again; None: whenever something came.
+            In how many ms to call it again; None: once something came.
         """
         if self._due.empty():
             return None
         now_s = time.monotonic()
-        if not any(b is None or now_s - b < STUCK_S for b in list(self._began_s.values())):
-            self._begin(now_s)
+        began_s = self._began_s.copy().values()  # Others change it meanwhile.
+        if not any(b is None or now_s - b < STUCK_S for b in began_s):
+            # As many again: if all of these are kept, too, it must not take one look for each.
+            for _ in range(min(max(len(began_s), 1), self._due.qsize())):
+                self._begin(now_s)
         return _LOOK_MS
 
     def after_fork(self) -> None:
@@ -75,46 +83,38 @@ class Answers:
         self._began_s[thread] = now_s  # Whoever looks meanwhile counts on it.
         try:
             thread.start()
-        except RuntimeError as error:
-            # The process has too many threads, or it ends. Whoever is here stands in for it.
+        except BaseException as error:
             self._began_s.pop(thread, None)
-            _LOG.warning("no_thread_for_answers error=%s", error)
-            while (receiver := self._next(0)) is not None:
-                receiver.hand_out()
-        except BaseException:
-            self._began_s.pop(thread, None)  # Ctrl-C, maybe before it began.
-            raise
+            # Python itself raises RuntimeError if Ctrl-C comes while it waits for the thread.
+            if not isinstance(error, RuntimeError) or thread.ident is not None:
+                raise
+            # The process has too many threads, or it ends. Who calls this may hold a lock that the
+            # answers need, so it can't stand in. One that is kept may go on, or the next look finds
+            # a thread.
+            if not self._was_refused:
+                self._was_refused = True
+                _LOG.warning("no_thread_for_answers error=%s", error)
 
     def _run(self) -> None:
         me = threading.current_thread()
         try:
-            while True:
-                self._began_s[me] = None
-                receiver = self._next(None if len(self._began_s) == 1 else _SPARE_S)
-                if receiver is None:
-                    if self._is_spare(me):
-                        return
-                    continue
+            while self._stays(me):
+                receiver = self._due.get()
                 self._began_s[me] = time.monotonic()
                 receiver.hand_out()
                 del receiver  # While the thread waits, it keeps nothing of the application alive.
         finally:
             self._began_s.pop(me, None)
 
-    def _next(self, timeout_s: float | None) -> Receiver | None:
-        try:
-            return self._due.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
-    def _is_spare(self, me: threading.Thread) -> bool:
-        """Returns whether another thread waits for the same, and this one is to end."""
+    def _stays(self, me: threading.Thread) -> bool:
+        """Returns whether this thread is to wait; False if another one does."""
         with self._guard:
-            others = [s for t, s in list(self._began_s.items()) if t is not me]
-            if None in others:
-                del self._began_s[me]
-                return True
-        return False
+            others = self._began_s.copy()
+            others.pop(me, None)
+            if None in others.values() and self._due.empty():
+                return False
+            self._began_s[me] = None
+        return True
 
 
 ANSWERS: Final = Answers()

@@ -26,6 +26,7 @@ import queue
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
@@ -61,7 +62,8 @@ Deliver = Callable[[Message | Ended], None]
 """Takes a message, or the end, on the connection's thread, and with locks of it: it waits for
 nothing, and sends nothing."""
 Look = Callable[[], int | None]
-"""Is called before the connection's thread waits. Returns for how many ms at most it is to wait."""
+"""Is called before the connection's thread waits, and before it ends. Returns for how many ms it is
+to wait at most; None: as long as it likes."""
 
 
 class ThreadConnection:
@@ -91,7 +93,7 @@ class ThreadConnection:
             tls: what the connection is protected with; None: nothing.
             deliver: takes each message and the end, instead of `receive`; what the source has by
                 then is sent behind it.
-            look: may keep the connection's thread from waiting for long.
+            look: may keep the connection's thread from waiting for long, and from ending.
 
         Raises:
             ConfigError: that is no address.
@@ -326,6 +328,8 @@ class ThreadConnection:
             error = SessionClosedError(f"the connection failed, by a bug of logtx: {raised!r}")
         finally:
             self._end(error)
+            while (left_ms := self._look()) is not None:
+                time.sleep(left_ms / 1_000)
 
     def _connect(self) -> None:
         """Connects, and begins with TLS.

@@ -147,12 +147,14 @@ class ClientStream:
     def hand_to(self, take: Take) -> None:
         """Has `take` called with each message that was not received, and with the end.
 
-        One after the other, on threads of `answers`. The end may come twice. If `take` raises, the
-        stream ends.
+        Here with what is there already, then on threads of `answers`; one after the other. The end
+        may come twice. If `take` raises, the stream ends.
         """
         self._take = take
-        # Behind that: whoever did not see it had put its message there before.
-        ANSWERS.came(self)
+        # Behind that: whoever did not see it had put its message there before. Who finds it held
+        # leaves that to the holder.
+        while self._inbox and self._handing.acquire(blocking=False):
+            self._hand_out_some()
 
     def close(self, error: LogtxError | None = None) -> None:
         """Ends the stream, and tells the coordinator why. Does not wait, and takes no lock.
@@ -181,27 +183,29 @@ class ClientStream:
         """Hands out what came; see `Receiver`."""
         # Who finds it held has put something there. The holder looks for that once it has given it
         # back: so nothing is left behind between the two.
-        while self._inbox and self._handing.acquire(blocking=False):
-            try:
-                self._hand_out_some()
-            finally:
-                self._handing.release()
+        if self._inbox and self._handing.acquire(blocking=False):
+            self._hand_out_some()
             if self._inbox:
                 ANSWERS.came(self)  # The others' turn.
-                return
 
     def _hand_out_some(self) -> None:
+        """Hands out some, and gives back `_handing`."""
         assert self._take is not None, "it is handed out"
-        for _ in range(_TURN):
-            if not self._inbox:
-                return
-            event = self._inbox.popleft()
-            try:
-                self._take(event)
-            except BaseException as error:  # noqa: BLE001 - the others' answers wait for this one
-                _LOG.exception("answer_not_taken address=%s", self.address)
-                if isinstance(event, bytes):
-                    self.close(SessionClosedError(f"an answer could not be taken: {error!r}"))
+        try:
+            for _ in range(_TURN):
+                if not self._inbox:
+                    return
+                self._hand_out_one(self._take, self._inbox.popleft())
+        finally:
+            self._handing.release()
+
+    def _hand_out_one(self, take: Take, event: bytes | Ended) -> None:
+        try:
+            take(event)
+        except BaseException as error:  # noqa: BLE001 - the others' answers wait for this one
+            _LOG.exception("answer_not_taken address=%s", self.address)
+            if isinstance(event, bytes):
+                self.close(SessionClosedError(f"an answer could not be taken: {error!r}"))
 
     # ---- what the connection calls --------------------------------------------------------------
 

@@ -534,3 +534,65 @@ def test_closing_amid_questions_fails_them_and_harms_nobody(journal: MemoryLog) 
             assert isinstance(
                 failed.get_nowait(), CoordinatorNotAvailableError | SessionClosedError
             )
+
+
+def test_close_waits_for_whoever_takes_an_answer(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient]
+) -> None:
+    """Answers come in order, and the application gets none while it handles another one."""
+    inside, told = threading.Event(), []
+
+    def slow(reply: Any) -> None:
+        inside.set()
+        time.sleep(0.5)
+        told.append(reply)
+
+    with scripted() as owner:
+        publish(journal, owner.address)
+        one = client()
+        one.connect()
+        one.add_offsets(TXID, "g", [], slow)
+        one.add_offsets(TXID, "g", [], told.append)
+        assert inside.wait(10)
+        one.close()
+        assert [type(each) for each in told] == [Done, SessionClosedError]
+
+
+def test_close_does_not_wait_for_the_callback_that_calls_it(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient]
+) -> None:
+    took_s: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def close(_reply: Any) -> None:
+        began_s = time.monotonic()
+        one.close()
+        took_s.put(time.monotonic() - began_s)
+
+    with scripted() as owner:
+        publish(journal, owner.address)
+        one = client()
+        one.connect()
+        one.add_offsets(TXID, "g", [], close)
+        assert took_s.get(timeout=10) < 1.5
+
+
+def test_an_answer_that_cannot_be_taken_closes_the_session_and_says_so(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient]
+) -> None:
+    """Else whoever waits for another one would wait until its time is up."""
+
+    def fail(_reply: Any) -> None:
+        raise ZeroDivisionError("of a callback")
+
+    answers = Answers()
+    with scripted() as owner:
+        publish(journal, owner.address)
+        one = client(timeout_s=20.0)
+        one.connect()
+        # The first is answered once both are asked.
+        owner.script = lambda request: [encode_reply(1, Done())] if request.request_id == 2 else []
+        one.add_offsets(TXID, "g", [], fail)
+        one.add_offsets(TXID, "g", [], answers.take(1))
+        error = answers.collect(1, 10)[1]
+        assert isinstance(error, SessionClosedError)
+        assert "of a callback" in str(error)

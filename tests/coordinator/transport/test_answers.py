@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -53,6 +53,27 @@ class Slow:
         self.most = max(self.most, self.inside)
         time.sleep(0.01)
         self.inside -= 1
+
+
+@contextmanager
+def several() -> Iterator[Answers]:
+    """Yields what has four threads, of which none ends before."""
+
+    class Several(Answers):
+        is_over = False
+
+        def _stays(self, me: threading.Thread) -> bool:
+            self._began_s[me] = None
+            return not self.is_over
+
+    all_ = Several()
+    for _ in range(4):
+        all_._begin(time.monotonic())
+    yield all_
+    all_.is_over = True
+    for _ in range(4):
+        all_._due.put(Slow())
+    eventually(lambda: not all_._began_s)
 
 
 @pytest.fixture
@@ -101,18 +122,18 @@ def test_what_came_before_is_handed_out_first_and_nothing_is_lost(received: int)
 def test_answers_stay_in_order_whichever_thread_hands_them_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a machine so busy that each thread counts as held up."""
-    monkeypatch.setattr(answers, "STUCK_S", 0.0)
+    """As on a machine so busy that each thread counts as kept."""
     monkeypatch.setattr(streams_in_thread, "_TURN", 3)
     sent = [n.to_bytes(4, "big") for n in range(3_000)]
-    with ServedStreams(echo) as served, ExitStack() as stack:
+    with several() as all_, ServedStreams(echo) as served, ExitStack() as stack:
+        monkeypatch.setattr(streams_in_thread, "ANSWERS", all_)
         clients = [stack.enter_context(Client(served.address)) for _ in range(3)]
         takers = [Taker(each) for each in clients]
         for each in clients:
             each.send(*sent)
         eventually(lambda: all(len(each.got) == len(sent) for each in takers), TIMEOUT_S)
         assert all(each.got == sent for each in takers)
-        assert sum(len(each.threads) for each in takers) > 3
+        assert sum(len(each.threads) for each in takers) > 6
 
 
 def test_trap_288_who_is_kept_keeps_nobody_else(alone: Answers) -> None:
@@ -171,16 +192,58 @@ def test_what_comes_while_the_lock_is_given_back_is_handed_out(alone: Answers) -
 
 def test_threads_that_stood_in_end_and_one_stays() -> None:
     all_ = Answers()
-    slow = [Slow() for _ in range(4)]
+    slow = [Slow() for _ in range(6)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "STUCK_S", 0.0)
+        patch.setattr(answers, "STUCK_S", 0.001)
         for each in slow:
             all_.came(each)
-        eventually(lambda: len(all_._began_s) > 1)
-    eventually(lambda: len(all_._began_s) == 1, TIMEOUT_S)
-    assert [each.most for each in slow] == [1] * 4
-    time.sleep(1.2)
+            time.sleep(0.003)
+        assert len(all_._began_s) > 1
+    for _ in range(20):  # also while something comes
+        all_.came(slow[0])
+        time.sleep(0.02)
+    eventually(lambda: len(all_._began_s) == 1, 1.0)
+    assert [each.most for each in slow] == [1] * 6
     assert [thread.is_alive() for thread in all_._began_s] == [True]
+
+
+def test_trap_288_the_others_are_told_the_end_of_a_connection(alone: Answers) -> None:
+    """Its thread brings the end to all, and ends, just after one of them was kept."""
+    go_on, kept = threading.Event(), threading.Event()
+    with ServedStreams(echo) as served, ExitStack() as stack:
+        stack.callback(go_on.set)
+        stuck, other = [stack.enter_context(Client(served.address)) for _ in range(2)]
+
+        def keep(_event: bytes | Ended) -> None:
+            kept.set()
+            go_on.wait(TIMEOUT_S)
+
+        taker = Taker(other)
+        stuck.stream.hand_to(keep)
+        stuck.send(b"1")
+        assert kept.wait(TIMEOUT_S)
+        other.shared._connection._break()
+        eventually(lambda: bool(taker.ends), 5.0)
+    assert len(alone._began_s) >= 1
+
+
+def test_many_that_are_kept_do_not_take_a_look_each(alone: Answers) -> None:
+    """They wait for one that comes behind them."""
+    go_on = threading.Event()
+    with ServedStreams(echo) as served, ExitStack() as stack:
+        stack.callback(go_on.set)
+        kept = [stack.enter_context(Client(served.address)) for _ in range(40)]
+        last = stack.enter_context(Client(served.address))
+        got: list[bool] = []
+        for each in kept:
+            each.stream.hand_to(lambda _event: got.append(go_on.wait(TIMEOUT_S)))
+        last.stream.hand_to(lambda _event: go_on.set())
+        for each in (*kept, last):
+            each.queue.append(b"1")
+            each.stream.flush_soon()
+        eventually(lambda: len(got) == 40, 3.0)
+    assert all(got)
+    eventually(lambda: len(alone._began_s) == 1)
 
 
 def test_answers_that_cannot_be_taken_end_their_stream_alone(
@@ -224,20 +287,50 @@ def test_the_end_is_handed_out_if_the_coordinator_cannot_be_reached() -> None:
         assert "can't connect" in taker.ends[0]
 
 
-def test_without_a_thread_the_one_that_is_there_hands_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_a_thread_answers_wait_for_one(
+    alone: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The process has too many, or it ends: Python 3.12 starts none any more then."""
+    """Who looks for one holds the connection's lock, so it can't take an answer and ask again."""
+    start, refused = threading.Thread.start, []
 
-    def refuse(_self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def refuse(self: threading.Thread) -> None:
+        if self.name == "logtx-answers" and len(refused) < 3:
+            refused.append(self)
+            raise RuntimeError("can't start new thread")
+        start(self)
 
-    all_, slow = Answers(), Slow()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    all_.came(slow)
-    assert slow.most == 1
-    assert all_._began_s == {}
-    assert "no_thread_for_answers" in caplog.text
+    with ServedStreams(echo) as served, Client(served.address) as client:
+
+        def ask_again(event: bytes | Ended) -> None:
+            got.append(event)
+            if event == b"1":
+                client.send(b"2")
+
+        got: list[bytes | Ended] = []
+        client.stream.hand_to(ask_again)
+        client.send(b"1")
+        eventually(lambda: got == [b"1", b"2"])
+        assert len(refused) == 3
+        assert len(alone._began_s) == 1
+    assert caplog.text.count("no_thread_for_answers") == 1
+
+
+def test_ctrl_c_while_a_thread_begins_is_not_taken_for_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python raises RuntimeError if it comes while `start` waits for the thread."""
+    all_, slow, start = Answers(), Slow(), threading.Thread.start
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        raise RuntimeError("release unlocked lock")
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(RuntimeError, match="unlocked"):
+        all_.came(slow)
+    eventually(lambda: slow.most == 1)
+    assert threading.current_thread() not in all_._began_s
 
 
 def test_a_child_has_threads_of_its_own() -> None:
