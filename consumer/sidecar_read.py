@@ -6,8 +6,9 @@ by side. `consumer.core.pointers` says which records are delivered.
 Ranges follow one another, mostly without a gap, and those of transactions that were open together
 overlap. So when a range ends, its partition stays assigned for a while, and what was fetched around
 the last place that was read stays in its *window*: the next pointer finds its records there, or on
-their way. What is fetched for one partition brings records of the others; one that has enough of
-them ahead is paused, for dropping those that the next pointers name would mean to fetch them again.
+their way. What is fetched for one partition brings records of the others. One that has enough of
+them ahead rests, and is paused before others are fetched: to drop those that the next pointers name
+would mean to fetch them again.
 
 A range that was copied, and trimmed where it lay, is read in its copy: see `journal.relocation`.
 Records of a copy go to the buffer as if they lay where their originals did.
@@ -77,8 +78,8 @@ PASS_MAX: Final = 2_000
 """Offsets up to the next range that are read and passed over. Reading more takes longer than to
 seek."""
 AHEAD_MAX_RECORDS: Final = 2_000
-"""A range is paused that has more records than this read and not taken. More cost memory, fewer
-pause and resume more often."""
+"""A range rests that has more records than this read and not taken. More cost memory, with fewer it
+rests more often."""
 AHEAD_MAX_BYTES: Final = 8 * MIB
 """The same in bytes of values, about."""
 ANSWER_S: Final = 5.0
@@ -136,7 +137,10 @@ class _Sidecar:
         self.used_s = 0.0
         """When it was last read for somebody."""
         self.is_assigned = False
+        self.rests = False
+        """Whether it is not to be fetched for now."""
         self.paused = False
+        """Whether the consumer was told so: see `_pause_who_rests`."""
         self.window: list[Message] = []
         """Records that were fetched, in order: all from `first` up to `next_offset`."""
         self.first = self.next_offset = 0
@@ -169,7 +173,7 @@ class _Sidecar:
     @property
     def is_fetched(self) -> bool:
         """Whether the consumer fetches it, for somebody or in passing."""
-        return self.is_assigned and not self.paused
+        return self.is_assigned and not self.rests
 
     def kafka(self) -> KafkaPartition:
         return KafkaPartition(*self.key)
@@ -315,7 +319,7 @@ class SidecarReader:
     def _begin_anew(self) -> None:
         consumer, self._consumer = self._consumer, None
         for each in self._sidecars.values():
-            each.is_assigned = each.paused = False
+            each.is_assigned = each.rests = each.paused = False
             each.has_failed = True
             each.clear()
         if consumer is not None:
@@ -545,7 +549,7 @@ class SidecarReader:
         place = KafkaPartition(*each.key, begin)
         if not each.is_assigned:
             consumer.incremental_assign([place])
-            each.is_assigned, each.paused = True, False
+            each.is_assigned, each.rests = True, False
             each.clear(begin)
         elif not each.next_offset <= at <= each.next_offset + PASS_MAX:
             try:
@@ -557,13 +561,7 @@ class SidecarReader:
             each.clear(begin)
         each.used = at
         ahead_bytes = request.ahead * each.record_bytes
-        self._pause(each, request.ahead > AHEAD_MAX_RECORDS or ahead_bytes > AHEAD_MAX_BYTES)
-
-    def _pause(self, each: _Sidecar, paused: bool) -> None:
-        if each.is_assigned and paused != each.paused:
-            consumer = self._open_consumer()
-            (consumer.pause if paused else consumer.resume)([each.kafka()])
-            each.paused = paused
+        each.rests = request.ahead > AHEAD_MAX_RECORDS or ahead_bytes > AHEAD_MAX_BYTES
 
     def _open_consumer(self) -> LogConsumer:
         if self._consumer is None:
@@ -574,6 +572,7 @@ class SidecarReader:
 
     def _slice(self, timeout_s: float, limit: int) -> None:
         consumer = self._open_consumer()
+        self._pause_who_rests([e for e in self._sidecars.values() if e.is_assigned])
         first = consumer.poll(timeout_s)
         if first is None:
             return
@@ -594,6 +593,16 @@ class SidecarReader:
                 self._event(each, error)
             self._take(each, records)
 
+    def _pause_who_rests(self, assigned: Sequence[_Sidecar]) -> None:
+        # Only before others are fetched: while all rest, nobody asks for more. A pause drops what
+        # librdkafka has fetched, and a lone partition is not fetched again for up to a second (trap
+        # 289).
+        for each in assigned:
+            if each.rests != each.paused:
+                consumer = self._open_consumer()
+                (consumer.pause if each.rests else consumer.resume)([each.kafka()])
+                each.paused = each.rests
+
     def _take(self, each: _Sidecar, records: Sequence[Message]) -> None:
         if not records or not each.is_assigned:
             return
@@ -602,7 +611,7 @@ class SidecarReader:
         while self._push(each):
             pass
         if each.has_enough and not self._reads(each):
-            self._pause(each, True)  # Nobody needs more for now.
+            each.rests = True  # Nobody needs more for now.
         each.trim()
 
     def _event(self, each: _Sidecar, error: KafkaError) -> None:
@@ -622,7 +631,8 @@ class SidecarReader:
         each.clear()
         if each.is_assigned and self._consumer is not None:
             # A pause outlives the assignment: whatever is read next here would never be fetched.
-            self._pause(each, False)
+            each.rests = False
+            self._pause_who_rests([each])
             each.is_assigned = False
             self._consumer.incremental_unassign([each.kafka()])
 

@@ -416,12 +416,31 @@ def test_a_range_that_was_paused_leaves_no_pause_to_the_next(
     log: Brokers, main: Main, reader: SidecarReader
 ) -> None:
     main.committed(1, 3 * sidecar_read.AHEAD_MAX_RECORDS)
+    other = Main(log, "b")
+    other.committed(2, sidecar_read.AHEAD_MAX_RECORDS)
     for _ in range(100):
         reader.step([main.buffer], 0)
+    reader.step([main.buffer, other.buffer], 0)
     assert log.paused == {main.sidecar}
     reader.forget(main.buffer)
     assert not log.paused
-    assert not log.next
+    assert set(log.next) == {other.sidecar}
+
+
+def test_trap_289_a_sidecar_that_is_read_alone_is_never_paused(
+    log: Brokers, main: Main, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar_read, "SLICE_RECORDS", 50)
+    monkeypatch.setattr(sidecar_read, "AHEAD_MAX_RECORDS", 50)
+    monkeypatch.setattr(log, "pause", lambda places: pytest.fail(f"{places} paused"))
+    wanted = [main.write(owner) for owner in range(500)]
+    for owner, offset in enumerate(wanted):
+        main.commit(owner, [offset])
+        assert read(reader, main) == [offset]
+    large = main.committed(1_000, 500)
+    for _ in range(20):
+        reader.step([main.buffer], 0)  # nobody takes it
+    assert main.taken() + read(reader, main, steps=500) == large
 
 
 def test_large_records_of_small_transactions_are_fetched_once(
@@ -438,7 +457,7 @@ def test_large_records_of_small_transactions_are_fetched_once(
 
 
 def test_bytes_bound_what_is_read_ahead(
-    log: Brokers, main: Main, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
+    main: Main, reader: SidecarReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sidecar_read, "AHEAD_MAX_BYTES", 100_000)  # Of 500 records ten.
     monkeypatch.setattr(sidecar_read, "SLICE_BYTES", 20_000)
@@ -448,7 +467,6 @@ def test_bytes_bound_what_is_read_ahead(
     request = main.buffer.stream_wanted()
     assert request is not None
     assert 10 <= request.ahead <= 20
-    assert log.paused == {main.sidecar}
     assert main.taken() + read(reader, main, steps=1_000) == wanted
 
 
