@@ -25,7 +25,7 @@ from ..remote import Remote, answering
 from .backlog import PARTITIONS, fill_plain
 from .queues import BATCH, KAFKA, accept, await_first, begin_at_first, open_kind, settle
 
-MESSAGES: Final = 1_500_000
+MESSAGES: Final = 4_000_000
 """Messages of the backlog: more than a round gets through."""
 SECONDS: Final = 2.0
 """Length of a round."""
