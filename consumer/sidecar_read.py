@@ -549,7 +549,7 @@ class SidecarReader:
         place = KafkaPartition(*each.key, begin)
         if not each.is_assigned:
             consumer.incremental_assign([place])
-            each.is_assigned, each.rests = True, False
+            each.is_assigned = True
             each.clear(begin)
         elif not each.next_offset <= at <= each.next_offset + PASS_MAX:
             try:

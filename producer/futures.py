@@ -1,9 +1,9 @@
 """Futures of commits and aborts, whose callbacks may call the producer.
 
 A transaction is decided on one of the producer's threads: one that hands out answers, the sender's,
-which serves all reports, or the resolver's. A callback that waited there for another
-transaction would wait for itself, and hold up all others. So callbacks have a thread of their own.
-A future without callbacks pays nothing for that.
+which serves all reports, or the resolver's. A callback that waited there for another transaction
+would wait for itself, and hold up others. So callbacks have a thread of their own. A future without
+callbacks pays nothing for that.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from ..transport.tls import Tls
 from .connection import Connection
 from .discovery import Discovery
 from .finder import Finder, Found
-from .serving import Serving
+from .serving import Serving, await_end
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,8 +57,6 @@ acknowledgements after a failover, a shorter one asks more often."""
 REFUSED_PAUSE_S: Final = 1.0
 """Pause before it attaches again after it was refused. A longer one delays it when that is mended,
 a shorter one asks more often."""
-JOIN_S: Final = 2.0
-"""Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
 _ELSEWHERE: Final = (
     *(CoordinatorLoadingError, NotCoordinatorError, SessionClosedError),
@@ -158,10 +156,7 @@ class AttachedClient:
         """Ends the stream. What the consumer holds is given to others after a second."""
         serving, thread = self._serving, self._thread
         self._stop()
-        # The thread waits for whoever takes an answer; and that may be who calls this.
-        is_taking = serving is not None and serving.is_current()
-        if thread not in (None, threading.current_thread()) and not is_taking:
-            thread.join(JOIN_S)
+        await_end(thread, serving)
         self._fail_all(SessionClosedError("the consumer was closed"))
 
     # ---- the client's own thread ----------------------------------------------------------------

@@ -16,6 +16,9 @@ from .connection import Connection
 
 SERVED_S: Final = 1.0
 """A stream that lived longer than this was of use, whether or not anything was asked on it."""
+JOIN_S: Final = 2.0
+"""Longest wait of `await_end`. A longer one lets a callback that blocks hold up `close` for longer,
+a shorter one lets `close` return while a slow one runs."""
 
 
 class Serving:
@@ -111,3 +114,13 @@ class Serving:
             self.end()
         elif self._take(request_id, reply):
             self._has_answered = True
+
+
+def await_end(thread: threading.Thread | None, serving: Serving | None) -> None:
+    """Waits until a client's own thread, which calls `run`, has ended; for a bounded time.
+
+    It waits for whoever takes an answer. If that is who calls this, nobody waits.
+    """
+    is_taking = serving is not None and serving.is_current()
+    if thread not in (None, threading.current_thread()) and not is_taking:
+        thread.join(JOIN_S)

@@ -66,7 +66,7 @@ from ..transport.tls import Tls
 from .connection import REQUEST_MAX_BYTES, Connection
 from .discovery import Discovery
 from .finder import Finder, Found
-from .serving import Serving
+from .serving import Serving, await_end
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,8 +78,6 @@ TOGETHER_FROM: Final = 8
 """Unanswered requests from which on the connection's thread sends further ones, many at once. From
 fewer on, one transaction after another takes longer; from more, threads that commit at one time
 each cost the coordinator a read."""
-JOIN_S: Final = 2.0
-"""Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
 OnReply = Callable[[Any], None]
 """Called once with the reply or a `LogtxError`, on a thread of `transport.answers` or the client's.
@@ -328,10 +326,7 @@ class CoordinatorClient:
         """Ends the session. Open transactions are aborted after the coordinator's grace."""
         serving, thread = self._serving, self._thread
         self._stop()
-        # The thread waits for whoever takes an answer; and that may be who calls this.
-        is_taking = serving is not None and serving.is_current()
-        if thread not in (None, threading.current_thread()) and not is_taking:
-            thread.join(JOIN_S)
+        await_end(thread, serving)
         self._fail_all(SessionClosedError("the client was closed"))
 
     # ---- requests -------------------------------------------------------------------------------
