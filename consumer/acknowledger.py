@@ -148,9 +148,9 @@ class Acknowledger:
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         if ack_type is _ACCEPT and txn is None and delay is None and reason is None:
+            key = key_of(message)
             with self._lock:
-                key = self._key_of(message)
-                is_held = self._work.accept(key)
+                is_held = self._work.accept(key, cast("Record", message))
             if not is_held:
                 raise self._not_held(key)
             return
@@ -390,11 +390,8 @@ class Acknowledger:
 
 def key_of(message: Message) -> RecordKey:
     """Returns the name of a message that was polled."""
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None, "it was polled"
-    assert partition is not None, "it was polled"
-    assert offset is not None, "it was polled"
-    return topic, partition, offset
+    # A message that was polled has all of them.
+    return message.topic(), message.partition(), message.offset()  # type: ignore[return-value]
 
 
 def _by_era(given: Iterable[Given]) -> dict[int, list[Given]]:

@@ -23,6 +23,7 @@ from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError, RequestTimedOutError
 from .core.letters import Letter
+from .core.runs import by_run, each_of
 from .core.said import errors, shares
 from .core.share_work import How, Said, ShareWork
 from .dead_letters import PAUSE_MS, DeadLetters
@@ -52,7 +53,7 @@ class _Sent(NamedTuple):
         for answer in self.answers:
             reply = answer.result()
             if isinstance(reply, AckResults):
-                refused = errors(self.type, self.said.given.values(), reply) | refused
+                refused = errors(self.type, each_of(self.said.given), reply) | refused
             elif failure is None:
                 failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
         return failure, refused
@@ -92,8 +93,7 @@ class Outbox:
             outgoing, letters = self._work.outgoing(), self._work.letters()
             for letter in letters if self._dead_letters is None else ():
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
-                rejected = outgoing.setdefault(how, Said())
-                rejected.given[letter.key] = letter.given
+                outgoing.setdefault(how, Said()).add(by_run([letter.given]))
             for how, said in outgoing.items():
                 self._submit(client, how, said)
         for letter in letters if self._dead_letters is None else ():
@@ -142,7 +142,7 @@ class Outbox:
         for letter, error in zip(letters, results, strict=True):
             answer: Future[Reply] = Future()
             answer.set_result(AckResults() if error is None else error)
-            said = Said({letter.key: letter.given})
+            said = Said(by_run([letter.given]))
             self._sent.append(_Sent(said, AcknowledgeType.REJECT, [answer]))
             if error is not None:
                 with self._lock:
@@ -211,8 +211,9 @@ class Outbox:
         if self.callback is None or not said.given:
             return False
         offsets: dict[KafkaPartition, set[int]] = {}
-        for topic, partition, offset in said.given:
-            offsets.setdefault(KafkaPartition(topic, partition), set()).add(offset)
+        for of, some in said.given.items():
+            where = KafkaPartition(of.run.topic, of.run.partition)
+            offsets.setdefault(where, set()).update(some)
         self.callback(offsets, error)
         return True
 

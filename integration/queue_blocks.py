@@ -32,7 +32,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, Message
@@ -234,11 +234,12 @@ class QueuePipeline:
         waiting = self._waiting
         if waiting and self._comes_alone(waiting[0]):
             return [waiting.popleft()]
-        together = list(takewhile(lambda each: not self._comes_alone(each), waiting))
+        next_ones = islice(waiting, self._max_records)
+        together = list(takewhile(lambda each: not self._comes_alone(each), next_ones))
         is_full = len(together) >= self._max_records or len(together) < len(waiting)
         if not (is_full or at_once):
             return []
-        return [waiting.popleft() for _ in together[: self._max_records]]
+        return [waiting.popleft() for _ in together]
 
     def _comes_alone(self, message: Message) -> bool:
         return self._queue.delivery_count(message) > 1 or self._queue.delivery_limit == 1

@@ -10,16 +10,17 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from ...coordinator.protocol.queues import Lease
 from ...journal.acks import Acks, joined
+from ...journal.control import TopicPartition
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
 from .pending import Record
-from .runs import Given, GivenRun, RecordKey, Run, by_partition
+from .runs import ByRun, Given, GivenRun, RecordKey, Run, acks_of
 
 LOST_MAX: Final = 10_000
 """Most messages that are not leased any more, and that may be acknowledged all the same. More take
@@ -38,7 +39,11 @@ class Holdings:
         self.until_s = 0.0
         """Until when the lease that is read is this consumer's."""
         self._at = MessageId(0)
-        self._given: dict[RecordKey, Given] = {}
+        self._given: dict[TopicPartition, dict[int, GivenRun]] = {}
+        """Partition → offset → the messages that one was given out with. So nothing is made for
+        each."""
+        self._order = 0
+        """How often messages were given out."""
         self._lost: set[RecordKey] = set()
         """Those of them that are not leased to it any more, as far as it was told."""
         self._ids: dict[str, set[str]] = {}
@@ -81,24 +86,32 @@ class Holdings:
     def give(self, key: RecordKey, message: MessageId, record: Record | None = None) -> Given:
         """Notes that a message of the lease is given out."""
         topic, partition, offset = key
-        self.give_run(Run(topic, partition, (record,), (offset,), message))
-        return self._given[key]
+        run = Run(topic, partition, (record,), (offset,), message)
+        return self.give_run(run).at(offset)
 
-    def give_run(self, run: Run) -> None:
+    def give_run(self, run: Run) -> GivenRun:
         """Notes that messages of the lease are given out, one at least."""
         lease = self._lease
         assert lease is not None, "they are of a lease"
-        of = GivenRun(lease.partition, lease.delivery_count, self.era, self._at, run)
-        given = of.each()
-        if not self._given.keys().isdisjoint(given):
-            both = self._given.keys() & given.keys()
-            self._twice |= {key for key in both if self._given[key].own_span != given[key].own_span}
-        self._given.update(given)
+        self._order += 1
+        of = GivenRun(lease.partition, lease.delivery_count, self.era, self._at, run, self._order)
+        place = run.topic, run.partition
+        given = self._given.setdefault(place, {})
+        if not given.keys().isdisjoint(run.offsets):
+            both = [offset for offset in run.offsets if offset in given]
+            self._twice |= {
+                (*place, offset)
+                for offset in both
+                if given[offset].at(offset).own_span != of.at(offset).own_span
+            }
+        given.update(dict.fromkeys(run.offsets, of))
         self._at = run.name(len(run) - 1).behind
-        self._lost.difference_update(given)
+        if self._lost:
+            self._lost.difference_update(run.known_by())
         ids = self._ids.setdefault(lease.partition.topic, set())
         ids.add(lease.partition.topic_id)
         self._has_namesakes = self._has_namesakes or len(ids) > 1
+        return of
 
     def end(self) -> Acks | None:
         """Ends reading the lease. Returns what of it was not given out; None if nothing is left."""
@@ -131,41 +144,74 @@ class Holdings:
 
         While nothing of this happens, a copy of a message is as good.
         """
-        if not (self._has_namesakes or self._dropped or self._twice):
+        if not self._is_ambiguous:
             return False
-        given = self._given.get(key)
+        given = self.look(key)
         is_twice = key in self._dropped or key in self._twice
         is_ambiguous = len(self._ids.get(key[0], ())) > 1 or is_twice
         return given is not None and is_ambiguous and given.record is not record
 
+    @property
+    def _is_ambiguous(self) -> bool:
+        """Whether one name may be that of two messages."""
+        return bool(self._has_namesakes or self._dropped or self._twice)
+
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""
-        return self._given.get(key)
+        of = self._given.get(key[:2], {}).get(key[2])
+        return None if of is None else of.at(key[2])
 
     def take(self, key: RecordKey) -> Given | None:
         """Returns the same, and holds it no more."""
-        return self._given.pop(key, None)
+        of = self._pop(key)
+        return None if of is None else of.at(key[2])
+
+    def take_own(self, key: RecordKey, record: Record | None) -> GivenRun | None:
+        """Holds a message no more that the application has.
+
+        Returns:
+            The messages that it was given out with; None if it is not held, or is another one (see
+            `is_another`).
+        """
+        if record is not None and self._is_ambiguous and self.is_another(key, record):
+            return None
+        return self._pop(key)
+
+    def _pop(self, key: RecordKey) -> GivenRun | None:
+        given = self._given.get(key[:2])
+        return None if given is None else given.pop(key[2], None)
 
     def up_to(self, key: RecordKey) -> dict[RecordKey, Given]:
         """Returns a message and all before it in its partition; none if it is not held."""
-        last = self._given.get(key)
+        last = self.look(key)
         if last is None:
             return {}
+        place = topic, partition = key[:2]
+        each = {(topic, partition, n): of.at(n) for n, of in self._given[place].items()}
         return {
-            other: each
-            for other, each in self._given.items()
-            if each.partition == last.partition and each.span.lo <= last.span.lo
+            other: given
+            for other, given in each.items()
+            if given.partition == last.partition and given.span.lo <= last.span.lo
         }
 
-    def take_some(self, keys: Iterable[RecordKey]) -> dict[RecordKey, Given]:
+    def take_some(self, keys: Iterable[RecordKey]) -> ByRun:
         """Returns those of some messages that are held, and holds them no more."""
-        taken = ((key, self._given.pop(key, None)) for key in keys)
-        return {key: given for key, given in taken if given is not None}
+        some: ByRun = {}
+        for key in keys:
+            of = self._pop(key)
+            if of is not None:
+                some.setdefault(of, []).append(key[2])
+        return some
 
-    def take_all(self) -> dict[RecordKey, Given]:
+    def take_all(self) -> ByRun:
         """Returns all messages that were given out, and holds them no more."""
-        found, self._given = self._given, {}
-        return found
+        return self.take_some([key for key, _ in self.each()])
+
+    def each(self) -> Iterator[tuple[RecordKey, GivenRun]]:
+        """Yields all messages that were given out, by partition, with those of each lease."""
+        for (topic, partition), given in self._given.items():
+            for offset, of in given.items():
+                yield (topic, partition, offset), of
 
     def take_unread(self) -> list[Acks]:
         """Returns what was not given out, and holds it no more. Ends the lease that is read."""
@@ -177,7 +223,7 @@ class Holdings:
     def begin_anew(self, era: int) -> None:
         """Holds nothing more: what was given out before another era is nobody's. Nothing is left of
         the lease that is read."""
-        self._dropped |= self._given.keys()
+        self._dropped.update(key for key, _ in self.each())
         self._given.clear()
         self._unread.clear()
         if self._lease is not None:
@@ -197,7 +243,11 @@ class Holdings:
         not work on it. A new owner would take it for this consumer's again, and the partition with
         it, though another one works there.
         """
-        named = by_partition(each for key, each in self._given.items() if key not in self._lost)
+        some: ByRun = {}
+        for key, of in self.each():
+            if key not in self._lost:
+                some.setdefault(of, []).append(key[2])
+        named = acks_of(some)
         named += [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         rest = self._rest()
         return joined(named if rest is None else [*named, rest])
@@ -217,13 +267,14 @@ class Holdings:
             granted.setdefault(lease.partition, SpanMap()).put(lease.span, own)
         nothing: SpanMap[tuple[int, float]] = SpanMap()
         lost = [
-            key
-            for key, each in self._given.items()
-            if not granted.get(each.partition, nothing).touches(each.span)
+            (of.order, key)
+            for key, of in self.each()
+            if not granted.get(of.partition, nothing).touches(of.at(key[2]).span)
         ]
-        for key in lost[:-LOST_MAX]:
-            del self._given[key]  # The oldest: else they would be kept for ever.
-        self._lost = set(lost[-LOST_MAX:])
+        lost.sort()
+        for _, key in lost[:-LOST_MAX]:
+            self._pop(key)  # The oldest: else they would be kept for ever.
+        self._lost = {key for _, key in lost[-LOST_MAX:]}
         unread, self._unread = self._unread, deque()
         for lease, _ in unread:
             here = granted.get(lease.partition, SpanMap())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby, repeat
+from itertools import groupby, repeat
 from typing import TypeAlias
 
 from ...journal.acks import Acks, joined
@@ -79,36 +79,52 @@ class GivenRun:
     lo: MessageId
     """The bound behind the message before the first one. What lies between goes with that."""
     run: Run
+    order: int = 0
+    """How often messages had been given out, this time included."""
 
-    def each(self) -> dict[RecordKey, Given]:
+    def number(self, offset: int) -> int:
+        """Returns the number of the message that the application knows by an offset."""
+        offsets = self.run.offsets
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            return offset - offsets[0]
+        return bisect_left(offsets, offset)
+
+    def at(self, offset: int) -> Given:
+        """Returns the message that the application knows by an offset."""
+        return Given(self, self.number(offset))
+
+    def each(self) -> list[Given]:
         """Returns the messages, in order."""
-        return dict(zip(self.run.known_by(), map(Given, repeat(self), count()), strict=False))
+        return [Given(self, n) for n in range(len(self.run))]
 
     def span(self, first: int, last: int) -> Span:
         """Returns the messages from one number up to another."""
         lo = self.run.name(first - 1).behind if first else self.lo
         return Span(lo, self.run.name(last).behind)
 
-    def spans(self, numbers: list[int]) -> Iterator[Span]:
-        """Yields some of the messages, neighbours as one span. Sorts the numbers."""
-        numbers.sort()
+    def spans(self, offsets: Iterable[int]) -> Iterator[Span]:
+        """Yields the messages at some offsets, neighbours as one span."""
+        # One that is renewed twice is there twice.
+        some = set(offsets)
+        if len(some) == len(self.run):
+            yield self.span(0, len(some) - 1)
+            return
+        numbers = sorted(map(self.number, some))
         if numbers[-1] - numbers[0] == len(numbers) - 1:
             yield self.span(numbers[0], numbers[-1])
             return
         for _, found in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
-            some = [number for _, number in found]
-            yield self.span(some[0], some[-1])
+            neighbours = [number for _, number in found]
+            yield self.span(neighbours[0], neighbours[-1])
 
 
+@dataclass(frozen=True, slots=True)
 class Given:
-    """A message that was given to the application, and is not acknowledged."""
+    """A message that was given to the application."""
 
-    __slots__ = ("n", "of")
-
-    def __init__(self, of: GivenRun, n: int) -> None:
-        """The n-th message of those that were given out with it."""
-        self.of = of
-        self.n = n
+    of: GivenRun
+    n: int
+    """Its number among those that were given out with it."""
 
     @property
     def partition(self) -> PartitionId:
@@ -147,9 +163,30 @@ class Given:
         return Acks(self.partition, (self.span,))
 
 
-def by_partition(given: Iterable[Given]) -> list[Acks]:
-    """Returns the spans of messages, by partition; neighbours as one span."""
-    numbers: dict[GivenRun, list[int]] = {}
+ByRun: TypeAlias = dict[GivenRun, list[int]]
+"""Some of the messages that were given out: of those that were given out together, the offsets by
+which the application knows them. So there is no object for each."""
+
+
+def by_run(given: Iterable[Given]) -> ByRun:
+    """Returns messages by those that were given out together."""
+    some: ByRun = {}
     for each in given:
-        numbers.setdefault(each.of, []).append(each.n)
-    return list(joined(Acks(of.partition, tuple(of.spans(some))) for of, some in numbers.items()))
+        some.setdefault(each.of, []).append(each.of.run.offsets[each.n])
+    return some
+
+
+def each_of(some: ByRun) -> Iterator[Given]:
+    """Yields the messages one by one."""
+    return (of.at(offset) for of, offsets in some.items() for offset in offsets)
+
+
+def acks_of(some: ByRun) -> list[Acks]:
+    """Returns the spans of messages, by partition; neighbours as one span."""
+    spans = (Acks(of.partition, tuple(of.spans(offsets))) for of, offsets in some.items())
+    return list(joined(spans))
+
+
+def by_partition(given: Iterable[Given]) -> list[Acks]:
+    """Returns the same of messages one by one."""
+    return acks_of(by_run(given))

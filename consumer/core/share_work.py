@@ -42,7 +42,7 @@ from ...journal.spans import MessageId, Span
 from .holdings import Holdings
 from .letters import Letter, over_limit, rejected
 from .pending import Record
-from .runs import Given, RecordKey, Run, by_partition
+from .runs import ByRun, Given, RecordKey, Run, acks_of, by_run
 
 UNREADABLE_PAUSE_MS: Final = 1_000
 """Pause before messages that could not be read are given out again. A longer one delays them after
@@ -70,22 +70,20 @@ _ACCEPTED: Final = How(AcknowledgeType.ACCEPT)
 class Said:
     """What is said in one way."""
 
-    given: dict[RecordKey, Given] = field(default_factory=dict)
+    given: ByRun = field(default_factory=dict)
     """The messages that the application said it of."""
     others: list[Acks] = field(default_factory=list)
     """What the consumer says it of by itself: gaps, and what was not given out."""
 
-    def add(self, key: RecordKey, given: Given) -> None:
-        """Says it of a message. Another one may have had its key: a topic was created anew."""
-        before = self.given.setdefault(key, given)
-        if before is not given:
-            self.others.append(before.acks)
-            self.given[key] = given
+    def add(self, some: ByRun) -> None:
+        """Says it of messages."""
+        for of, offsets in some.items():
+            self.given.setdefault(of, []).extend(offsets)
 
     @property
     def acks(self) -> tuple[Acks, ...]:
         """All of it, neighbours as one span."""
-        return joined([*by_partition(self.given.values()), *self.others])
+        return joined([*acks_of(self.given), *self.others])
 
 
 Outgoing: TypeAlias = dict[How, Said]
@@ -104,6 +102,8 @@ class ShareWork:
         self.holdings = Holdings()
         self._delivery_limit = delivery_limit
         self._outgoing: Outgoing = {}
+        self._accepted: ByRun = {}
+        """What was accepted last, where it is part of `_outgoing`: most is said in this way."""
         self._letters: list[Letter] = []
         self._asked: dict[int, tuple[float, Sequence[Acks]]] = {}
         """Number → what a transaction was asked to acknowledge, and the time up to which that can
@@ -173,7 +173,7 @@ class ShareWork:
 
     def outgoing(self) -> Outgoing:
         """Returns what is to be sent; from now on that is the caller's."""
-        outgoing, self._outgoing = self._outgoing, {}
+        outgoing, self._outgoing, self._accepted = self._outgoing, {}, {}
         return outgoing
 
     def letters(self) -> list[Letter]:
@@ -354,7 +354,7 @@ class ShareWork:
     def take_back(self, keys: Iterable[RecordKey]) -> None:
         """Releases what was given out and nobody has seen: that is no delivery of it."""
         taken = self.holdings.take_some(keys)
-        self._say(How(AcknowledgeType.RELEASE, unseen=True), by_partition(taken.values()))
+        self._say(How(AcknowledgeType.RELEASE, unseen=True), acks_of(taken))
 
     def acknowledge(
         self, key: RecordKey, type_: AcknowledgeType, delay_ms: int, reason: str | None = None
@@ -368,14 +368,24 @@ class ShareWork:
         if type_ is AcknowledgeType.REJECT:
             self._letters.append(rejected(key, given, reason))
         else:
-            self._say_of(How(type_, delay_ms), {key: given})
+            self._say_of(How(type_, delay_ms), by_run([given]))
 
-    def accept(self, key: RecordKey) -> bool:
-        """Accepts a message. Returns whether it is held."""
-        given = self.holdings.take(key)
-        if given is None:
+    def accept(self, key: RecordKey, record: Record | None = None) -> bool:
+        """Accepts a message. Returns whether it is held.
+
+        Args:
+            key: what the application knows it by.
+            record: the message, as the application has it.
+        """
+        of = self.holdings.take_own(key, record)
+        if of is None:
             return False
-        self._said(_ACCEPTED).add(key, given)
+        offsets = self._accepted.get(of)
+        if offsets is None:
+            # What was given out together was given out in one era.
+            self._accepted = self._said(_ACCEPTED).given
+            offsets = self._accepted.setdefault(of, [])
+        offsets.append(key[2])
         return True
 
     def accept_up_to(self, key: RecordKey) -> None:
@@ -388,7 +398,7 @@ class ShareWork:
         """Holds messages no more: a transaction took their acknowledgements. What it refuses is
         held as before, so this is called behind it."""
         # One that was given out again meanwhile, in another era, is not what the transaction took.
-        self.holdings.take_some([k for k, each in given.items() if self.holdings.look(k) is each])
+        self.holdings.take_some([k for k, each in given.items() if self.holdings.look(k) == each])
 
     def ask(self, acks: Sequence[Acks], now_s: float, until_s: float, era: int = 0) -> int:
         """Notes that a transaction is asked to acknowledge messages. `answered` takes its answer.
@@ -428,10 +438,8 @@ class ShareWork:
         self.holdings.take_all()
         self.put_back()
 
-    def _say_of(self, how: How, given: Mapping[RecordKey, Given]) -> None:
-        said = self._said(how)
-        for key, each in given.items():
-            said.add(key, each)
+    def _say_of(self, how: How, some: ByRun) -> None:
+        self._said(how).add(some)
 
     def _say(self, how: How, acks: Iterable[Acks]) -> None:
         self._said(how).others += acks

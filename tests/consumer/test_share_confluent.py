@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 
-from logtx.consumer.core.runs import Given, GivenRun, Run
+from logtx.consumer.core.runs import GivenRun, Run
 from logtx.consumer.share_consumer import ShareConsumer
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.queues import AcknowledgeType
@@ -259,8 +259,8 @@ def test_a_callback_is_told_errors_in_place_of_poll(
     given = queue._work.holdings.look(("orders", 0, 0))
     assert given is not None
     run = Run("orders", 0, (given.record,), (0,), MessageId(999))
-    beyond = Given(GivenRun(given.partition, 1, 0, given.span.lo, run), 0)
-    queue._work.holdings._given["orders", 0, 0] = beyond
+    beyond = GivenRun(given.partition, 1, 0, given.span.lo, run)
+    queue._work.holdings._given["orders", 0][0] = beyond
     queue.acknowledge(message)
     eventually(lambda: queue.poll(0.1) == [] and bool(told))
     assert isinstance(told[0], AckOutOfRangeError)

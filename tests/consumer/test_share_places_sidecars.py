@@ -55,12 +55,9 @@ def grown(memory_log: MemoryLog, count: int, first: int) -> None:
 
 def names(queue: ShareConsumer) -> list[tuple[int, int, int]]:
     """Returns the names of the messages that are held in partition 0, in order."""
-    found = []
-    for key, given in queue._work.holdings._given.items():
-        if key[:2] == ("orders", 0):
-            offset, sequence, nth = given.own_span.lo
-            found.append((offset, sequence, nth))
-    return sorted(found)
+    held = queue._work.holdings.each()
+    own = (of.at(offset).own_span for (*place, offset), of in held if place == ["orders", 0])
+    return sorted((lo.offset, lo.sequence, lo.nth) for lo, _ in own)
 
 
 def test_they_come_as_every_consumer_has_them_and_are_worked_off_once(

@@ -239,7 +239,7 @@ def test_a_pointer_comes_in_shares_and_others_work_on_the_rest(
     shares = [sum(each is queue for each in found.values()) for queue in (one, other)]
     assert min(shares) >= 300
     for queue in (one, other):
-        held = [key for key in queue._work.holdings._given if key[2] >= 0]
+        held = [key for key, _ in queue._work.holdings.each() if key[2] >= 0]
         for key in held:
             queue.acknowledge_offset(*key)
         assert set(queue.commit_sync().values()) == {None}

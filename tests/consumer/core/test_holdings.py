@@ -73,7 +73,7 @@ def test_cumulative_is_about_what_was_given_of_one_partition(holdings: Holdings)
     assert [each.span.hi for each in found.values()] == [at(1).behind, at(4).behind]
     assert all(map(holdings.take, found))
     assert holdings.up_to(("a", 0, 4)) == {}
-    assert [each.partition for each in holdings.take_all().values()] == [P1, P0]
+    assert {of.partition for of in holdings.take_all()} == {P1, P0}
     assert holdings.take_all() == {}
 
 

@@ -31,7 +31,7 @@ RUNS = [
 @pytest.mark.parametrize("run", RUNS)
 def test_some_of_a_run_are_named_as_each_alone_would_be(run: Run) -> None:
     chance = Random(1)
-    given = list(GivenRun(P0, 1, 0, LO, run).each().values())
+    given = list(GivenRun(P0, 1, 0, LO, run).each())
     for _ in range(100):
         some = [each for each in given if chance.random() < 0.6]
         chance.shuffle(some)
@@ -44,10 +44,10 @@ def test_some_of_a_run_are_named_as_each_alone_would_be(run: Run) -> None:
 def test_a_message_of_a_run_is_what_was_given(run: Run) -> None:
     lo = LO
     of = GivenRun(P0, 3, 8, LO, run)
-    for number, ((_, _, offset), each) in enumerate(of.each().items()):
+    for number, each in enumerate(of.each()):
         assert isinstance(each, Given)
         assert (each.partition, each.delivery_count, each.era) == (P0, 3, 8)
-        assert offset == run.offsets[number]
+        assert of.at(run.offsets[number]) == each
         assert each.record is run.records[number]
         assert each.span == Span(lo, run.name(number).behind)
         assert each.own_span == Span(run.name(number), run.name(number).behind)
