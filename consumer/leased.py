@@ -36,7 +36,9 @@ over and acknowledged as a gap (trap 162). A home that the topic has since chang
 places nothing within the pointer. Where in the sidecar the messages lie that it came by,
 the reader remembers from lease to lease, and it keeps reading sidecars in between: what was fetched
 for one lease is mostly there for the next. So it is with partitions, where a lease begins at which
-the last one ended (`Staying`).
+the last one ended (`Staying`). Then its reader goes on, too: what was read of transactions that end
+in the next lease is kept, and not read again on the side. All of it was the topic's when it was
+fetched, and ids do not come back: so it is the topic's still if the id is the lease's.
 
 So too within what a home placed, which may lie in the sidecar as what a pointer names does. There
 the lease says the commit sequence, by which its home is asked, and the reader goes on behind what
@@ -48,8 +50,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Final, cast
 
 from confluent_kafka import Message
@@ -96,6 +98,7 @@ PUBLISHED_S: Final = 1.0
 """How often it is asked which topics have homes, for leases of the very ends of partitions. A
 longer pause delays the first messages that are placed there, a shorter one asks the brokers
 more."""
+_offset_of = methodcaller("offset")
 
 
 class LeaseReader:
@@ -133,6 +136,10 @@ class LeaseReader:
         self._consumer = Staying(log.consumer({**CONSUMER, **READ_AHEAD, **kafka}))
         self._sidecars = SidecarReader(log, settings)
         self._sides = Sides()
+        self._reader: RangeReader | None = None
+        """Has read the last lease to its end, or reads one."""
+        self._read_id = ""
+        """Id of the topic that it reads."""
         self._has_given = self._is_pointed = False
         """Whether a message of what is read was given out, and whether what was read last lies in a
         sidecar."""
@@ -266,15 +273,8 @@ class LeaseReader:
         topic, _, topic_id = lease.partition
         self._has_given = False
         self._consumer.begin(topic_id)
-        with closing(
-            RangeReader(
-                *(self._config, part, self._log, self._consumer),
-                sidecars=self._sidecars,
-                on_step=self._stepping(topic, topic_id),
-                on_gone=self._gone,
-            )
-        ) as reader:
-            checked = -1
+        reader, checked, is_done = self._reader_of(topic_id, part), -1, False
+        try:
             for share in reader.shares():
                 if reader.fetches > checked:
                     checked = reader.fetches
@@ -287,7 +287,30 @@ class LeaseReader:
                     yield run
             if reader.fetches > checked:
                 self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
-            return reader.has_followed
+            is_done = True
+        finally:
+            if not is_done:
+                self._close_reader()
+        return reader.has_followed
+
+    def _reader_of(self, topic_id: str, part: Range) -> RangeReader:
+        """Returns what reads a range: the reader of the last one, if this one borders on that."""
+        if self._reader is not None and self._read_id == topic_id and self._reader.go_on(part):
+            return self._reader
+        self._close_reader()
+        self._read_id = topic_id
+        self._reader = RangeReader(
+            *(self._config, part, self._log, self._consumer),
+            sidecars=self._sidecars,
+            on_step=self._stepping(part.topic, topic_id),
+            on_gone=self._gone,
+        )
+        return self._reader
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _gone(self) -> None:
         self._counters.gone_transactions += 1
@@ -295,7 +318,7 @@ class LeaseReader:
     def _of(self, lease: Lease, share: Share) -> Run:
         """Returns those messages of a share that are leased. Notes where in a sidecar they lie."""
         first = share.first
-        offsets = cast("list[int]", [message.offset() for message in share.records])
+        offsets = cast("list[int]", list(map(_offset_of, share.records)))
         topic, number, _ = lease.partition
         records = cast("Sequence[Record]", share.records)
         run = Run(topic, number, records, offsets, first)
@@ -368,6 +391,7 @@ class LeaseReader:
 
     def close(self) -> None:
         """Closes everything that was opened."""
+        self._close_reader()
         self._coordinators.close()
         self._sidecars.close()
         self._consumer.close()

@@ -1,4 +1,4 @@
-"""Reads one range of one partition with the consumer's own cores, used once and thrown away.
+"""Reads ranges of one partition with the consumer's own cores.
 
 A range [start, end) delivers its plain records, and all of each transaction whose marker is in it.
 A side read fetches such a transaction's records below `start`. So ranges need no state from each
@@ -162,7 +162,7 @@ def _local_dir() -> str | None:
 
 
 class RangeReader:
-    """Reads one range. Call `shares` once, then `close`."""
+    """Reads one range, and those that border on it: `shares` once for each, `close` at last."""
 
     def __init__(
         self,
@@ -208,6 +208,8 @@ class RangeReader:
         self._own = self._log.consumer(self._settings) if consumer is None else None
         self._consumer: Assigned = cast(Assigned, consumer or self._own)
         self._reached = part.start.o2 >= part.end
+        self._is_read = False
+        """Whether all of the range was given out."""
         self.fetches = 0
         """Number of fetches in which records came."""
         self.has_followed = False
@@ -236,6 +238,24 @@ class RangeReader:
             "torn_skip_below": 2**63 if self._config.torn_skip else 0,
             "shared": self._shared,
         }
+
+    def go_on(self, part: Range) -> bool:
+        """Begins the next range, with what of its transactions was read in the last one. So these
+        records are not read again on the side.
+
+        Returns:
+            Whether it did. Only if the last one was given out whole, this one begins at its end,
+            and no home places transactions in either.
+        """
+        last = self._part
+        borders = part == replace(last, start=Spot(last.end).position, end=part.end)
+        ends_by_markers = part.places is None and part.large is None
+        if not (borders and ends_by_markers and self._is_read and not self.has_followed):
+            return False
+        self._part, self._is_read = part, False
+        self._reached = part.start.o2 >= part.end
+        self._buffer.skip_unseen(part.start.o2)  # The last offsets may hold no records.
+        return True
 
     def shares(self) -> Iterator[Share]:
         """Yields everything that ends in the range, in delivery order.
@@ -274,6 +294,7 @@ class RangeReader:
                 self._placed = None
                 continue
             elif self._reached:
+                self._is_read = True
                 return
             else:
                 has_come = self._fetch()
@@ -347,7 +368,8 @@ class RangeReader:
             end = self._part.end
             if records and cast(int, records[-1].offset()) >= end - 1:
                 self._reached = True
-                records = [m for m in records if cast(int, m.offset()) < end]
+                if cast(int, records[-1].offset()) >= end:
+                    records = [m for m in records if cast(int, m.offset()) < end]
             if self._placed is not None:
                 self._placed.feed(cast(Sequence[Record], records))
             elif self._large is None:

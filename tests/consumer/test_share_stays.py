@@ -8,7 +8,10 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer import leased
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.settling import SideRead
 from logtx.consumer.range_reader.staying import Assigned, Staying
+from logtx.consumer.side_read import SideReader
 from logtx.coordinator.core import dispatch
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.logs.memory.log import MemoryLog
@@ -89,6 +92,59 @@ def test_transactions_and_their_markers_need_no_assignment(
         expected.append(b"%d" % number)
     assert values(take(queues(**ONE_BY_ONE), 6)) == expected
     assert assigned == [(0, 0)]
+
+
+@pytest.fixture
+def side_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Offsets of the markers whose records were read on the side, in order."""
+    found: list[int] = []
+    begin = SideReader._begin
+
+    def count(self: SideReader, buffer: PartitionBuffer, requests: list[SideRead]) -> None:
+        found.extend(request.marker_offset for request in requests)
+        begin(self, buffer, requests)
+
+    monkeypatch.setattr(SideReader, "_begin", count)
+    return found
+
+
+def interleaved(producer: Producer, count: int) -> list[bytes]:
+    """Commits transactions, each with a record before the one that ends first; returns their
+    records as they are due."""
+    transactions = [producer.begin_transaction() for _ in range(count)]
+    for nth in (0, 1):
+        for number, txn in enumerate(transactions):
+            txn.produce("orders", b"%d.%d" % (number, nth), partition=0)
+        producer.flush()
+    for txn in transactions:
+        txn.commit(finished=True)
+    return [b"%d.%d" % (number, nth) for number in range(count) for nth in (0, 1)]
+
+
+def test_what_was_read_of_a_transaction_is_kept_for_the_lease_that_it_ends_in(
+    queues: Queues, producer: Producer, assigned: Places, side_reads: list[int]
+) -> None:
+    expected = interleaved(producer, 3)
+    queue = queues(**ONE_BY_ONE)
+    assert values(take(queue, 6)) == expected
+    assert (assigned, side_reads) == ([(0, 0)], [])
+
+
+def test_who_begins_behind_its_records_reads_them_on_the_side(
+    queues: Queues, producer: Producer, side_reads: list[int]
+) -> None:
+    expected = interleaved(producer, 3)
+    one, other = queues(**ONE_BY_ONE), queues(**ONE_BY_ONE)
+    first = take(one, 2)
+    assert values(first) == expected[:2]
+    assert values(take(other, 2)) == expected[2:4]
+    assert side_reads == [7], "its lease has the marker alone"
+    for message in first:
+        one.acknowledge(message, AcknowledgeType.RELEASE)
+    assert values(take(one, 2)) == expected[:2]
+    assert side_reads == [7, 6], "it stood behind that"
+    assert values(take(one, 2)) == expected[4:]
+    assert side_reads == [7, 6, 8]
 
 
 def test_what_was_given_back_and_what_others_hold_is_assigned(
