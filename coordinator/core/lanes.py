@@ -36,6 +36,13 @@ to the first failure; in CAREFUL there is only one. `Flow` covers a producer's l
 are not in the broker's order: when one of a lane's markers was refused before it was sent, the
 shell refuses those behind it too.
 
+A broker keeps the order of a producer that it knows. Of one that it has not met in a partition it
+takes any batch, as Kafka does: the first one may be refused for a moment, as the leader changes,
+and the second one be taken. The broker calls the first one's repetition a duplicate, and librdkafka
+reports it as written (trap 291). So the first marker of a producer in a partition goes alone: the
+others of all lanes follow when it is answered. Lanes that rest are forgotten, and with them whom a
+broker has met: it does not remember for ever.
+
 A lane also has the mode records of its journal partition, which tell readers that a topic is
 switched (`mode_records`). One stands at the journal offset of its MODE record, between the markers
 of lower and of higher sequences. And where a partition has places beside markers, both keep one
@@ -349,7 +356,9 @@ class MarkerLanes:
                 return
             headers = headers_of(job)
             size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
-            if not self._has_room(lane.target, job.partition.topic, size):
+            # A careful lane has one in flight, and needs no order.
+            knows_us = not flowing or lane.target.known == (number, job.partition.topic_id)
+            if not self._has_room(lane.target, job.partition.topic, size, knows_us=knows_us):
                 lane.target.held_back[lane] = None
                 return
             lane.queue.popleft()
@@ -360,9 +369,11 @@ class MarkerLanes:
             producer = Producer.SHARED if flowing else Producer.CAREFUL
             self._shell.append(job, headers, producer, lane.flow)
 
-    def _has_room(self, target: Target, topic: str, size: int) -> bool:
+    def _has_room(self, target: Target, topic: str, size: int, *, knows_us: bool) -> bool:
         if target.bytes_in_flight == 0:
             return True
+        if not knows_us:
+            return False
         facts = self._topics.facts.get(topic)
         limit = UNKNOWN_LIMIT_BYTES if facts is None else facts.record_max_bytes
         return target.bytes_in_flight + size + BATCH_OVERHEAD_BYTES <= limit
@@ -390,6 +401,8 @@ class MarkerLanes:
             self._disorder(lane, now_ms)
             return
         lane.in_flight.popleft()
+        if lane.producer:
+            lane.target.known = lane.producer, job.partition.topic_id
         self._reach(job, offset)
         lane.pause_ms = 0
         self._free(lane.target, job)

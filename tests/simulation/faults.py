@@ -69,6 +69,9 @@ KINDS: Final = (
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""
+OVERTAKEN_SHARE: Final = 0.3
+"""Share of the first markers of a producer in a partition, with others behind them, that are
+overtaken."""
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
 """Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
 get far."""
@@ -149,6 +152,13 @@ class Faults:
         if counted:
             self._counts[event] += 1
         return True
+
+    def overtakes(self) -> bool:
+        """Returns whether the second marker of a producer is taken, and not the first one.
+
+        Lanes never let that happen: so nothing is drawn but where they are broken.
+        """
+        return self.on and not self.calm and self.trials.random() < OVERTAKEN_SHARE
 
     def tries(self, trial: str, share: float = 1.0) -> bool:
         """Returns whether one of `TRIALS` happens now: in `share` of the calls, if enabled."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,6 +69,10 @@ class _Playing:
     """Whether it had a fatal error, and takes nothing any more."""
     cut: set[TopicPartition] = field(default_factory=set)
     """Partitions in which nothing lands any more: a marker was refused, or never sent."""
+    met: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose leader has taken a marker of it."""
+    on_way: Counter[TopicPartition] = field(default_factory=Counter)
+    """Number of markers that are sent and not answered."""
     hung: dict[TopicPartition, list[Job]] = field(default_factory=dict)
     """Markers that get no answer until the producer is closed; those behind them wait too."""
 
@@ -161,8 +166,18 @@ class Markers:
             pipe = playing.pipes[key] = setting.pipe(coordinator, "marker append")
         handed_at = setting.history.tick()
         why: list[Failure] = []
+        playing.on_way[key] += 1
+        overtaken = False
 
         def land() -> int | None:
+            nonlocal overtaken
+            # A leader takes the second batch of a producer that it has not met, after it has
+            # refused the first one for a moment, and calls that one's repetition a duplicate
+            # (trap 291).
+            is_stranger = playing.gapless and key not in playing.met
+            if is_stranger and playing.on_way[key] > 1 and setting.faults.overtakes():
+                overtaken = True
+                return None
             # Behind a refused marker the broker takes nothing of a gapless producer; and what a
             # stopped one had not sent yet, it drops.
             if key in playing.cut or (playing.stopped and setting.chance.random() < 0.5):
@@ -172,6 +187,8 @@ class Markers:
             if offset is None:
                 why.append(Failure.NO_TOPIC)
                 stop()
+            else:
+                playing.met.add(key)
             return offset
 
         def refuse() -> None:
@@ -185,7 +202,8 @@ class Markers:
                 playing.cut.add(key)
 
         def acknowledge(offset: int | None) -> None:
-            if offset is not None:
+            playing.on_way[key] -= 1
+            if offset is not None or overtaken:
                 self.lanes.written(job, self._now_ms, offset)
                 return
             playing.stopped |= playing.gapless

@@ -47,6 +47,18 @@ def gone_at_once(patch: Patch) -> None:
 
 
 @caught_by("durable", of="shell")
+def first_marker_goes_with_others(patch: Patch) -> None:
+    """A producer sends many markers to a partition whose leader has not met it (trap 291)."""
+    has_room = MarkerLanes._has_room
+
+    def mutant(self: MarkerLanes, *args: Any, knows_us: bool) -> bool:
+        del knows_us
+        return has_room(self, *args, knows_us=True)
+
+    patch(MarkerLanes, "_has_room", mutant)
+
+
+@caught_by("durable", of="shell")
 def another_topic_is_none(patch: Patch) -> None:
     """A marker is given up if another topic has the name, by the latest answer."""
     send = MarkerLanes._send

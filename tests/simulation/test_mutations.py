@@ -37,6 +37,7 @@ SEEN_AT: Final = {
     "ends_believed_at_once": 78,
     "failed_markers_are_overtaken": 29,
     "finished_before_its_ends": 4,
+    "first_marker_goes_with_others": 7,
     "forgotten_generations_come_back": 27,
     "former_topics_are_not_heard_of": 53,
     "full_queue_is_passed_over": 240,

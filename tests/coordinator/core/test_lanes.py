@@ -27,6 +27,7 @@ from logtx.coordinator.core.lane import (
     Lane,
     LaneState,
     Producer,
+    Target,
 )
 from logtx.coordinator.core.lanes import MarkerLanes
 from logtx.coordinator.core.mode_records import MayMark
@@ -72,6 +73,14 @@ def always(_partition: PartitionId, _sequence: int) -> bool:
     return True
 
 
+class LanesOfOldFriends(MarkerLanes):
+    """Lanes whose producers all brokers know."""
+
+    def _has_room(self, target: Target, topic: str, size: int, *, knows_us: bool) -> bool:
+        del knows_us
+        return super()._has_room(target, topic, size, knows_us=True)
+
+
 @dataclass(slots=True)
 class _Sent:
     job: Job
@@ -95,9 +104,12 @@ class Stage:
     """Sidecar partition → offset of the pointer, of the latest that is finished there."""
     renewed: int = 0
     wake_ms: int | None = None
+    has_met: bool = True
+    """Whether brokers know each producer: then none of its markers goes alone."""
 
     def __post_init__(self) -> None:
-        self.lanes = MarkerLanes(self, self.known)
+        kind = LanesOfOldFriends if self.has_met else MarkerLanes
+        self.lanes = kind(self, self.known)
 
     # ---- the lanes' shell
 
@@ -178,6 +190,73 @@ def stage() -> Stage:
     made.know("a")
     made.know("b")
     return made
+
+
+# ---- producers that a broker has not met --------------------------------------------------------
+
+
+@pytest.fixture
+def stranger() -> Stage:
+    """Lanes whose producer no broker has met; they know two topics."""
+    made = Stage(has_met=False)
+    made.know("a")
+    made.know("b")
+    return made
+
+
+def test_trap_291_the_first_marker_of_a_producer_in_a_partition_goes_alone(stranger: Stage) -> None:
+    for begin in range(3):
+        stranger.write(decided(begin, A0))
+    stranger.write(decided(7, A0, journal=1))
+    stranger.write(decided(8, B0))
+    assert stranger.in_flight() == [(0, A0), (8, B0)]
+    stranger.answer()
+    assert stranger.in_flight() == [(8, B0), (1, A0), (2, A0), (7, A0)]
+    stranger.write(decided(9, A0))
+    assert stranger.in_flight()[-1] == (9, A0), "it is known by now"
+
+
+def test_an_answer_without_an_offset_says_that_the_broker_knows_the_producer(
+    stranger: Stage,
+) -> None:
+    """It is that of a repetition: nothing of that producer was written behind it."""
+    for begin in range(3):
+        stranger.write(decided(begin, A0))
+    stranger.answer(offset=None)
+    assert stranger.in_flight() == [(1, A0), (2, A0)]
+
+
+def test_a_new_producer_is_met_anew(stranger: Stage) -> None:
+    for begin in range(3):
+        stranger.write(decided(begin, A0))
+    stranger.answer()
+    for _ in range(2):
+        stranger.answer(Failure.STOPPED)
+    stranger.wait()
+    assert stranger.in_flight() == [(1, A0)]
+    stranger.answer()
+    assert stranger.in_flight() == [(2, A0)]
+
+
+def test_a_topic_that_was_created_anew_has_met_nobody(stranger: Stage) -> None:
+    for begin in range(2):
+        stranger.write(decided(begin, A0))
+    stranger.answer()
+    stranger.write(decided(2, A0, topic_id="anew"))
+    assert stranger.in_flight() == [(1, A0)]
+    stranger.answer()
+    assert stranger.in_flight() == [(2, A0)]
+
+
+def test_a_partition_in_which_nothing_was_to_be_done_has_forgotten_the_producer(
+    stranger: Stage,
+) -> None:
+    stranger.write(decided(0, A0))
+    stranger.answer()
+    stranger.lanes.sweep()
+    for begin in (1, 2):
+        stranger.write(decided(begin, A0))
+    assert stranger.in_flight() == [(1, A0)]
 
 
 # ---- out of order -------------------------------------------------------------------------------
