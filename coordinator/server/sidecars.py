@@ -33,7 +33,7 @@ from ...journal.sidecar import sidecar_of
 from ..core.topic_homes import TopicHomes
 from ..membership.members import Members
 from ..protocol.commands import Done, OpenSidecars
-from ..runtime.internal_topics import found_and_mended
+from ..runtime.internal_topics import MESSAGE_DEFAULT_BYTES, found_and_mended
 from ..runtime.questions import Questions
 from ..runtime.topics import TopicLookUps
 
@@ -46,7 +46,9 @@ REQUIRED: Final[Mapping[str, str]] = {
 }
 """Settings of a sidecar. With others committed records could be lost."""
 COPIED: Final = ("max.message.bytes", "min.insync.replicas", "message.timestamp.type")
-"""Settings that a sidecar takes over from its topic when it is created."""
+"""Settings that a sidecar takes over from its topic when it is created. A limit below Kafka's
+default it does not: a topic may be sealed by one for a while, and nobody would unseal its sidecar
+(trap 292)."""
 TIMEOUT_S: Final = 10.0
 """Bound of each question to the log."""
 ENDS_TIMEOUT_S: Final = 2.0
@@ -139,6 +141,8 @@ class Sidecars:
             settings = {
                 name: value for name in COPIED if (value := (main.settings or {}).get(name))
             }
+            if int(settings.get("max.message.bytes", 0)) < MESSAGE_DEFAULT_BYTES:
+                settings.pop("max.message.bytes", None)
             created = self._log.create_topic(
                 sidecar,
                 partitions=main.partition_count,
