@@ -59,6 +59,8 @@ class Death:
     status: int
     said: str
     """The last lines of its output."""
+    has_rival: bool = False
+    """Whether a process runs that had been paused, and that it had replaced."""
 
     def __str__(self) -> str:
         """Returns a sentence for people."""
@@ -173,7 +175,8 @@ class Member:
             if not self._wanted or status is None:
                 return None
             said = " / ".join(self.child.last_lines(_LOG_LINES))
-            death = Death(self.process_name, status, said)
+            has_rival = any(zombie.is_running for zombie in self.zombies)
+            death = Death(self.process_name, status, said, has_rival)
             self.child.kill()
             self.child.start()
             return death

@@ -29,12 +29,14 @@ from logtx.chaos.bounded import GAVE_UP_STATUS, ends_within
 from logtx.chaos.brokers import fill_disk
 from logtx.chaos.drain import stop_members
 from logtx.chaos.errors import ChaosError
-from logtx.chaos.fleet import ChaosCoordinator, Member
-from logtx.chaos.options import Metadata
+from logtx.chaos.fleet import ChaosCoordinator, Death, Member
+from logtx.chaos.options import Metadata, System
 from logtx.chaos.plan import Role
 from logtx.chaos.previous import launcher_of, unpack
 from logtx.chaos.proxy import Proxies
+from logtx.chaos.run import _Run
 from logtx.chaos.settings import (
+    FENCED_STATUS,
     FLEETING_PARTITIONS,
     FLEETING_TOPIC,
     INTERRUPTED_STATUS,
@@ -51,6 +53,7 @@ from logtx.integration.local.processes import Child
 from logtx.integration.testing import Cluster
 from logtx.journal.logs.memory.log import MemoryLog
 
+from ..waiting import eventually
 from .test_run_parts import settings
 
 # ---- topics, and a full disk --------------------------------------------------------------------
@@ -257,6 +260,39 @@ def test_who_is_interrupted_ends_cleanly_or_is_found_and_has_a_successor(
         assert interrupted.revive() is None, "its end was asked for"
     finally:
         interrupted.kill()
+
+
+def test_who_is_fenced_by_the_process_that_it_had_replaced_has_done_nothing_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    place = member(tmp_path, HURT)
+    run: Any = SimpleNamespace(_options=SimpleNamespace(system=System.LOGTX))
+
+    def died() -> Death:
+        found: list[Death] = []
+
+        def is_found() -> bool:
+            found.extend(filter(None, [place.revive()]))
+            return len(found) > 0
+
+        place.child.signal(signal.SIGTERM)
+        eventually(is_found)
+        return found[0]
+
+    try:
+        zombie = place.replace()
+        assert died().has_rival
+        zombie.kill()
+        assert not died().has_rival
+    finally:
+        place.kill()
+        for each in place.zombies:
+            each.kill()
+    fenced = Death("worker-0.1", FENCED_STATUS, "")
+    assert not _Run._expected(run, fenced)
+    assert _Run._expected(run, replace(fenced, has_rival=True))
+    assert not _Run._expected(run, replace(fenced, has_rival=True, status=1))
 
 
 DEAF = """
