@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from confluent_kafka import Message
 
@@ -148,11 +148,12 @@ class Acknowledger:
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         if ack_type is _ACCEPT and txn is None and delay is None and reason is None:
-            key = key_of(message)
+            # Most are said in this way, one by one: so little is called for each.
+            it: Any = message
             with self._lock:
-                is_held = self._work.accept(key, cast("Record", message))
+                is_held = self._work.accept(it.topic(), it.partition(), it.offset(), it)
             if not is_held:
-                raise self._not_held(key)
+                raise self._not_held(key_of(message))
             return
         type_ = self._check_type(ack_type, txn, delay, reason)
         with self._lock:

@@ -140,6 +140,8 @@ class LeaseReader:
         """Has read the last lease to its end, or reads one."""
         self._read_id = ""
         """Id of the topic that it reads."""
+        self._asks_s = 0.0
+        """Monotonic time at which it asks whether that is the topic still."""
         self._has_given = self._is_pointed = False
         """Whether a message of what is read was given out, and whether what was read last lies in a
         sidecar."""
@@ -272,6 +274,7 @@ class LeaseReader:
         """Yields the messages of a lease. Returns whether a mode record was met among them."""
         topic, _, topic_id = lease.partition
         self._has_given = False
+        self._asks_s = time.monotonic() + IS_IT_S
         self._consumer.begin(topic_id)
         reader, checked, is_done = self._reader_of(topic_id, part), -1, False
         try:
@@ -336,15 +339,13 @@ class LeaseReader:
             self._sides.note(lease.partition, name[:2], behind)
 
     def _stepping(self, topic: str, topic_id: str) -> Callable[[], None]:
-        """Returns what is called while a lease is read."""
-        asks_s = time.monotonic() + IS_IT_S
+        """Returns what is called while leases of a topic are read."""
 
         def step() -> None:
-            nonlocal asks_s
             self._on_step()
-            if time.monotonic() >= asks_s:
+            if time.monotonic() >= self._asks_s:
                 self._check_is_it(topic, topic_id)
-                asks_s = time.monotonic() + IS_IT_S
+                self._asks_s = time.monotonic() + IS_IT_S
 
         return step
 

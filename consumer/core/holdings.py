@@ -48,12 +48,12 @@ class Holdings:
         """Those of them that are not leased to it any more, as far as it was told."""
         self._ids: dict[str, set[str]] = {}
         """Topic → the ids of the topics of this name of which messages were given out."""
-        self._has_namesakes = False
-        """Whether one of these topics has several."""
         self.era = 0
         """The era in which all that is held was given out."""
         self._dropped: set[RecordKey] = set()
         """What the application had when eras ended."""
+        self._is_ambiguous = False
+        """Whether one name may be that of two messages."""
         self._twice: set[RecordKey] = set()
         """Names that two messages had: a sidecar was created anew, and its offsets began again."""
 
@@ -110,7 +110,8 @@ class Holdings:
             self._lost.difference_update(run.known_by())
         ids = self._ids.setdefault(lease.partition.topic, set())
         ids.add(lease.partition.topic_id)
-        self._has_namesakes = self._has_namesakes or len(ids) > 1
+        if len(ids) > 1 or self._twice:
+            self._is_ambiguous = True
         return of
 
     def end(self) -> Acks | None:
@@ -151,11 +152,6 @@ class Holdings:
         is_ambiguous = len(self._ids.get(key[0], ())) > 1 or is_twice
         return given is not None and is_ambiguous and given.record is not record
 
-    @property
-    def _is_ambiguous(self) -> bool:
-        """Whether one name may be that of two messages."""
-        return bool(self._has_namesakes or self._dropped or self._twice)
-
     def look(self, key: RecordKey) -> Given | None:
         """Returns a message that was given out and is not acknowledged; None if it is."""
         of = self._given.get(key[:2], {}).get(key[2])
@@ -166,16 +162,20 @@ class Holdings:
         of = self._pop(key)
         return None if of is None else of.at(key[2])
 
-    def take_own(self, key: RecordKey, record: Record | None) -> GivenRun | None:
+    def take_own(
+        self, topic: str, partition: int, offset: int, record: Record | None
+    ) -> GivenRun | None:
         """Holds a message no more that the application has.
 
         Returns:
             The messages that it was given out with; None if it is not held, or is another one (see
             `is_another`).
         """
-        if record is not None and self._is_ambiguous and self.is_another(key, record):
+        key = topic, partition, offset
+        if self._is_ambiguous and record is not None and self.is_another(key, record):
             return None
-        return self._pop(key)
+        given = self._given.get((topic, partition))
+        return None if given is None else given.pop(offset, None)
 
     def _pop(self, key: RecordKey) -> GivenRun | None:
         given = self._given.get(key[:2])
@@ -224,6 +224,7 @@ class Holdings:
         """Holds nothing more: what was given out before another era is nobody's. Nothing is left of
         the lease that is read."""
         self._dropped.update(key for key, _ in self.each())
+        self._is_ambiguous = self._is_ambiguous or bool(self._dropped)
         self._given.clear()
         self._unread.clear()
         if self._lease is not None:

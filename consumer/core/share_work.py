@@ -370,14 +370,16 @@ class ShareWork:
         else:
             self._say_of(How(type_, delay_ms), by_run([given]))
 
-    def accept(self, key: RecordKey, record: Record | None = None) -> bool:
+    def accept(self, topic: str, partition: int, offset: int, record: Record | None = None) -> bool:
         """Accepts a message. Returns whether it is held.
 
         Args:
-            key: what the application knows it by.
+            topic: its topic.
+            partition: its partition.
+            offset: what the application knows it by.
             record: the message, as the application has it.
         """
-        of = self.holdings.take_own(key, record)
+        of = self.holdings.take_own(topic, partition, offset, record)
         if of is None:
             return False
         offsets = self._accepted.get(of)
@@ -385,7 +387,7 @@ class ShareWork:
             # What was given out together was given out in one era.
             self._accepted = self._said(_ACCEPTED).given
             offsets = self._accepted.setdefault(of, [])
-        offsets.append(key[2])
+        offsets.append(offset)
         return True
 
     def accept_up_to(self, key: RecordKey) -> None:
