@@ -26,7 +26,8 @@ from ..tasks import raise_on
 _LOG = logging.getLogger(__name__)
 
 Acknowledge = Callable[[int | None, KafkaError | None], None]
-"""Called on the event loop with the record's offset, or None and the error."""
+"""Called on the event loop with the record's offset, or None and the error. Without either, the
+broker called the record a duplicate: it may be written, or not (trap 291)."""
 
 APPENDER_CONFIG: Final[Mapping[str, Any]] = {
     "acks": "all",
@@ -85,6 +86,8 @@ class Appender:
         self._burst: list[_Append] = []
         """Records appended in this turn of the loop."""
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
+        self._made_up: dict[tuple[str, int], int] = {}
+        """Partition → the offset of the next record, if it is of a batch without offsets."""
         self._drain_scheduled = False
         self._work = threading.Event()
         self._closing = False
@@ -155,12 +158,26 @@ class Appender:
             # would be lost, or nobody be told of it, and what waits for it would wait for ever.
             self._broken = each.producer
         offset = message.offset()
+        if offset is None or self._made_up:
+            offset = self._told(each, offset, error)
         if error is not None and error.fatal():
             self._broken = each.producer
         self._acknowledged.append((each.acknowledge, offset, error))
         if not self._drain_scheduled:
             self._drain_scheduled = True
             self._call_loop(self._drain)
+
+    def _told(self, each: _Append, offset: int | None, error: KafkaError | None) -> int | None:
+        """Returns an offset if a broker told it. Runs in the producer's thread.
+
+        Of a batch that a broker calls a duplicate, librdkafka numbers the records from -1 on.
+        """
+        where = each.topic, each.partition
+        made_up = self._made_up.pop(where, None)
+        if error is not None or (offset is not None and offset != made_up):
+            return offset
+        self._made_up[where] = 0 if offset is None else offset + 1
+        return None
 
     @property
     def is_idle(self) -> bool:

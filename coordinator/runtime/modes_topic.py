@@ -78,11 +78,11 @@ class ModesWriter:
             return False
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+        def acknowledge(offset: int | None, error: KafkaError | None) -> None:
             if error is not None:
                 _LOG.warning("rule_not_written error=%s", error.name())
             if not written.done():
-                written.set_result(error is None)
+                written.set_result(offset is not None)
 
         appender.renew_if_broken()
         appender.append(MODES_TOPIC, 0, acknowledge, key=key, value=value)
@@ -132,10 +132,10 @@ class ModesWriter:
             self._lanes.answered(key, monotonic_ms(), durable=False)
             return
 
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+        def acknowledge(offset: int | None, error: KafkaError | None) -> None:
             if error is not None:
                 _LOG.warning("mode_not_written topic=%s error=%s", key.topic, error.name())
-            self._lanes.answered(key, monotonic_ms(), durable=error is None)
+            self._lanes.answered(key, monotonic_ms(), durable=offset is not None)
 
         # Order matters within a lane alone, and that has one write in flight.
         appender.renew_if_broken()

@@ -211,10 +211,10 @@ class OffsetsWriter:
             self._append_value(key, value)
 
     def _append_value(self, key: OffsetsKey, value: bytes | None) -> None:
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+        def acknowledge(offset: int | None, error: KafkaError | None) -> None:
             if error is not None:
                 _LOG.warning("offsets_not_written group=%s error=%s", key.group, error.name())
-            self._lanes.answered(key, monotonic_ms(), durable=error is None)
+            self._lanes.answered(key, monotonic_ms(), durable=offset is not None)
 
         self._append(key, value, acknowledge)
 
