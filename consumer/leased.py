@@ -50,7 +50,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from typing import Any, Final, cast
 
@@ -83,11 +85,12 @@ from .range_reader.staying import Staying
 from .sidecar_read import SidecarReader
 from .topic_ids import TopicIds
 
-READ_AHEAD: Final[Mapping[str, Any]] = {"queued.min.messages": 1}
-"""librdkafka's settings of the consumer that reads leases; the user's may replace them. If the next
-lease is in another partition, or further on as others work beside, what is read ahead of the lease
-is thrown away. When each lease did so, a backlog of messages of 100 bytes cost twice the CPU with
-librdkafka's 100,000 messages, and came at half the rate."""
+READ_AHEAD: Final[Mapping[str, Any]] = {"queued.min.messages": 5_000}
+"""librdkafka's settings of the consumer that reads leases; the user's may replace them. This is a
+lease's worth: the next one is fetched while the application works on the last. If that is in
+another partition, or further on as others work beside, what is read ahead is thrown away: with
+librdkafka's 100,000 messages that cost twice the CPU. With 1, a lone consumer of a backlog was a
+sixth slower."""
 BACKLOG_OFFSETS: Final = 1_000
 """Least offsets of a lease that is taken for one of a backlog. Of a smaller one the end would be
 asked for in vain: each such question is to save several others."""
@@ -133,6 +136,9 @@ class LeaseReader:
         self._coordinators = AdminQueries(log, timeout_s=timeout_s, tls=tls)
         self._ahead = PlacesAhead(log, settings)
         self._topic_ids = TopicIds(log)
+        self._asking: Executor = ThreadPoolExecutor(1, thread_name_prefix="logtx-topic-id")
+        self._told: Future[Mapping[str, str]] | None = None
+        """The answer to which topic has the name, asked for behind the latest fetch."""
         self._consumer = Staying(log.consumer({**CONSUMER, **READ_AHEAD, **kafka}))
         self._sidecars = SidecarReader(log, settings)
         self._sides = Sides()
@@ -140,6 +146,8 @@ class LeaseReader:
         """Has read the last lease to its end, or reads one."""
         self._read_id = ""
         """Id of the topic that it reads."""
+        self._is_backlog = False
+        """Whether there is much to read of the lease."""
         self._asks_s = 0.0
         """Monotonic time at which it asks whether that is the topic still."""
         self._has_given = self._is_pointed = False
@@ -204,6 +212,7 @@ class LeaseReader:
             # It is asked anew, and a right, or a record, may be there by then.
             self._sidecars.close()
             self._consumer.leave()
+            self._told = None
             if not isinstance(error, TopicRecreatedError):
                 self._check_is_it(topic, topic_id)
             is_begun = start.o3 > 0 or (start.passed is not None and start.passed.taken > 0)
@@ -277,6 +286,8 @@ class LeaseReader:
         self._asks_s = time.monotonic() + IS_IT_S
         self._consumer.begin(topic_id)
         reader, checked, is_done = self._reader_of(topic_id, part), -1, False
+        self._told = None
+        self._is_backlog = lease.span.offset_count >= BACKLOG_OFFSETS
         try:
             for share in reader.shares():
                 if reader.fetches > checked:
@@ -307,8 +318,16 @@ class LeaseReader:
             sidecars=self._sidecars,
             on_step=self._stepping(part.topic, topic_id),
             on_gone=self._gone,
+            on_fetch=partial(self._fetched, part.topic),
         )
         return self._reader
+
+    def _fetched(self, topic: str) -> None:
+        """Asks which topic has the name. In a backlog it is answered while the records are looked
+        at; with few records there would be nothing to do meanwhile."""
+        self._told = None
+        if self._is_backlog:
+            self._told = self._asking.submit(self._topic_ids.of, (topic,))
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -355,6 +374,10 @@ class LeaseReader:
         Raises:
             TopicRecreatedError: it is another one.
         """
+        told, self._told = self._told, None
+        answered = told is not None and told.exception() is None
+        if told is not None and answered and told.result().get(topic, "") in ("", topic_id):
+            return
         if self._topic_ids.is_another(topic, topic_id):
             raise TopicRecreatedError(
                 f"topic {topic} was deleted and created anew while its messages were given out:"
@@ -393,6 +416,7 @@ class LeaseReader:
     def close(self) -> None:
         """Closes everything that was opened."""
         self._close_reader()
+        self._asking.shutdown(wait=False, cancel_futures=True)
         self._coordinators.close()
         self._sidecars.close()
         self._consumer.close()

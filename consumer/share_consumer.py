@@ -71,6 +71,10 @@ ANEW_S: Final = 15.0
 """How long that while is: coordinators believe what they know of a topic for ten seconds."""
 RENEW_SHARE: Final = 2
 """Divisor: a lease that is still being read after this part of its time gets its time anew."""
+SEND_S: Final = 0.02
+"""Pause between two requests with what is accepted, while messages are at hand. A shorter one takes
+more requests, and appends to the journal; with a longer one more messages come again if the
+consumer is killed."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
 GIVEN_BACK_S: Final = 1.0
@@ -180,8 +184,9 @@ class ShareConsumer(Acknowledger):
         self._reading: Generator[Run, None, None] | None = None
         self._unseen: Run | None = None
         """What was read of the lease, and is not given out."""
-        self._renew_s = self._attach_s = 0.0
-        """Monotonic times: when the lease is to be renewed, and the consumer to attach anew."""
+        self._renew_s = self._attach_s = self._send_s = 0.0
+        """Monotonic times: when the lease is to be renewed, the consumer to attach anew, and what
+        is accepted to be sent."""
         self._rests = False
         """Whether it takes nothing up to the next poll."""
         self._anew_s = 0.0
@@ -397,8 +402,9 @@ class ShareConsumer(Acknowledger):
         """Returns messages to work on; none if there are none within `timeout` seconds. A negative
         one has no end. At most `max_records`, or ``max.poll.records`` without it.
 
-        First sends what was acknowledged. In implicit mode that is all that the last poll returned,
-        save what was acknowledged otherwise.
+        First sends what was acknowledged; what was accepted at the latest `SEND_S` after it sent
+        last, unless no message is at hand. In implicit mode all that the last poll returned is
+        accepted, save what was acknowledged otherwise.
 
         Takes longer than `timeout` while it reads messages that it was given: brokers that don't
         answer fail it after a minute.
@@ -434,7 +440,7 @@ class ShareConsumer(Acknowledger):
             if self._pace.is_slow(time.monotonic()) and self._has_more_than(most):
                 self._end(self._work.put_back)
             self._accept_last()
-            self._outbox.send(client)
+            self._send_if_due(client)
             self._outbox.look_at_answers()
             if self._is_deleted:
                 self._make_anew(client)
@@ -447,11 +453,13 @@ class ShareConsumer(Acknowledger):
             try:
                 while True:
                     self._read(client, found, most)
-                    left_s = deadline_s - time.monotonic()
-                    if found or left_s <= 0:
+                    if found:
                         break
                     self._outbox.send(client)
                     self._outbox.look_at_answers()
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0:
+                        break
                     self._acquire(client, min(left_s, WAIT_S), most)
             except BaseException:
                 self.give_back(found)
@@ -462,6 +470,16 @@ class ShareConsumer(Acknowledger):
             self._counters.delivered_records += len(found)
             self._pace.returned(time.monotonic())
             return found
+
+    def _send_if_due(self, client: AttachedClient) -> None:
+        # A fast application polls thousands of times in a second.
+        now_s = time.monotonic()
+        with self._lock:
+            may_wait = self._reading is not None and self._work.only_accepts
+        if may_wait and now_s < self._send_s:
+            return
+        self._send_s = now_s + SEND_S
+        self._outbox.send(client)
 
     def _has_more_than(self, most: int) -> bool:
         """Returns whether it holds more than a poll returns, which others may wait for."""

@@ -186,6 +186,12 @@ class ShareWork:
         self._letters += letters
 
     @property
+    def only_accepts(self) -> bool:
+        """Whether all that is to be sent says that messages are worked off: nobody waits for it."""
+        accepts = all(how.type is AcknowledgeType.ACCEPT for how in self._outgoing)
+        return accepts and not self._letters
+
+    @property
     def has_letters(self) -> bool:
         """Whether messages are to be given up."""
         return bool(self._letters)

@@ -174,6 +174,7 @@ class RangeReader:
         sidecars: SidecarReader | None = None,
         on_step: Callable[[], object] = lambda: None,
         on_gone: Callable[[], object] = lambda: None,
+        on_fetch: Callable[[], object] = lambda: None,
     ) -> None:
         """Opens a consumer and a store for spilled records.
 
@@ -186,6 +187,7 @@ class RangeReader:
             sidecars: reads what pointers name; the caller closes it. None: one of its own.
             on_step: called again and again while `shares` reads, for what must not wait that long.
             on_gone: called for each transaction that is passed over because retention has taken it.
+            on_fetch: called behind each fetch in which records came, before they are looked at.
         """
         self._config = config
         self._part = part
@@ -197,7 +199,7 @@ class RangeReader:
         self._shared.relocate = delivered
         if config.subscription:
             self._shared.go_on = partial(_by_skipping, config.subscription)
-        self._on_step, self._on_gone = on_step, on_gone
+        self._on_step, self._on_gone, self._on_fetch = on_step, on_gone, on_fetch
         self._side_reader = SideReader(self._log, self._settings, self._pending, self._shared)
         self._own_sidecars = SidecarReader(log, self._settings) if sidecars is None else None
         self._sidecars = cast(SidecarReader, sidecars or self._own_sidecars)
@@ -362,6 +364,7 @@ class RangeReader:
             if not batch:
                 return False
             self.fetches += 1
+            self._on_fetch()
             if any(map(_error_of, batch)):
                 records = [m for m in batch if m.error() is None]
                 self._events([m for m in batch if m.error() is not None])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from logtx.consumer.leased import LeaseReader
+from logtx.consumer import topic_ids
+from logtx.consumer.leased import BACKLOG_OFFSETS, LeaseReader
 from logtx.consumer.range_reader.reading import RangeReader, ReadConfig
 from logtx.coordinator.protocol.queues import Lease
 from logtx.journal.control import BranchRange
-from logtx.journal.errors import IntegrityError
+from logtx.journal.errors import BrokerError, IntegrityError, TopicRecreatedError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.places import PartitionId
 from logtx.journal.spans import MessageId, Span
@@ -146,3 +148,42 @@ def test_trap_290_without_the_rule_it_is(log: MemoryLog, reader: LeaseReader) ->
     of = created_anew(log, reader)
     reader._read_id = of.partition.topic_id
     assert leased(reader, of) == [b"q", b"former"]
+
+
+# ---- the topic's id, in a backlog ---------------------------------------------------------------
+
+
+@pytest.fixture
+def backlog(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Lease:
+    """A lease for which the id is asked in a thread."""
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.1)
+    Transactions(log).append("t", [b"p"] * BACKLOG_OFFSETS)
+    return lease(log, 0, BACKLOG_OFFSETS)
+
+
+def test_trap_120_in_a_backlog_the_id_is_asked_for_behind_each_fetch_too(
+    log: MemoryLog, reader: LeaseReader, backlog: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(leased(reader, backlog)) == BACKLOG_OFFSETS
+    monkeypatch.setattr(log, "topic_ids", lambda *_, **__: {"t": "another"})
+    with pytest.raises(TopicRecreatedError):
+        leased(reader, backlog)
+    monkeypatch.undo()
+    assert len(leased(reader, backlog)) == BACKLOG_OFFSETS
+
+
+def test_a_question_for_the_id_that_fails_is_asked_again(
+    log: MemoryLog, reader: LeaseReader, backlog: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, asked = log.topic_ids, 0
+
+    def fails_once(*args: Any, **more: Any) -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise BrokerError("no answer")
+        return asks(*args, **more)
+
+    monkeypatch.setattr(log, "topic_ids", fails_once)
+    assert len(leased(reader, backlog)) == BACKLOG_OFFSETS
+    assert asked >= 2

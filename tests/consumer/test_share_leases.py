@@ -20,10 +20,12 @@ from logtx.consumer.leased import LeaseReader
 from logtx.consumer.range_reader import reading
 from logtx.consumer.range_reader.reading import ReadConfig
 from logtx.consumer.share_consumer import ShareConsumer
+from logtx.coordinator.client.attached import AttachedClient
 from logtx.coordinator.core.decision import Instant
 from logtx.coordinator.core.dispatch import Dispatch
 from logtx.coordinator.protocol import coordinator_pb2 as pb
 from logtx.coordinator.protocol import queue_wire
+from logtx.coordinator.protocol.commands import Acknowledge
 from logtx.coordinator.protocol.queues import AcknowledgeType, Acquire, Attached, Lease
 from logtx.journal.acks import Acks
 from logtx.journal.control import Marker
@@ -52,7 +54,7 @@ def test_no_more_is_read_ahead_of_a_lease_than_the_user_asks_for(
     made: list[Mapping[str, Any]] = []
     consumer = memory_log.consumer
     monkeypatch.setattr(memory_log, "consumer", lambda c: [made.append(c), consumer(c)][1])
-    for kafka, expected in (({}, 1), ({"queued.min.messages": 500}, 500)):
+    for kafka, expected in (({}, 5_000), ({"queued.min.messages": 500}, 500)):
         config = ReadConfig(kafka=kafka)
         LeaseReader(memory_log, kafka, config, timeout_s=1.0).close()
         assert made[-1]["queued.min.messages"] == expected
@@ -277,3 +279,64 @@ def test_who_leaves_gives_back_what_was_leased_ahead(
     assert values(found) == [b"%d" % n for n in range(2, 12)]
     assert {other.delivery_count(each) for each in found} == {1}
     assert True in asked
+
+
+# ---- when acknowledgements are sent -------------------------------------------------------------
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[AcknowledgeType]:
+    """What was sent of messages, in order; what is accepted is sent as late as may be."""
+    monkeypatch.setattr(share_consumer, "SEND_S", 1_000.0)
+    found: list[AcknowledgeType] = []
+    submit = AttachedClient.submit
+
+    def note(self: AttachedClient, command: Any) -> Any:
+        if isinstance(command, Acknowledge):
+            found.append(command.type)
+        return submit(self, command)
+
+    monkeypatch.setattr(AttachedClient, "submit", note)
+    return found
+
+
+def test_while_messages_are_at_hand_what_is_accepted_is_sent_now_and_then(
+    queues: Queues, producer: Producer, sent: list[AcknowledgeType]
+) -> None:
+    one_lease(producer, 6)
+    queue = queues(**{"max.poll.records": 2})
+    for _ in range(3):
+        for message in take(queue, 2):
+            queue.acknowledge(message)
+    accepts = sent.count(AcknowledgeType.ACCEPT)
+    assert queue.poll(0) == []
+    assert sent.count(AcknowledgeType.ACCEPT) == accepts + 1, "for nothing is at hand"
+    assert set(queue.commit_sync().values()) == {None}
+
+
+def test_what_is_given_back_is_sent_by_the_next_poll(
+    queues: Queues, producer: Producer, sent: list[AcknowledgeType]
+) -> None:
+    """Others may have nothing to do."""
+    one_lease(producer, 6)
+    queue = queues(**{"max.poll.records": 2})
+    first, second = take(queue, 2)
+    queue.acknowledge(first)
+    queue.acknowledge(second, AcknowledgeType.RELEASE)
+    sent.clear()
+    take(queue, 2)
+    assert AcknowledgeType.RELEASE in sent
+    assert AcknowledgeType.ACCEPT in sent
+
+
+def test_a_commit_sends_what_was_accepted_at_once(
+    queues: Queues, producer: Producer, sent: list[AcknowledgeType]
+) -> None:
+    one_lease(producer, 6)
+    queue = queues(**{"max.poll.records": 2})
+    take(queue, 2)
+    sent.clear()
+    for message in take(queue, 2):
+        queue.acknowledge(message)
+    queue.commit_async()
+    assert sent == [AcknowledgeType.ACCEPT]

@@ -7,7 +7,8 @@ with the rest of the lease some time later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
@@ -24,6 +25,7 @@ from logtx.coordinator.core import dispatch
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import TopicModeInfo
 from logtx.coordinator.protocol.queues import Lease
+from logtx.journal.errors import LogtxError
 from logtx.journal.logs.interface import Log
 from logtx.journal.modes import MODES_TOPIC, Phase
 from logtx.journal.spans import MessageId
@@ -230,6 +232,19 @@ class _Log(ReadersLog):
         return made
 
 
+class AtOnce(Executor):
+    """Asks at once what a reader asks in a thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Returns what came of a question."""
+        asked: Future[Any] = Future()
+        try:
+            asked.set_result(fn(*args, **kwargs))
+        except LogtxError as error:
+            asked.set_exception(error)
+        return asked
+
+
 class Leases:
     """Reads the leases of one worker."""
 
@@ -247,6 +262,7 @@ class Leases:
             subscription="jobs",
         )
         self._reader = LeaseReader(log, kafka, config, timeout_s=0)
+        self._reader._asking = AtOnce()
         self._reader._consumer = Staying(cast(Assigned, _Fetcher(setting)))
         self._coordinators = _Coordinators(network, party)
         self._reader._coordinators = cast(Any, self._coordinators)
