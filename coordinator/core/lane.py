@@ -171,9 +171,9 @@ class Target:
     """A data partition: what its lanes have in flight together."""
 
     bytes_in_flight: int = 0
-    known: tuple[int, str] | None = None
-    """(number of the shared producer, topic id) of the marker that was acknowledged last: from
-    then on the broker knows which number of that producer comes next."""
+    known: tuple[int, str, str] | None = None
+    """(number of the shared producer, topic id, id that a look-up told) of the marker that was
+    acknowledged last: from then on the broker knows which number of that producer comes next."""
     held_back: dict[Lane, None] = field(default_factory=dict)
     """Lanes with markers that wait until others are answered, in the order of their coming."""
 

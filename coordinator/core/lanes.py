@@ -357,7 +357,7 @@ class MarkerLanes:
             headers = headers_of(job)
             size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
             # A careful lane has one in flight, and needs no order.
-            knows_us = not flowing or lane.target.known == (number, job.partition.topic_id)
+            knows_us = not flowing or lane.target.known == self._known_as(number, job)
             if not self._has_room(lane.target, job.partition.topic, size, knows_us=knows_us):
                 lane.target.held_back[lane] = None
                 return
@@ -368,6 +368,11 @@ class MarkerLanes:
             lane.in_flight.append(job)
             producer = Producer.SHARED if flowing else Producer.CAREFUL
             self._shell.append(job, headers, producer, lane.flow)
+
+    def _known_as(self, number: int, job: Job) -> tuple[int, str, str]:
+        """Returns what a broker knows a producer by: it forgets it with the topic."""
+        facts = self._topics.facts.get(job.partition.topic)
+        return number, job.partition.topic_id, "" if facts is None else facts.topic_id
 
     def _has_room(self, target: Target, topic: str, size: int, *, knows_us: bool) -> bool:
         if target.bytes_in_flight == 0:
@@ -402,7 +407,7 @@ class MarkerLanes:
             return
         lane.in_flight.popleft()
         if lane.producer:
-            lane.target.known = lane.producer, job.partition.topic_id
+            lane.target.known = self._known_as(lane.producer, job)
         self._reach(job, offset)
         lane.pause_ms = 0
         self._free(lane.target, job)

@@ -64,6 +64,24 @@ class _Append(NamedTuple):
     key: bytes | None
     headers: Headers | None
     flow: Flow | None
+    number: int
+    """How many records were appended before."""
+
+
+class _MadeUp(NamedTuple):
+    """The record that may come next in a batch whose offsets librdkafka makes up."""
+
+    producer: LogProducer
+    topic: str
+    partition: int
+    offset: int
+    before: int
+    """Number of records that were appended by the time of its report: later ones are not of it."""
+
+    def is_next(self, each: _Append, offset: int) -> bool:
+        """Returns whether this is that record."""
+        place = each.producer, each.topic, each.partition, offset
+        return place == self[:4] and each.number < self.before
 
 
 class Appender:
@@ -86,8 +104,10 @@ class Appender:
         self._burst: list[_Append] = []
         """Records appended in this turn of the loop."""
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
-        self._made_up: dict[tuple[str, int], int] = {}
-        """Partition → the offset of the next record, if it is of a batch without offsets."""
+        self._appended = 0
+        """Number of records so far."""
+        self._made_up: _MadeUp | None = None
+        """What may be reported next; None: nothing of a batch without offsets."""
         self._drain_scheduled = False
         self._work = threading.Event()
         self._closing = False
@@ -116,8 +136,12 @@ class Appender:
         if not self._burst:
             self._loop.call_soon(self._send)
         self._burst.append(
-            _Append(self._producer, topic, partition, acknowledge, value, key, headers, flow)
+            _Append(
+                *(self._producer, topic, partition, acknowledge, value, key, headers, flow),
+                self._appended,
+            )
         )
+        self._appended += 1
 
     def _send(self) -> None:
         burst, self._burst = self._burst, []
@@ -158,7 +182,7 @@ class Appender:
             # would be lost, or nobody be told of it, and what waits for it would wait for ever.
             self._broken = each.producer
         offset = message.offset()
-        if offset is None or self._made_up:
+        if offset is None or self._made_up is not None:
             offset = self._told(each, offset, error)
         if error is not None and error.fatal():
             self._broken = each.producer
@@ -170,13 +194,19 @@ class Appender:
     def _told(self, each: _Append, offset: int | None, error: KafkaError | None) -> int | None:
         """Returns an offset if a broker told it. Runs in the producer's thread.
 
-        Of a batch that a broker calls a duplicate, librdkafka numbers the records from -1 on.
+        Of a batch that a broker calls a duplicate, librdkafka numbers the records from -1 on. It
+        reports them one after another.
         """
-        where = each.topic, each.partition
-        made_up = self._made_up.pop(where, None)
-        if error is not None or (offset is not None and offset != made_up):
+        made_up, self._made_up = self._made_up, None
+        if error is not None:
+            return None
+        if offset is None:
+            following, before = 0, self._appended
+        elif made_up is not None and made_up.is_next(each, offset):
+            following, before = offset + 1, made_up.before
+        else:
             return offset
-        self._made_up[where] = 0 if offset is None else offset + 1
+        self._made_up = _MadeUp(each.producer, each.topic, each.partition, following, before)
         return None
 
     @property

@@ -82,8 +82,32 @@ def test_each_batch_without_offsets_begins_anew() -> None:
 
 
 def test_other_partitions_and_refusals_have_no_part_in_it() -> None:
-    assert acknowledged([None, 0, 0, 1], [0, 1, 0, 1]) == [None, 0, None, 1]
+    assert acknowledged([None, 0, 0, 1], [0, 1, 0, 1]) == [None, 0, 0, 1]
     assert acknowledged([None, REFUSED, 0], [0] * 3) == [None, REFUSED, 0]
+
+
+def test_what_is_appended_behind_a_batch_without_offsets_is_not_of_it() -> None:
+    """Else values that are repeated for that batch would be repeated for ever."""
+
+    async def repeated() -> list[Told]:
+        log = SimpleNamespace(producer=lambda _: Reporting([None, 0, 1, 2]))
+        appender = Appender(cast(Log, log), {}, "test")
+        found: list[Told] = []
+
+        def acknowledge(offset: int | None, error: KafkaError | None) -> None:
+            found.append(offset if error is None else error)
+            if offset is None:
+                appender.append("t", 0, acknowledge)
+
+        for _ in range(2):
+            appender.append("t", 0, acknowledge)
+        async with asyncio.timeout(20):
+            while len(found) < 4:  # noqa: ASYNC110 - an appender tells nobody else
+                await asyncio.sleep(0.01)
+        await appender.close()
+        return found
+
+    assert asyncio.run(repeated()) == [None, None, 1, 2]
 
 
 # ---- values in compacted topics -----------------------------------------------------------------
