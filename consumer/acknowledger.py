@@ -134,8 +134,8 @@ class Acknowledger:
                 letter. RELEASE: give it out again. RENEW: it is being worked on, so its time begins
                 anew. Or confluent-kafka's, or its number.
             txn: accept or reject it in this transaction: it counts with the commit, and if that
-                aborts, it is given out again. Without it, the next `poll`, `commit_sync` or
-                `commit_async` sends what was said.
+                aborts, it is given out again. Without it, what was said is sent by the next `poll`,
+                or a moment behind it, `commit_sync` or `commit_async`.
             delay: with RELEASE, and with a transaction if that aborts: how long nobody gets it, in
                 seconds. None: with RELEASE 0, else as ``redelivery.delay.ms`` says.
             reason: with REJECT: why, for the dead letter.

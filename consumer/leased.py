@@ -51,6 +51,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
@@ -326,8 +327,10 @@ class LeaseReader:
         """Asks which topic has the name. In a backlog it is answered while the records are looked
         at; with few records there would be nothing to do meanwhile."""
         self._told = None
-        if self._is_backlog:
-            self._told = self._asking.submit(self._topic_ids.of, (topic,))
+        # Python takes no more questions when its main thread has ended. Then it is asked later.
+        with suppress(RuntimeError):
+            if self._is_backlog:
+                self._told = self._asking.submit(self._topic_ids.of, (topic,))
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None

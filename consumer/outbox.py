@@ -83,6 +83,8 @@ class Outbox:
         self._work, self._lock, self._dead_letters = work, lock, letters
         self._sent: deque[_Sent] = deque()
         """What was sent, oldest first, and whose answers were not looked at."""
+        self._late: threading.Timer | None = None
+        """Sends what was accepted a moment ago; None if nothing waits for that."""
         self.callback: AckCallback | None = None
         """Called with each answer."""
 
@@ -100,6 +102,24 @@ class Outbox:
             self.log_given_up(letter)
         if self._dead_letters is not None and letters:
             self._write(self._dead_letters, letters, timeout)
+
+    def send_within(self, client: AttachedClient, seconds: float) -> None:
+        """Sends what was accepted so much later at the latest, whatever the application does."""
+        if self._late is not None:
+            return
+        self._late = late = threading.Timer(seconds, self._send_late, (client,))
+        late.daemon = True
+        try:
+            late.start()
+        except RuntimeError:  # No thread is left, or Python ends.
+            self._send_late(client)
+
+    def _send_late(self, client: AttachedClient) -> None:
+        with self._lock:
+            self._late = None
+            # Letters are the polling thread's: to write them takes long.
+            for how, said in self._work.outgoing().items():
+                self._submit(client, how, said)
 
     def log_given_up(self, letter: Letter) -> None:
         """Tells that a message is deleted, and kept nowhere."""

@@ -402,9 +402,9 @@ class ShareConsumer(Acknowledger):
         """Returns messages to work on; none if there are none within `timeout` seconds. A negative
         one has no end. At most `max_records`, or ``max.poll.records`` without it.
 
-        First sends what was acknowledged; what was accepted at the latest `SEND_S` after it sent
-        last, unless no message is at hand. In implicit mode all that the last poll returned is
-        accepted, save what was acknowledged otherwise.
+        First sends what was acknowledged. While messages are at hand, what was accepted goes out
+        within `SEND_S`. In implicit mode all that the last poll returned is accepted, save what was
+        acknowledged otherwise.
 
         Takes longer than `timeout` while it reads messages that it was given: brokers that don't
         answer fail it after a minute.
@@ -477,6 +477,8 @@ class ShareConsumer(Acknowledger):
         with self._lock:
             may_wait = self._reading is not None and self._work.only_accepts
         if may_wait and now_s < self._send_s:
+            # The next message may take long, or kill this process.
+            self._outbox.send_within(client, self._send_s - now_s)
             return
         self._send_s = now_s + SEND_S
         self._outbox.send(client)

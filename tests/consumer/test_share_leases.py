@@ -340,3 +340,21 @@ def test_a_commit_sends_what_was_accepted_at_once(
         queue.acknowledge(message)
     queue.commit_async()
     assert sent == [AcknowledgeType.ACCEPT]
+
+
+def test_what_is_accepted_goes_out_while_the_application_works_on_the_next_message(
+    queues: Queues, producer: Producer, sent: list[AcknowledgeType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take long, or kill the process: then what was worked off would come again."""
+    monkeypatch.setattr(share_consumer, "SEND_S", 0.2)
+    one_lease(producer, 6)
+    queue = queues(**{"max.poll.records": 1})
+    for _ in range(3):
+        (message,) = take(queue, 1)
+        queue.acknowledge(message)
+    (last,) = take(queue, 1)
+    eventually(lambda: bool(sent))
+    eventually(lambda: queue._work.outgoing() == {})
+    queue.acknowledge(last)
+    assert set(queue.commit_sync().values()) == {None}
+    assert set(sent) == {AcknowledgeType.ACCEPT}
