@@ -123,7 +123,7 @@ def careful_with_many(patch: Patch) -> None:
             lane.state = LaneState.FLOWING
             lane.producer = 0
             if lane.queue:
-                lane.target.known = 0, lane.queue[0].partition.topic_id
+                lane.target.known = self._known_as(0, lane.queue[0])
             self._shared, shared = 0, self._shared
             append = self._shell.append
             self._shell.append = (  # type: ignore[method-assign]

@@ -24,7 +24,7 @@ SEEDS = range(41, 64)
 """They have every kind of fault: each test run has them."""
 COMPACTED = range(10)
 """Histories in which sidecars are compacted, of each test run."""
-PLACED, MORE_PLACED = range(9, 12), range(4, 12)
+PLACED, MORE_PLACED = range(18, 21), range(16, 24)
 """Histories in which topics with transactions in sidecars are switched, of each test run, and of
 `make test-all`; and of those in which such a topic is a queue."""
 MANY = 600
