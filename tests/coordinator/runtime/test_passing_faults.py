@@ -147,10 +147,15 @@ async def test_a_question_for_the_end_that_fails_is_told_and_the_next_is_asked(
     async with running(log) as driver:
         session = await driver.connect()
         txid = await driver.begun(session)
-        left = fails(log, "end_offset", error)
-        reply = await driver.ask(commands.GetOutcome(txid=txid))
-        assert not left
-        assert isinstance(reply, CoordinatorLoadingError)
+        for _ in range(10):
+            left = fails(log, "end_offset", error)
+            reply = await driver.ask(commands.GetOutcome(txid=txid))
+            assert not left
+            # On a busy machine the owner may have asked just then, and had the error.
+            if isinstance(reply, CoordinatorLoadingError):
+                break
+        else:
+            pytest.fail(f"got {reply}")
         assert isinstance(await driver.ask(commands.GetOutcome(txid=txid)), commands.Outcome)
 
 
