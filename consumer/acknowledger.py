@@ -391,8 +391,11 @@ class Acknowledger:
 
 def key_of(message: Message) -> RecordKey:
     """Returns the name of a message that was polled."""
-    # A message that was polled has all of them.
-    return message.topic(), message.partition(), message.offset()  # type: ignore[return-value]
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None, "it was polled"
+    assert partition is not None, "it was polled"
+    assert offset is not None, "it was polled"
+    return topic, partition, offset
 
 
 def _by_era(given: Iterable[Given]) -> dict[int, list[Given]]:

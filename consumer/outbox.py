@@ -25,7 +25,7 @@ from ..journal.errors import LogtxError, RequestTimedOutError
 from .core.letters import Letter
 from .core.runs import by_run, each_of
 from .core.said import errors, shares
-from .core.share_work import How, Said, ShareWork
+from .core.share_work import How, Outgoing, Said, ShareWork
 from .dead_letters import PAUSE_MS, DeadLetters
 
 _LOG = logging.getLogger(__name__)
@@ -96,8 +96,7 @@ class Outbox:
             for letter in letters if self._dead_letters is None else ():
                 how = How(AcknowledgeType.REJECT, era=letter.given.era)
                 outgoing.setdefault(how, Said()).add(by_run([letter.given]))
-            for how, said in outgoing.items():
-                self._submit(client, how, said)
+            self._submit(client, outgoing)
         for letter in letters if self._dead_letters is None else ():
             self.log_given_up(letter)
         if self._dead_letters is not None and letters:
@@ -118,8 +117,7 @@ class Outbox:
         with self._lock:
             self._late = None
             # Letters are the polling thread's: to write them takes long.
-            for how, said in self._work.outgoing().items():
-                self._submit(client, how, said)
+            self._submit(client, self._work.outgoing())
 
     def log_given_up(self, letter: Letter) -> None:
         """Tells that a message is deleted, and kept nowhere."""
@@ -133,10 +131,11 @@ class Outbox:
         """Begins the time of a lease anew. Nobody is told of the answer but the caller."""
         return client.submit(self._command(How(AcknowledgeType.RENEW, era=era), (acks,)))
 
-    def _submit(self, client: AttachedClient, how: How, said: Said) -> None:
-        parts = [client.submit(self._command(how, part)) for part in shares(said.acks)]
-        if parts:
-            self._sent.append(_Sent(said, how.type, parts))
+    def _submit(self, client: AttachedClient, outgoing: Outgoing) -> None:
+        for how, said in outgoing.items():
+            parts = [client.submit(self._command(how, part)) for part in shares(said.acks)]
+            if parts:
+                self._sent.append(_Sent(said, how.type, parts))
 
     def _command(self, how: How, acks: tuple[Acks, ...]) -> Acknowledge:
         return Acknowledge(

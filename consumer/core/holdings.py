@@ -20,7 +20,7 @@ from ...journal.control import TopicPartition
 from ...journal.places import PartitionId
 from ...journal.spans import MessageId, Span, SpanMap
 from .pending import Record
-from .runs import ByRun, Given, GivenRun, RecordKey, Run, acks_of
+from .runs import ByRun, Given, GivenRun, RecordKey, Run, acks_of, grouped
 
 LOST_MAX: Final = 10_000
 """Most messages that are not leased any more, and that may be acknowledged all the same. More take
@@ -159,49 +159,41 @@ class Holdings:
 
     def take(self, key: RecordKey) -> Given | None:
         """Returns the same, and holds it no more."""
-        of = self._pop(key)
+        of = self._pop(*key)
         return None if of is None else of.at(key[2])
 
-    def take_own(
-        self, topic: str, partition: int, offset: int, record: Record | None
-    ) -> GivenRun | None:
+    def take_own(self, topic: str, partition: int, offset: int, record: Record) -> GivenRun | None:
         """Holds a message no more that the application has.
 
         Returns:
             The messages that it was given out with; None if it is not held, or is another one (see
             `is_another`).
         """
-        key = topic, partition, offset
-        if self._is_ambiguous and record is not None and self.is_another(key, record):
+        if self._is_ambiguous and self.is_another((topic, partition, offset), record):
             return None
+        return self._pop(topic, partition, offset)
+
+    def _pop(self, topic: str, partition: int, offset: int) -> GivenRun | None:
         given = self._given.get((topic, partition))
         return None if given is None else given.pop(offset, None)
-
-    def _pop(self, key: RecordKey) -> GivenRun | None:
-        given = self._given.get(key[:2])
-        return None if given is None else given.pop(key[2], None)
 
     def up_to(self, key: RecordKey) -> dict[RecordKey, Given]:
         """Returns a message and all before it in its partition; none if it is not held."""
         last = self.look(key)
         if last is None:
             return {}
-        place = topic, partition = key[:2]
-        each = {(topic, partition, n): of.at(n) for n, of in self._given[place].items()}
+        topic, partition, _ = key
+        held = ((n, of.at(n)) for n, of in self._given[topic, partition].items())
         return {
-            other: given
-            for other, given in each.items()
+            (topic, partition, n): given
+            for n, given in held
             if given.partition == last.partition and given.span.lo <= last.span.lo
         }
 
     def take_some(self, keys: Iterable[RecordKey]) -> ByRun:
         """Returns those of some messages that are held, and holds them no more."""
-        some: ByRun = {}
-        for key in keys:
-            of = self._pop(key)
-            if of is not None:
-                some.setdefault(of, []).append(key[2])
-        return some
+        taken = ((self._pop(*key), key[2]) for key in keys)
+        return grouped((of, offset) for of, offset in taken if of is not None)
 
     def take_all(self) -> ByRun:
         """Returns all messages that were given out, and holds them no more."""
@@ -244,11 +236,7 @@ class Holdings:
         not work on it. A new owner would take it for this consumer's again, and the partition with
         it, though another one works there.
         """
-        some: ByRun = {}
-        for key, of in self.each():
-            if key not in self._lost:
-                some.setdefault(of, []).append(key[2])
-        named = acks_of(some)
+        named = acks_of(grouped((of, k[2]) for k, of in self.each() if k not in self._lost))
         named += [Acks(lease.partition, (lease.span,)) for lease, _ in self._unread]
         rest = self._rest()
         return joined(named if rest is None else [*named, rest])
@@ -274,7 +262,7 @@ class Holdings:
         ]
         lost.sort()
         for _, key in lost[:-LOST_MAX]:
-            self._pop(key)  # The oldest: else they would be kept for ever.
+            self._pop(*key)  # The oldest: else they would be kept for ever.
         self._lost = {key for _, key in lost[-LOST_MAX:]}
         unread, self._unread = self._unread, deque()
         for lease, _ in unread:

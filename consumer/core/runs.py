@@ -93,10 +93,6 @@ class GivenRun:
         """Returns the message that the application knows by an offset."""
         return Given(self, self.number(offset))
 
-    def each(self) -> list[Given]:
-        """Returns the messages, in order."""
-        return [Given(self, n) for n in range(len(self.run))]
-
     def span(self, first: int, last: int) -> Span:
         """Returns the messages from one number up to another."""
         lo = self.run.name(first - 1).behind if first else self.lo
@@ -168,12 +164,17 @@ ByRun: TypeAlias = dict[GivenRun, list[int]]
 which the application knows them. So there is no object for each."""
 
 
-def by_run(given: Iterable[Given]) -> ByRun:
-    """Returns messages by those that were given out together."""
+def grouped(messages: Iterable[tuple[GivenRun, int]]) -> ByRun:
+    """Returns messages by those that were given out together, from these and their offsets."""
     some: ByRun = {}
-    for each in given:
-        some.setdefault(each.of, []).append(each.of.run.offsets[each.n])
+    for of, offset in messages:
+        some.setdefault(of, []).append(offset)
     return some
+
+
+def by_run(given: Iterable[Given]) -> ByRun:
+    """Returns the same of messages one by one."""
+    return grouped((each.of, each.of.run.offsets[each.n]) for each in given)
 
 
 def each_of(some: ByRun) -> Iterator[Given]:

@@ -376,7 +376,7 @@ class ShareWork:
         else:
             self._say_of(How(type_, delay_ms), by_run([given]))
 
-    def accept(self, topic: str, partition: int, offset: int, record: Record | None = None) -> bool:
+    def accept(self, topic: str, partition: int, offset: int, record: Record) -> bool:
         """Accepts a message. Returns whether it is held.
 
         Args:

@@ -16,6 +16,11 @@ P0 = PartitionId("a", 0, "id-a")
 LO = MessageId(2)
 
 
+def each_of(of: GivenRun) -> list[Given]:
+    """Returns the messages of a run, in order."""
+    return [Given(of, n) for n in range(len(of.run))]
+
+
 def run_of(offsets: list[int], first: MessageId | None = None) -> Run:
     records: list[Any] = [object() for _ in offsets]
     return Run("a", 0, records, offsets, first)
@@ -31,7 +36,7 @@ RUNS = [
 @pytest.mark.parametrize("run", RUNS)
 def test_some_of_a_run_are_named_as_each_alone_would_be(run: Run) -> None:
     chance = Random(1)
-    given = list(GivenRun(P0, 1, 0, LO, run).each())
+    given = each_of(GivenRun(P0, 1, 0, LO, run))
     for _ in range(100):
         some = [each for each in given if chance.random() < 0.6]
         chance.shuffle(some)
@@ -44,7 +49,7 @@ def test_some_of_a_run_are_named_as_each_alone_would_be(run: Run) -> None:
 def test_a_message_of_a_run_is_what_was_given(run: Run) -> None:
     lo = LO
     of = GivenRun(P0, 3, 8, LO, run)
-    for number, each in enumerate(of.each()):
+    for number, each in enumerate(each_of(of)):
         assert isinstance(each, Given)
         assert (each.partition, each.delivery_count, each.era) == (P0, 3, 8)
         assert of.at(run.offsets[number]) == each
