@@ -286,7 +286,7 @@ class LeaseReader:
         self._has_given = False
         self._asks_s = time.monotonic() + IS_IT_S
         self._consumer.begin(topic_id)
-        reader, checked, is_done = self._reader_of(topic_id, part), -1, False
+        reader, checked = self._reader_of(topic_id, part), -1
         self._told = None
         self._is_backlog = lease.span.offset_count >= BACKLOG_OFFSETS
         try:
@@ -302,10 +302,9 @@ class LeaseReader:
                     yield run
             if reader.fetches > checked:
                 self._check_is_it(topic, topic_id)  # Of what holds no message a gap is made.
-            is_done = True
-        finally:
-            if not is_done:
-                self._close_reader()
+        except BaseException:
+            self._close_reader()
+            raise
         return reader.has_followed
 
     def _reader_of(self, topic_id: str, part: Range) -> RangeReader:
@@ -317,7 +316,7 @@ class LeaseReader:
         self._reader = RangeReader(
             *(self._config, part, self._log, self._consumer),
             sidecars=self._sidecars,
-            on_step=self._stepping(part.topic, topic_id),
+            on_step=partial(self._step, part.topic, topic_id),
             on_gone=self._gone,
             on_fetch=partial(self._fetched, part.topic),
         )
@@ -327,9 +326,9 @@ class LeaseReader:
         """Asks which topic has the name. In a backlog it is answered while the records are looked
         at; with few records there would be nothing to do meanwhile."""
         self._told = None
-        # Python takes no more questions when its main thread has ended. Then it is asked later.
-        with suppress(RuntimeError):
-            if self._is_backlog:
+        if self._is_backlog:
+            # Python takes no more questions when its main thread has ended. Then it is asked later.
+            with suppress(RuntimeError):
                 self._told = self._asking.submit(self._topic_ids.of, (topic,))
 
     def _close_reader(self) -> None:
@@ -360,16 +359,12 @@ class LeaseReader:
             behind = Side(name.nth + 1, in_sidecar(offset) + 1)
             self._sides.note(lease.partition, name[:2], behind)
 
-    def _stepping(self, topic: str, topic_id: str) -> Callable[[], None]:
-        """Returns what is called while leases of a topic are read."""
-
-        def step() -> None:
-            self._on_step()
-            if time.monotonic() >= self._asks_s:
-                self._check_is_it(topic, topic_id)
-                self._asks_s = time.monotonic() + IS_IT_S
-
-        return step
+    def _step(self, topic: str, topic_id: str) -> None:
+        """Is called again and again while leases of a topic are read."""
+        self._on_step()
+        if time.monotonic() >= self._asks_s:
+            self._check_is_it(topic, topic_id)
+            self._asks_s = time.monotonic() + IS_IT_S
 
     def _check_is_it(self, topic: str, topic_id: str) -> None:
         """Checks that a topic is the one that messages were leased of.
@@ -377,11 +372,9 @@ class LeaseReader:
         Raises:
             TopicRecreatedError: it is another one.
         """
-        told, self._told = self._told, None
-        answered = told is not None and told.exception() is None
-        if told is not None and answered and told.result().get(topic, "") in ("", topic_id):
-            return
-        if self._topic_ids.is_another(topic, topic_id):
+        asked, self._told = self._told, None
+        told = None if asked is None or asked.exception() is not None else asked.result()
+        if self._topic_ids.is_another(topic, topic_id, told):
             raise TopicRecreatedError(
                 f"topic {topic} was deleted and created anew while its messages were given out:"
                 " the former ones are gone; go on with the next poll"

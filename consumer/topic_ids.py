@@ -49,27 +49,32 @@ class TopicIds:
         """
         return self._log.topic_ids(sorted(set(topics)), timeout_s=ANSWER_S)
 
-    def is_another(self, topic: str, known: str) -> bool:
+    def is_another(self, topic: str, known: str, told: Mapping[str, str] | None = None) -> bool:
         """Returns whether another topic has the name: for a while brokers tell nothing else.
 
         Args:
             topic: the name.
             known: the id of the topic that had it; "" if it is not known, which no other one is.
+            told: what `of` has returned a moment ago; None: it is asked first.
 
         Raises:
             BrokerError: no answer in time.
         """
-        return bool(known) and not self._comes(topic, lambda told: told in ("", known))
+        return bool(known) and not self._comes(topic, lambda id_: id_ in ("", known), told)
 
     def becomes_another(self, topic: str, known: str) -> bool:
         """Returns whether a broker tells, within a while, that another topic has the name."""
-        return bool(known) and self._comes(topic, lambda told: told not in ("", known))
+        return bool(known) and self._comes(topic, lambda id_: id_ not in ("", known))
 
-    def _comes(self, topic: str, is_it: Callable[[str], bool]) -> bool:
+    def _comes(
+        self, topic: str, is_it: Callable[[str], bool], told: Mapping[str, str] | None = None
+    ) -> bool:
         """Returns whether an id for which `is_it` holds is told within a while."""
         until_s = time.monotonic() + CONFIRM_S
-        while not is_it(self.of([topic]).get(topic, "")):
+        told = self.of([topic]) if told is None else told
+        while not is_it(told.get(topic, "")):
             if time.monotonic() >= until_s:
                 return False
             time.sleep(AGAIN_S)
+            told = self.of([topic])
         return True

@@ -354,7 +354,7 @@ def test_what_is_accepted_goes_out_while_the_application_works_on_the_next_messa
         queue.acknowledge(message)
     (last,) = take(queue, 1)
     eventually(lambda: bool(sent))
-    eventually(lambda: queue._work.outgoing() == {})
+    eventually(lambda: not queue._work._outgoing)
     queue.acknowledge(last)
     assert set(queue.commit_sync().values()) == {None}
     assert set(sent) == {AcknowledgeType.ACCEPT}
