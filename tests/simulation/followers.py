@@ -10,7 +10,7 @@ at mode records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, Generic, Protocol, cast
@@ -273,8 +273,10 @@ class Gates(Generic[T, K, V]):
 class _TopicIds(TopicIds):
     """Ids that are told for long enough to be believed."""
 
-    def _comes(self, topic: str, is_it: Callable[[str], bool]) -> bool:
-        return is_it(self.of([topic]).get(topic, ""))
+    def _comes(
+        self, topic: str, is_it: Callable[[str], bool], told: Mapping[str, str] | None = None
+    ) -> bool:
+        return is_it((self.of([topic]) if told is None else told).get(topic, ""))
 
 
 class Member(Protocol):
