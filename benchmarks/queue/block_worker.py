@@ -49,7 +49,8 @@ def main() -> None:
     """Runs until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    work(*sys.argv[1:], stop)
+    servers, number, source, output = sys.argv[1:]
+    work(servers, number, source, output, stop)
 
 
 if __name__ == "__main__":

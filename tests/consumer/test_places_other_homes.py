@@ -98,8 +98,9 @@ class Reader:
         poll_on(self.tail)
         found: list[bytes] = []
         for key, buffer in self.buffers.items():
-            start, end = buffer.next_offset, self.log.end_offset(*key)
-            buffer.feed(list(read_records(self.log, *key, start, end, timeout_s=10)))
+            topic, partition = key
+            start, end = buffer.next_offset, self.log.end_offset(topic, partition)
+            buffer.feed(list(read_records(self.log, topic, partition, start, end, timeout_s=10)))
         while len(found) < most and (whole := self.order.take(self.buffers)) is not None:
             for key in sorted(whole.entries):
                 buffer = self.buffers[key]

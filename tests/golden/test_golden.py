@@ -37,6 +37,7 @@ from logtx.journal.sidecar import is_delivered_from_sidecar
 from logtx.journal.state import State
 
 from ..consumer.logs import nothing_more
+from ..consumer.records import FakeRecord
 from ..coordinator.harness import PARTITION, fates
 from . import files, show
 from .files import GoldenLogs
@@ -312,5 +313,5 @@ def test_what_todays_code_writes_is_kept() -> None:
         assert _values(records) == _values(kept.data[partition]), partition
 
 
-def _values(records: list[files.FakeRecord]) -> list[tuple[object, ...]]:
+def _values(records: list[FakeRecord]) -> list[tuple[object, ...]]:
     return [(r.at, r.header_list, r.payload, r.record_key) for r in records]
