@@ -27,7 +27,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from ...journal.errors import ConfigError, FrameError, LogtxError, SessionClosedError
 from ..protocol.frames import (
@@ -414,6 +414,36 @@ Serve = Callable[[LoopConnection], Awaitable[None]]
 end of it, end the connection."""
 
 
+class Closable(Protocol):
+    """A connection, or a stream of one."""
+
+    @property
+    def remote(self) -> str: ...
+    def close(self, error: LogtxError) -> None: ...
+
+
+S = TypeVar("S", bound=Closable)
+
+
+async def serve_to_the_end(serve: Callable[[S], Awaitable[None]], served: S, what: str) -> None:
+    """Serves a connection or a stream, and closes it with what that ends with.
+
+    Args:
+        serve: serves it; cancelled, it closes nothing.
+        served: the connection or stream.
+        what: "connection" or "stream", for the log and the client.
+    """
+    try:
+        await serve(served)
+    except LogtxError as error:
+        served.close(error)
+    except Exception:  # noqa: BLE001 - it is one client's, and the log has it
+        _LOG.exception("%s_failed address=%s", what, served.remote)
+        served.close(SessionClosedError("the coordinator failed; its log says how"))
+    else:
+        served.close(SessionClosedError(f"the coordinator ended the {what}"))
+
+
 class Listener:
     """Takes connections at one address, and has each served by a task."""
 
@@ -528,7 +558,10 @@ class Listener:
         return connection
 
     def _opened(self, connection: LoopConnection) -> None:
-        task = connection.task = asyncio.create_task(self._run(connection))
+        assert self._serve is not None, "it listens"
+        task = connection.task = asyncio.create_task(
+            serve_to_the_end(self._serve, connection, "connection")
+        )
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -552,18 +585,6 @@ class Listener:
             self._told_s.clear()
         self._told_s[who] = now_s
         _LOG.warning("stranger address=%s error=%s", remote, error)
-
-    async def _run(self, connection: LoopConnection) -> None:
-        assert self._serve is not None, "it listens"
-        try:
-            await self._serve(connection)
-        except LogtxError as error:
-            connection.close(error)
-        except Exception:  # noqa: BLE001 - one client's connection, and the log has it
-            _LOG.exception("connection_failed address=%s", connection.remote)
-            connection.close(SessionClosedError("the coordinator failed; its log says how"))
-        else:
-            connection.close(SessionClosedError("the coordinator ended the connection"))
 
 
 def _shown(peername: object) -> str:

@@ -11,7 +11,6 @@ holds up all of its connection, for it is the connection that takes none.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -29,9 +28,7 @@ from ..protocol.multiplex import (
 )
 from ..protocol.open_pb2 import Part, Parts
 from .inbox import Inbox
-from .on_loop import CONNECTIONS_MAX, LoopConnection
-
-_LOG = logging.getLogger(__name__)
+from .on_loop import CONNECTIONS_MAX, LoopConnection, serve_to_the_end
 
 OUT_MAX_BYTES: Final = 256 * 1024
 """What the streams of a connection may have said that it did not send yet: who has more to say
@@ -238,20 +235,9 @@ class LoopStreams:
             return
         stream = self._streams[number] = LoopStream(self, number)
         self._admitted.add(stream)
-        task = stream.task = asyncio.create_task(self._run(stream))
+        task = stream.task = asyncio.create_task(serve_to_the_end(self._serve, stream, "stream"))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, stream: LoopStream) -> None:
-        try:
-            await self._serve(stream)
-        except LogtxError as error:
-            stream.close(error)
-        except Exception:  # noqa: BLE001 - one client's stream, and the log has it
-            _LOG.exception("stream_failed address=%s", stream.remote)
-            stream.close(SessionClosedError("the coordinator failed; its log says how"))
-        else:
-            stream.close(SessionClosedError("the coordinator ended the stream"))
 
     def _send(self) -> None:
         self._sends_soon = False
