@@ -57,13 +57,14 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, Final, cast
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from ..coordinator.client.admin import AdminQueries
 from ..coordinator.client.tls import Tls
 from ..coordinator.protocol.queues import Lease
 from ..journal.control import TopicPartition
 from ..journal.errors import (
+    BrokerError,
     LogtxError,
     RequestTimedOutError,
     TopicRecreatedError,
@@ -71,6 +72,7 @@ from ..journal.errors import (
 )
 from ..journal.logs.interface import Log
 from ..journal.position import Passed, Position
+from ..journal.settings import refused
 from ..journal.sidecar import in_sidecar
 from ..journal.spans import AT_OFFSET, MessageId
 from .core.counters import ShareCounters
@@ -83,6 +85,7 @@ from .range_reader.places import PLACE_S, PlacesAhead, require_complete
 from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
 from .range_reader.spot import Spot
 from .range_reader.staying import Staying
+from .share_config import OWN
 from .sidecar_read import SidecarReader
 from .topic_ids import TopicIds
 
@@ -103,6 +106,22 @@ PUBLISHED_S: Final = 1.0
 longer pause delays the first messages that are placed there, a shorter one asks the brokers
 more."""
 _offset_of = methodcaller("offset")
+
+
+def _settings(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    return {**CONSUMER, **READ_AHEAD, **kafka}
+
+
+def check_settings(log: Log, kafka: Mapping[str, Any]) -> None:
+    """Checks librdkafka's settings of the consumer that reads leases.
+
+    Raises:
+        ConfigError: librdkafka refuses them.
+    """
+    try:
+        log.consumer(_settings(kafka)).close()
+    except KafkaException as error:
+        raise refused(error.args[0].str(), OWN) from error
 
 
 class LeaseReader:
@@ -140,7 +159,7 @@ class LeaseReader:
         self._asking: Executor = ThreadPoolExecutor(1, thread_name_prefix="logtx-topic-id")
         self._told: Future[Mapping[str, str]] | None = None
         """The answer to which topic has the name, asked for behind the latest fetch."""
-        self._consumer = Staying(log.consumer({**CONSUMER, **READ_AHEAD, **kafka}))
+        self._consumer = Staying(partial(log.consumer, _settings(kafka)))
         self._sidecars = SidecarReader(log, settings)
         self._sides = Sides()
         self._reader: RangeReader | None = None
@@ -212,6 +231,8 @@ class LeaseReader:
         except LogtxError as error:
             # It is asked anew, and a right, or a record, may be there by then.
             self._sidecars.close()
+            if isinstance(error, BrokerError):
+                self._consumer.renew()
             self._consumer.leave()
             self._told = None
             if not isinstance(error, TopicRecreatedError):
@@ -285,7 +306,7 @@ class LeaseReader:
         topic, _, topic_id = lease.partition
         self._has_given = False
         self._asks_s = time.monotonic() + IS_IT_S
-        self._consumer.begin(topic_id)
+        self._consumer.begin(topic, topic_id)
         reader, checked = self._reader_of(topic_id, part), -1
         self._told = None
         self._is_backlog = lease.span.offset_count >= BACKLOG_OFFSETS

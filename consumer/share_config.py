@@ -37,6 +37,16 @@ _OWN_PREFIXES: Final = (
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
 
 
+_OF_GROUPS: Final = (
+    *("auto.commit.interval.ms", "enable.auto.commit", "enable.auto.offset.store"),
+    *("enable.partition.eof", "group.instance.id", "group.protocol", "group.remote.assignor"),
+    *("heartbeat.interval.ms", "max.poll.interval.ms", "partition.assignment.strategy"),
+    "session.timeout.ms",
+)
+"""librdkafka's settings for members of consumer groups. Some would change what the consumer that
+reads leases does, and the others would do nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConfig:
     """Checked settings of a queue's consumer."""
@@ -120,5 +130,16 @@ class ShareConfig:
             "pending_dir": take_text(rest, "pending.dir", None),
             "torn_skip": take_choice(rest, "torn.reset", "error", ["skip", "error"]) == "skip",
         }
+        take_choice(rest, "isolation.level", "read_committed", ["read_committed"])
+        if "kafka.isolation.level" in rest:
+            raise ConfigError(
+                "kafka.isolation.level can't be set for a queue, which gives out records of Kafka's"
+                " own transactions at once: remove it, and write to the topic without those"
+            )
+        for name in _OF_GROUPS:
+            if name in rest:
+                raise ConfigError(
+                    f"{name} is for members of consumer groups, and a queue has none: remove it"
+                )
         refuse_unknown(rest, _OWN_PREFIXES, OWN, "share consumer")
         return cls(**own, librdkafka=rest)

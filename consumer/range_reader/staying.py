@@ -12,7 +12,9 @@ out all before, and nothing behind, since it was assigned:
   does the caller (`leave`), if reading failed.
 - Another topic of the name leaves it nowhere: what was fetched is of the former one. The ids are
   the caller's, and what is read is of the topic only if that has the name behind the fetch, as with
-  a consumer that was just assigned (trap 120).
+  a consumer that was just assigned (trap 120). It takes another client of librdkafka's, too: one
+  that knows a higher leader epoch of the former topic fetches nothing of the new one, for ever, and
+  says nothing (trap 293). So it does if the brokers seem to stand still.
 
 What retention takes meanwhile is given out if it was fetched before, as it would have been a moment
 ago, and is told as out of range if not. It never pauses a partition: a pause would outlive this.
@@ -20,7 +22,7 @@ ago, and is told as out of range if not. It never pauses a partition: a pause wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from confluent_kafka import KafkaError, Message
@@ -38,27 +40,36 @@ class Assigned(Protocol):
 class Staying:
     """A consumer that reads one partition at a time, and knows where it stands."""
 
-    def __init__(self, consumer: Assigned) -> None:
+    def __init__(self, make: Callable[[], Assigned]) -> None:
         """Stands nowhere.
 
         Args:
-            consumer: librdkafka's own, which nobody else uses; `close` closes it.
+            make: opens a consumer of librdkafka's, which nobody else uses; `close` closes it.
         """
-        self._consumer = consumer
+        self._make = make
+        self._consumer = make()
+        self._is_stale = False
+        """Whether another consumer is to be opened before the next assignment."""
+        self._ids: dict[str, str] = {}
+        """Topic → id of the one that the consumer knows by this name."""
         self._place: tuple[str, int] | None = None
-        self._topic_id = ""
         self._next: int | None = None
         """Offset behind all that was given out; None: unknown."""
 
-    def begin(self, topic_id: str) -> None:
-        """Notes which topic is read from now on: another one may have the name of the former."""
-        if topic_id != self._topic_id:
-            self.leave()
-        self._topic_id = topic_id
+    def begin(self, topic: str, topic_id: str) -> None:
+        """Notes which topic is read from now on: another one may have had the name before."""
+        if self._ids.get(topic, topic_id) != topic_id:
+            self.renew()
+        self._ids[topic] = topic_id
 
     def leave(self) -> None:
         """Stands nowhere: what is read next is assigned. If reading failed, that may mend it."""
         self._next = None
+
+    def renew(self) -> None:
+        """Leaves, and opens another consumer before the next assignment."""
+        self.leave()
+        self._is_stale = True
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Goes to the place in one partition, unless it stands there."""
@@ -67,6 +78,11 @@ class Staying:
         if place == self._place and there.offset == self._next:
             return
         self._next = None
+        if self._is_stale:
+            former, self._consumer = self._consumer, self._make()
+            self._ids = {topic: id_ for topic, id_ in self._ids.items() if topic == there.topic}
+            self._is_stale = False
+            former.close()
         self._consumer.assign(partitions)
         self._place, self._next = place, there.offset
 

@@ -47,7 +47,9 @@ def assigned(monkeypatch: pytest.MonkeyPatch) -> Places:
             found.extend((p.partition, p.offset) for p in partitions)
             self._consumer.assign(partitions)
 
-    monkeypatch.setattr(leased, "Staying", lambda made: Staying(cast(Assigned, Counting(made))))
+    monkeypatch.setattr(
+        leased, "Staying", lambda make: Staying(lambda: cast(Assigned, Counting(make())))
+    )
     return found
 
 

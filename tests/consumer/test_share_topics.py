@@ -282,6 +282,19 @@ def test_of_a_topic_that_is_no_more_a_consumer_is_told_once(
 
 
 @pytest.mark.usefixtures("attaches_often")
+def test_trap_293_a_successor_is_read_whose_leader_changed_less_often(
+    queues: Queues, producer: Producer, memory_log: MemoryLog
+) -> None:
+    memory_log.elect("orders", 0)
+    fill(producer, 2)
+    queue = queues()
+    take(queue, 2)
+    create_anew(memory_log)
+    fill(producer, 1, first=7)
+    assert values(take(queue, 1)) == [b"7"]
+
+
+@pytest.mark.usefixtures("attaches_often")
 @pytest.mark.parametrize("what", ["messages", "a gap"])
 def test_what_a_reader_waited_for_may_be_of_a_topic_that_was_created_anew(
     queues: Queues,

@@ -15,6 +15,7 @@ class Scripted:
     """A consumer that returns what it is told to."""
 
     def __init__(self) -> None:
+        self.opened = self.closed = 0
         self.assigned: list[tuple[str, int, int]] = []
         self.batches: list[list[Message] | Exception] = []
 
@@ -27,8 +28,12 @@ class Scripted:
             raise batch
         return batch
 
+    def open(self) -> Scripted:
+        self.opened += 1
+        return self
+
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 def record(offset: int) -> Message:
@@ -47,8 +52,8 @@ def stands(*batches: Any, topic_id: str = "id", then: str = "id") -> tuple[Stayi
     """Returns a consumer that was assigned at 10 and has given out batches."""
     scripted = Scripted()
     scripted.batches += batches
-    staying = Staying(scripted)
-    staying.begin(topic_id)
+    staying = Staying(scripted.open)
+    staying.begin("a", topic_id)
     staying.assign([KafkaPartition(*START)])
     for batch in batches:
         if isinstance(batch, Exception):
@@ -56,7 +61,7 @@ def stands(*batches: Any, topic_id: str = "id", then: str = "id") -> tuple[Stayi
                 staying.consume(5, 0.1)
         else:
             assert staying.consume(5, 0.1) == batch
-    staying.begin(then)
+    staying.begin("a", then)
     assert scripted.assigned == [START]
     return staying, scripted
 
@@ -113,6 +118,24 @@ def test_what_was_fetched_of_a_topic_is_not_given_out_of_its_successor() -> None
     staying, scripted = stands([record(10)], then="another")
     staying.assign([KafkaPartition("a", 0, 11)])
     assert scripted.assigned == [START, ("a", 0, 11)]
+
+
+def test_trap_293_a_successor_is_read_by_another_client() -> None:
+    staying, scripted = stands([record(10)])
+    staying.begin("b", "id-b")
+    staying.begin("a", "id")
+    staying.assign([KafkaPartition("a", 0, 0)])
+    assert (scripted.opened, scripted.closed) == (1, 0), "the topics are those it knows"
+    staying.begin("a", "another")
+    assert scripted.closed == 0, "to close it may take long"
+    for offset in (0, 5):
+        staying.assign([KafkaPartition("a", 0, offset)])
+        assert (scripted.opened, scripted.closed) == (2, 1)
+    staying.begin("b", "another-b")
+    staying.assign([KafkaPartition("b", 0, 0)])
+    assert (scripted.opened, scripted.closed) == (2, 1), "that client never knew the former one"
+    staying.close()
+    assert scripted.closed == 2
 
 
 def test_who_failed_to_read_assigns() -> None:

@@ -85,12 +85,18 @@ WITHOUT_DISK: Final = ((reading, "RocksSpillStore", Disk), (places, "RocksSpillS
 
 
 class _Fetcher:
-    """The `LogConsumer` of one `LeaseReader`: records of one partition, as its leader has them."""
+    """The `LogConsumer` of one `LeaseReader`: records of one partition, as its leader has them.
+
+    As librdkafka's, it fetches nothing of a topic if it knows another one by that name, whose
+    leader changed more often (trap 293).
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._at = ("", 0, 0)
         self._fetched: list[Message] = []
+        self._known: dict[str, str] = {}
+        """Topic → id of the one that it fetched from first."""
 
     def assign(self, partitions: Sequence[KafkaPartition]) -> None:
         """Reads this partition from this offset on."""
@@ -109,6 +115,12 @@ class _Fetcher:
         if topic not in setting.topology.truth and setting.queues.random() < HEARS_SHARE:
             return [Message(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), topic=topic)]
         if not self._fetched:
+            truth = setting.topology.truth.get(topic)
+            if (
+                truth is not None
+                and self._known.setdefault(topic, truth.topic_id) != truth.topic_id
+            ):
+                raise NotYetError(topic, partition)
             end = min(setting.told_end(topic, partition), offset + AHEAD_MAX)
             if end <= offset:
                 raise NotYetError(topic, partition)
@@ -263,7 +275,7 @@ class Leases:
         )
         self._reader = LeaseReader(log, kafka, config, timeout_s=0)
         self._reader._asking = AtOnce()
-        self._reader._consumer = Staying(cast(Assigned, _Fetcher(setting)))
+        self._reader._consumer = Staying(lambda: cast(Assigned, _Fetcher(setting)))
         self._coordinators = _Coordinators(network, party)
         self._reader._coordinators = cast(Any, self._coordinators)
         if setting.sidecars is not None:

@@ -312,6 +312,12 @@ def stays_where_another_lease_begins(patch: Patch) -> None:
 
 
 @caught_by("worked-off", of="queue")
+def a_topic_made_anew_is_read_by_the_same_client(patch: Patch) -> None:
+    """A reader of leases goes on with its client when another topic has the name (trap 293)."""
+    patch(Staying, "renew", Staying.leave)
+
+
+@caught_by("worked-off", of="queue")
 def the_rest_of_a_pointer_is_a_gap(patch: Patch) -> None:
     """What a consumer gives back of a pointer counts as read."""
     has_enough = ShareWork.has_enough

@@ -147,6 +147,7 @@ SEEN_WITH_QUEUES_AT: Final = {
     "switches_are_what_was_published": 11,
     "takeover_forgets_pending_acks": 1,
     "stays_where_another_lease_begins": 0,
+    "a_topic_made_anew_is_read_by_the_same_client": 158,
     "the_rest_of_a_pointer_is_a_gap": 7,
     "the_very_end_is_final": 3,
     "topics_that_were_left_are_not_looked_up": 220,

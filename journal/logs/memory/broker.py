@@ -83,10 +83,15 @@ class Pending:
 class MemoryPartition:
     """The records of one partition, and the faults that a test asked for."""
 
-    __slots__ = ("failures", "held", "holding", "lost_acknowledgements", "records", "start")
+    __slots__ = (
+        *("failures", "held", "holding", "leader_epoch", "lost_acknowledgements", "records"),
+        "start",
+    )
 
     def __init__(self) -> None:
         self.start = 0
+        self.leader_epoch = 0
+        """How often another leader was elected."""
         self.records: list[Record] = []
         self.holding = False
         self.held: deque[Pending] = deque()
@@ -238,6 +243,12 @@ class MemoryBroker:
             partitions = self._topic(topic).partitions
             partitions += [MemoryPartition() for _ in range(count - len(partitions))]
             self._topics_changed(topic)
+
+    def elect(self, topic: str, partition: int) -> None:
+        """For tests: gives a partition another leader."""
+        with self.changed:
+            self._partition(topic, partition).leader_epoch += 1
+            self.changed.notify_all()
 
     def expel_member(self, group: str, member_id: str) -> None:
         """For tests: lets a member's session expire, as after a long SIGSTOP."""
