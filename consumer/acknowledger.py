@@ -10,6 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, cast
 
+import confluent_kafka
 from confluent_kafka import Message
 
 from ..coordinator.protocol.queues import AcknowledgeType
@@ -17,12 +18,13 @@ from ..journal.acks import Acks
 from ..journal.errors import (
     AckConflictError,
     ConfigError,
+    GroupBoundError,
     LogtxError,
     NotHeldError,
     SubscriptionResetError,
 )
 from .core.counters import ShareCounters
-from .core.letters import pause_ms, rejected
+from .core.letters import check_reason, pause_ms, rejected
 from .core.pending import Record
 from .core.runs import Given, RecordKey, by_partition
 from .core.share_work import ShareWork
@@ -34,6 +36,8 @@ from .share_config import ShareConfig
 REDELIVERY_MAX_MS: Final = 60_000
 """Longest pause before what an aborted transaction had is given out again. A longer one delays what
 waits for somebody's repair, a shorter one tries more often in vain."""
+DELAY_MAX_S: Final = 30 * 86_400
+"""Longest delay that an application may name. A longer one is most likely another unit."""
 _NUMBERS: Final = {1: "ACCEPT", 2: "RELEASE", 3: "REJECT", 4: "RENEW"}
 """Kafka's numbers of acknowledgement types."""
 _ACCEPT: Final = AcknowledgeType.ACCEPT
@@ -67,6 +71,8 @@ class Acknowledger:
                     "errors.deadletterqueue.topic.name needs a producer, which writes there: make"
                     " it ShareConsumer(config, producer=logtx.Producer(…))"
                 )
+            if isinstance(producer, confluent_kafka.Producer):
+                raise TypeError("dead letters are written in transactions: make a logtx.Producer")
             self._dead_letters = DeadLetters(topic, self.group_id, producer, self._counters)
         self._lock = threading.Lock()
         """Guards the work, and what `ShareConsumer` adds. Nothing that holds it waits."""
@@ -144,14 +150,19 @@ class Acknowledger:
             NotHeldError: the message is not this consumer's, or acknowledged.
             SubscriptionResetError: the subscription was reset or deleted since it was given out.
             ValueError: these arguments don't go together, or not with the implicit mode.
-            TypeError: `ack_type` is no type of acknowledgements.
+            TypeError: an argument is of another type.
+            GroupBoundError: the transaction is of another transaction group than the subscription.
             AckConflictError, TransactionStateError, …: as `Transaction.send_acks`.
         """
         if ack_type is _ACCEPT and txn is None and delay is None and reason is None:
             # Most are said in this way, one by one: so little is called for each.
             it: Any = message
+            try:
+                key = it.topic(), it.partition(), it.offset()
+            except AttributeError:
+                raise _no_message(message) from None
             with self._lock:
-                is_held = self._work.accept(it.topic(), it.partition(), it.offset(), it)
+                is_held = self._work.accept(*key, it)
             if not is_held:
                 raise self._not_held(key_of(message))
             return
@@ -205,9 +216,12 @@ class Acknowledger:
                 "ACCEPT and REJECT go with a transaction, a delay with RELEASE or a transaction,"
                 " and a reason with REJECT"
             )
-        if delay is not None and delay < 0:
-            raise ValueError("a delay is 0 or more seconds")
-        if txn is not None or type_ is AcknowledgeType.RENEW:
+        if delay is not None and not 0 <= delay <= DELAY_MAX_S:
+            raise ValueError(f"a delay is 0 to {DELAY_MAX_S:,} seconds")
+        check_reason(reason)
+        if txn is not None:
+            self._check_txn(txn)
+        elif type_ is AcknowledgeType.RENEW:
             self._check_explicit()
         return type_
 
@@ -243,7 +257,7 @@ class Acknowledger:
             SubscriptionResetError, AckConflictError, …: as `acknowledge`.
         """
         if txn is not None:
-            self._check_explicit()
+            self._check_txn(txn)
         with self._lock:
             key = self._key_of(message)
             found = self._work.holdings.up_to(key)
@@ -267,7 +281,7 @@ class Acknowledger:
             ValueError: it does not go with the implicit mode.
             SubscriptionResetError, AckConflictError, …: as `acknowledge`.
         """
-        self._check_explicit()
+        self._check_txn(txn)
         with self._lock:
             keys = list(map(self._key_of, messages))
             looked = ((key, self._work.holdings.look(key)) for key in keys)
@@ -287,6 +301,7 @@ class Acknowledger:
         Raises:
             TransactionStateError, …: as `Transaction.produce`.
         """
+        check_reason(reason)
         self._counters.rejected_records += 1
         letter = rejected(key, given, reason)
         if self._dead_letters is None:
@@ -340,6 +355,24 @@ class Acknowledger:
                 " what this one returned, whatever becomes of the transaction"
             )
 
+    def _check_txn(self, txn: Acknowledging) -> None:
+        """Checks that a transaction may acknowledge messages of this consumer.
+
+        Raises:
+            ValueError: not with the implicit mode.
+            TypeError: it is none of logtx.
+            GroupBoundError: the subscription belongs to another transaction group.
+        """
+        if not hasattr(txn, "send_acks"):
+            raise TypeError(f"txn is a transaction of a logtx.Producer, not {txn!r}")
+        self._check_explicit()
+        ours, theirs = self._config.transaction_group, txn.transaction_group
+        if theirs != ours:
+            raise GroupBoundError(
+                f"subscription {self.group_id!r} belongs to transaction group {ours!r}, this"
+                f" transaction to {theirs!r}: set the producer's transaction.group to {ours!r}"
+            )
+
     def _send_acks(
         self, txn: Acknowledging, given: Mapping[RecordKey, Given], delay: float | None
     ) -> None:
@@ -390,12 +423,22 @@ class Acknowledger:
 
 
 def key_of(message: Message) -> RecordKey:
-    """Returns the name of a message that was polled."""
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None, "it was polled"
-    assert partition is not None, "it was polled"
-    assert offset is not None, "it was polled"
+    """Returns the name of a message that was polled.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+    except AttributeError:
+        raise _no_message(message) from None
+    if topic is None or partition is None or offset is None:
+        raise _no_message(message)
     return topic, partition, offset
+
+
+def _no_message(it: object) -> TypeError:
+    return TypeError(f"a message is one that poll returned, not {it!r}")
 
 
 def _by_era(given: Iterable[Given]) -> dict[int, list[Given]]:

@@ -23,6 +23,8 @@ from ..journal.errors import (
     LogtxError,
     RequestTimedOutError,
     RetriableError,
+    SubscriptionResetError,
+    TransactionAbortOnlyError,
 )
 from .core.counters import ShareCounters
 from .core.letters import Letter, headers_of
@@ -38,6 +40,10 @@ it after a broker's trouble, a shorter one tries more often in vain."""
 
 class Acknowledging(Protocol):
     """A transaction that messages can be acknowledged in."""
+
+    @property
+    def transaction_group(self) -> str:
+        """The one whose coordinator decides it."""
 
     def produce(
         self,
@@ -78,6 +84,9 @@ class Deciding(Acknowledging, Protocol):
 class Beginning(Protocol):
     """A producer, such as `logtx.Producer`."""
 
+    def bind_group(self, group: str) -> None:
+        """Makes sure that a subscription belongs to its transaction group."""
+
     def begin_transaction(self, *, current: bool = True) -> Deciding:
         """Opens a transaction."""
 
@@ -98,6 +107,15 @@ class DeadLetters:
         """
         self.topic: Final = topic
         self._group, self._producer, self._counters = group, producer, counters
+
+    def bind(self) -> None:
+        """Makes sure that the producer's transactions can acknowledge the subscription's messages.
+
+        Raises:
+            GroupBoundError: the subscription belongs to another transaction group.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
+        """
+        self._producer.bind_group(self._group)
 
     def put(self, txn: Acknowledging, letter: Letter) -> None:
         """Writes a dead letter in a transaction, which is to acknowledge the message as well."""
@@ -145,9 +163,12 @@ class DeadLetters:
 
     def _failure(self, letter: Letter, cause: Exception) -> DeadLetterError:
         topic, partition, offset = letter.key
+        # The transaction's error says what to do with it, and nobody has it.
+        is_told = isinstance(cause, TransactionAbortOnlyError) and cause.__cause__ is not None
         error = DeadLetterError(
             f"the dead letter of {topic}[{partition}] at {offset} can't be written to {self.topic},"
-            f" so the message stays in the queue: {cause}"
+            f" so the message stays in the queue: {cause.__cause__ if is_told else cause}. Mend"
+            " that, or let logtx subscription skip pass over the message"
         )
         error.__cause__ = cause
         return error
@@ -171,6 +192,9 @@ class DeadLetters:
         topic, partition, offset = letter.key
         try:
             txn.commit(timeout)
+        except SubscriptionResetError as error:
+            txn.abort_async()
+            return error
         except AckConflictError:
             self._counters.conflicts += 1
             txn.abort_async()

@@ -23,7 +23,7 @@ from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError, RequestTimedOutError
 from .core.letters import Letter
-from .core.runs import by_run, each_of
+from .core.runs import Given, by_run, each_of
 from .core.said import errors, shares
 from .core.share_work import How, Outgoing, Said, ShareWork
 from .dead_letters import PAUSE_MS, DeadLetters
@@ -46,14 +46,16 @@ class _Sent(NamedTuple):
         """Whether all answers are there."""
         return all(answer.done() for answer in self.answers)
 
-    def errors(self) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
-        """Returns why a request failed, and partition → what of its messages did not count."""
+    def errors(
+        self, given: Sequence[Given]
+    ) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
+        """Returns why a request failed, and partition → what of these messages did not count."""
         failure: LogtxError | None = None
         refused: dict[TopicPartition, LogtxError] = {}
         for answer in self.answers:
             reply = answer.result()
             if isinstance(reply, AckResults):
-                refused = errors(self.type, each_of(self.said.given), reply) | refused
+                refused = errors(self.type, given, reply) | refused
             elif failure is None:
                 failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
         return failure, refused
@@ -171,7 +173,7 @@ class Outbox:
         """Tells what was answered to the callback, or raises it if a request failed and there is
         none."""
         while self._sent and self._sent[0].is_answered:
-            failure, refused = (sent := self._sent.popleft()).errors()
+            failure, refused = self._errors(sent := self._sent.popleft())
             if not self._tell(sent.said, failure, refused) and failure is not None:
                 raise failure
 
@@ -179,17 +181,18 @@ class Outbox:
         """Tells what was answered, when nobody asks any more: to the callback, or an error to the
         log."""
         while self._sent and self._sent[0].is_answered:
-            failure, refused = (sent := self._sent.popleft()).errors()
+            failure, refused = self._errors(sent := self._sent.popleft())
             if not self._tell(sent.said, failure, refused) and failure is not None:
                 _LOG.warning("acknowledgement_failed group=%s error=%r", self._group, failure)
 
     def await_answers(
-        self, timeout: float, why: Callable[[], str]
+        self, deadline_s: float, timeout: float, why: Callable[[], str]
     ) -> dict[KafkaPartition, LogtxError | None]:
         """Waits for the answers to all that was sent.
 
         Args:
-            timeout: seconds to wait for all of them; a negative one has no end.
+            deadline_s: monotonic time up to which it waits for all of them.
+            timeout: how long that was, in seconds, for the error.
             why: returns why there may be no answer.
 
         Returns:
@@ -198,7 +201,6 @@ class Outbox:
         Raises:
             RequestTimedOutError: an answer did not come in time.
         """
-        deadline_s = time.monotonic() + timeout if timeout >= 0 else float("inf")
         results: dict[KafkaPartition, LogtxError | None] = {}
         while self._sent:
             sent = self._sent[0]
@@ -211,13 +213,22 @@ class Outbox:
                     f"acknowledgements had no answer within {timeout:g} s ({why()})"
                 )
             self._sent.popleft()
-            failure, refused = sent.errors()
+            failure, refused = self._errors(sent)
             self._tell(sent.said, failure, refused)
             for each in sent.said.acks:
                 where = KafkaPartition(each.partition.topic, each.partition.partition)
                 error = failure or refused.get(each.partition.key)
                 results[where] = results.get(where) or error
         return results
+
+    def _errors(self, sent: _Sent) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
+        given = list(each_of(sent.said.given))
+        if sent.type is AcknowledgeType.RENEW:
+            # Who has said by now what became of a message needs no more time for it.
+            with self._lock:
+                look = self._work.holdings.look
+                given = [each for each in given if look(each.key) == each]
+        return sent.errors(given)
 
     def _tell(
         self,

@@ -7,6 +7,7 @@ cumulative ones, and releases with a delay.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -30,6 +31,7 @@ from ..journal.acks import Acks
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
 from ..journal.errors import (
+    ClosedError,
     ConcurrentUseError,
     ConfigError,
     GroupBoundError,
@@ -37,6 +39,7 @@ from ..journal.errors import (
     LogtxError,
     MalformedHeaderError,
     NotAuthorizedError,
+    NotSubscribedError,
     RetriableError,
     SessionClosedError,
     SubscriptionResetError,
@@ -53,8 +56,9 @@ from .config import without_callbacks
 from .core.pace import Pace
 from .core.runs import Run
 from .dead_letters import Beginning
-from .leased import LeaseReader
+from .leased import LeaseReader, check_settings
 from .lifetime import weakly
+from .messages import Messages
 from .outbox import WAIT_S, AckCallback
 from .range_reader.reading import ReadConfig
 from .share_config import ShareConfig
@@ -77,6 +81,9 @@ more requests, and appends to the journal; with a longer one more messages come 
 consumer is killed."""
 PAUSE_S: Final = 0.02
 """Pause of `poll` before it asks again after an error that passes."""
+LETTERS_S: Final = 1.0
+"""Least time that `commit_sync` gives dead letters: with less, messages come again whose letters
+could be written."""
 GIVEN_BACK_S: Final = 1.0
 """Longest wait until the rest of a pointer is given back, before a share of it is returned. Past it
 the rest counts as delivered if the consumer dies; a longer one delays messages while a coordinator
@@ -160,6 +167,11 @@ class ShareConsumer(Acknowledger):
         self._tls = opened_tls(self._config.tls)
         lease = lending.LOGS.lend(config, log=log)
         self._log: Log = lease.log
+        try:
+            check_settings(self._log, without_callbacks(self._config.librdkafka))
+        except BaseException:
+            lease.close()
+            raise
         self._parts = _Parts(self.group_id, lease)
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
@@ -214,7 +226,7 @@ class ShareConsumer(Acknowledger):
             ValueError: a name is empty, or there twice.
             ConfigError: the dead-letter topic is among them.
             ConcurrentUseError: another thread polls.
-            SessionClosedError: the consumer is closed.
+            ClosedError: the consumer is closed.
         """
         if isinstance(topics, str):
             raise TypeError(f"topics are a list of names: subscribe([{topics!r}])")
@@ -227,8 +239,7 @@ class ShareConsumer(Acknowledger):
                 " would come back to it: work them off by another one"
             )
         with self._alone():
-            if self._closed:
-                raise SessionClosedError("the consumer is closed: make another one")
+            self._check_open()
             if self._client is None and named:
                 self._join(named)
             elif self._client is not None:
@@ -240,7 +251,7 @@ class ShareConsumer(Acknowledger):
 
         Raises:
             ConcurrentUseError: another thread polls.
-            SessionClosedError: the consumer is closed.
+            ClosedError: the consumer is closed.
         """
         self.subscribe(())
 
@@ -251,7 +262,9 @@ class ShareConsumer(Acknowledger):
     def _join(self, topics: tuple[str, ...]) -> None:
         config, timeout_s = self._config, self._config.coordinator_timeout_ms / 1000
         self._bind()
-        self._topics, self._starts = topics, self._first_starts(topics)
+        if self._dead_letters is not None:
+            self._dead_letters.bind()
+        starts = self._first_starts(topics)
         kafka = without_callbacks(config.librdkafka)
         read = ReadConfig(
             kafka=kafka,
@@ -268,6 +281,7 @@ class ShareConsumer(Acknowledger):
             on_step=weakly(self._renew_if_due),
             counters=self._counters,
         )
+        self._topics, self._starts = topics, starts
         self._attach_s = time.monotonic() + ATTACH_AGAIN_S
         client = self._parts.client = AttachedClient(
             self._log,
@@ -398,7 +412,7 @@ class ShareConsumer(Acknowledger):
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[Message]:
+    def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> Messages:
         """Returns messages to work on; none if there are none within `timeout` seconds. A negative
         one has no end. At most `max_records`, or ``max.poll.records`` without it.
 
@@ -427,16 +441,15 @@ class ShareConsumer(Acknowledger):
             GroupBoundError: it was deleted, and belongs to another transaction group now.
             ValueError: `max_records` is below 1.
             ConcurrentUseError: another thread polls.
-            SessionClosedError: the consumer is not subscribed, or closed.
+            NotSubscribedError, ClosedError: the consumer is not subscribed, or closed.
         """
         most = self._config.poll_records if max_records is None else max_records
         if most < 1:
             raise ValueError("max_records is 1 at least")
-        client = self._open_client()
+        client, deadline_s = self._open_client(), _deadline_s(timeout)
         if not self._topics:
-            raise SessionClosedError("the consumer is not subscribed: call subscribe")
+            raise NotSubscribedError("the consumer is not subscribed: call subscribe")
         with self._alone():
-            deadline_s = _deadline_s(timeout)
             if self._pace.is_slow(time.monotonic()) and self._has_more_than(most):
                 self._end(self._work.put_back)
             self._accept_last()
@@ -449,7 +462,7 @@ class ShareConsumer(Acknowledger):
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            found: list[Message] = []
+            found = Messages()
             try:
                 while True:
                     self._read(client, found, most)
@@ -505,7 +518,7 @@ class ShareConsumer(Acknowledger):
 
         Raises:
             ConcurrentUseError: another thread polls. `unseen` is given back.
-            SessionClosedError: the consumer is not subscribed, or closed.
+            NotSubscribedError, ClosedError: the consumer is not subscribed, or closed.
         """
         self.give_back(unseen)
         client = self._open_client()
@@ -540,9 +553,14 @@ class ShareConsumer(Acknowledger):
             self._polling.release()
 
     def _open_client(self) -> AttachedClient:
-        if self._client is None or self._closed:
-            raise SessionClosedError("the consumer is not subscribed, or closed")
+        self._check_open()
+        if self._client is None:
+            raise NotSubscribedError("the consumer is not subscribed: call subscribe")
         return self._client
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed: make another one")
 
     def _accept_last(self) -> None:
         with self._lock:
@@ -725,10 +743,9 @@ class ShareConsumer(Acknowledger):
 
         Raises:
             TypeError: it is no function.
-            SessionClosedError: the consumer is closed.
+            ClosedError: the consumer is closed.
         """
-        if self._closed:
-            raise SessionClosedError("the consumer is closed: make another one")
+        self._check_open()
         if callback is not None and not callable(callback):
             raise TypeError(f"a callback is a function or None, not {callback!r}")
         self._outbox.callback = callback
@@ -738,7 +755,7 @@ class ShareConsumer(Acknowledger):
 
         Raises:
             ConcurrentUseError: another thread polls.
-            SessionClosedError: the consumer is not subscribed, or closed.
+            NotSubscribedError, ClosedError: the consumer is not subscribed, or closed.
         """
         client = self._open_client()
         with self._alone():
@@ -750,6 +767,10 @@ class ShareConsumer(Acknowledger):
     def commit_sync(self, timeout: float = 30.0) -> dict[KafkaPartition, LogtxError | None]:
         """Sends what was acknowledged plainly, and waits for the answers.
 
+        Args:
+            timeout: seconds to wait; a negative one has no end. Dead letters have `LETTERS_S` at
+                least, and the first one of a producer its ``coordinator.timeout.ms``.
+
         Returns:
             Partition → what went wrong there, or None: of what was sent and not answered before.
             NotHeldError: a message was acknowledged before, a transaction acknowledges it, or it
@@ -759,13 +780,13 @@ class ShareConsumer(Acknowledger):
             RequestTimedOutError: an answer did not come in time. It may have been taken: what is
                 acknowledged twice changes nothing the second time.
             ConcurrentUseError: another thread polls.
-            SessionClosedError: the consumer is not subscribed, or closed.
+            NotSubscribedError, ClosedError: the consumer is not subscribed, or closed.
         """
-        client = self._open_client()
+        client, deadline_s = self._open_client(), _deadline_s(timeout)
         with self._alone():
             self._accept_last()
-            self._outbox.send(client)
-            return self._outbox.await_answers(timeout, self._why)
+            self._outbox.send(client, None if timeout < 0 else max(timeout, LETTERS_S))
+            return self._outbox.await_answers(deadline_s, timeout, self._why)
 
     def _why(self) -> str:
         return self._client.why if self._client is not None else "it is not subscribed"
@@ -838,4 +859,6 @@ def _attach_of(consumer: weakref.ref[ShareConsumer]) -> Attach:
 
 
 def _deadline_s(timeout: float) -> float:
+    if math.isnan(timeout):
+        raise ValueError("a timeout is a number of seconds; a negative one has no end")
     return time.monotonic() + timeout if timeout >= 0 else float("inf")

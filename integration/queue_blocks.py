@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException, Message
 
 from ..consumer.acknowledger import key_of
+from ..consumer.core.letters import check_reason
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.errors import (
     AckConflictError,
@@ -99,8 +100,10 @@ class QueueBlock(Block):
 
         Raises:
             NotHeldError: it is no message of the block, or rejected already.
+            TypeError: `reason` is no text.
             TransactionStateError, ConfigError, …: as `produce`.
         """
+        check_reason(reason)
         key = key_of(message)
         given = self._given.pop(key, None)
         if given is None:

@@ -231,7 +231,7 @@ class TransactionStateError(TransactionError):
 
 
 class ClosedError(TransactionStateError, RuntimeError):
-    """The producer was closed. Make another one."""
+    """The producer, or the queue's consumer, was closed. Make another one."""
 
     code = 0
 
@@ -381,11 +381,17 @@ class AckOutOfRangeError(LogtxError):
     kafka_code = KafkaError._INVALID_ARG
 
 
+class NotSubscribedError(LogtxError, RuntimeError):
+    """The call needs a queue's consumer that is subscribed: call `subscribe` first."""
+
+    kafka_code = KafkaError._STATE
+
+
 class NotHeldError(LogtxError):
     """The consumer does not hold this message: it acknowledged it, was never given it, or another
     one has it by now."""
 
-    kafka_code = KafkaError._INVALID_ARG
+    kafka_code = KafkaError.INVALID_RECORD_STATE
 
 
 class DeadLetterError(LogtxError):

@@ -41,6 +41,11 @@ class Transaction(ABC):
 
     @property
     @abstractmethod
+    def transaction_group(self) -> str:
+        """The transaction group whose coordinator decides it."""
+
+    @property
+    @abstractmethod
     def is_open(self) -> bool:
         """Whether neither commit nor abort was asked for yet (it may be abort-only)."""
 

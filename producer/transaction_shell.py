@@ -141,6 +141,10 @@ class TransactionShell(EarlyWriter, Transaction):
             return self._txid
 
     @property
+    def transaction_group(self) -> str:
+        return self._engine.config.transaction_group
+
+    @property
     def is_open(self) -> bool:
         return self._book.phase is Phase.OPEN
 

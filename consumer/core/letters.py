@@ -42,6 +42,12 @@ def rejected(key: RecordKey, given: Given, reason: str | None) -> Letter:
     return Letter(key, given, given.delivery_count, reason or REJECTED)
 
 
+def check_reason(reason: object) -> None:
+    """Raises TypeError unless a reason is text, or None."""
+    if reason is not None and not isinstance(reason, str):
+        raise TypeError(f"a reason is text, such as str(error), not {reason!r}")
+
+
 def over_limit(key: RecordKey, given: Given, limit: int) -> Letter:
     """Returns a message that is not given to the application: this delivery is one too many.
 

@@ -123,6 +123,12 @@ class Given:
     """Its number among those that were given out with it."""
 
     @property
+    def key(self) -> RecordKey:
+        """What the application knows it by."""
+        run = self.of.run
+        return run.topic, run.partition, run.offsets[self.n]
+
+    @property
     def partition(self) -> PartitionId:
         """Its partition."""
         return self.of.partition

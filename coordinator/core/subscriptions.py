@@ -359,7 +359,7 @@ class Subscriptions:
 
 
 def _check_free(known: SubscribedPartition, begin: int, partition: PartitionId, span: Span) -> None:
-    where = f"{partition.topic}[{partition.partition}] at {tuple(span.hi)}"
+    where = f"{partition.topic}[{partition.partition}] at {span.hi.offset}"
     if known.deleted.touches(span):
         raise AckConflictError(
             f"a message of {where} was acknowledged before: abort, and go on with other messages"
@@ -367,6 +367,6 @@ def _check_free(known: SubscribedPartition, begin: int, partition: PartitionId, 
     others = {owner for _, owner in known.pending.within(span)} - {begin}
     if others:
         raise AckConflictError(
-            f"a message of {where} is acknowledged by the transaction that began at"
-            f" {min(others)}: abort, and go on with other messages"
+            f"a message of {where} is acknowledged by the transaction that began at offset"
+            f" {min(others)} of its journal: abort, and go on with other messages"
         )

@@ -134,6 +134,8 @@ def test_whatever_goes_wrong_is_told_and_tried_again(
 class Asked:
     """A transaction that is asked to acknowledge messages, and answers when the test says so."""
 
+    transaction_group = "default"
+
     def __init__(self) -> None:
         self.replies: list[Callable[[LogtxError | None], None]] = []
 

@@ -15,10 +15,11 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.queues import AcknowledgeType
 from logtx.journal.errors import (
     AckOutOfRangeError,
+    ClosedError,
     ConcurrentUseError,
     CoordinatorNotAvailableError,
     NotHeldError,
-    SessionClosedError,
+    NotSubscribedError,
     UnknownTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
@@ -158,7 +159,7 @@ def test_a_consumer_without_topics_gets_nothing_and_may_finish(
     queue.acknowledge(first)
     queue.unsubscribe()
     assert queue.subscription() == []
-    with pytest.raises(SessionClosedError, match="subscribe"):
+    with pytest.raises(NotSubscribedError, match="subscribe"):
         queue.poll(0)
     queue.release_all()
     assert set(queue.commit_sync().values()) == {None}
@@ -172,7 +173,7 @@ def test_a_consumer_without_topics_gets_nothing_and_may_finish(
     assert queue.subscription() == []
     queue.close()
     for refused in (queue.unsubscribe, lambda: queue.subscribe(["orders"])):
-        with pytest.raises(SessionClosedError, match="closed"):
+        with pytest.raises(ClosedError, match="closed"):
             refused()
 
 
@@ -244,7 +245,7 @@ def test_a_callback_is_told_what_was_acknowledged(queues: Queues, producer: Prod
     queue.acknowledge(take(queue, 1)[0])
     queue.close()
     assert [offsets for offsets, _ in told] == [{p0: {5}}]
-    with pytest.raises(SessionClosedError):
+    with pytest.raises(ClosedError):
         queue.set_acknowledgement_commit_callback(None)
 
 

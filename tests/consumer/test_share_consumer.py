@@ -27,12 +27,13 @@ from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import (
     AckConflictError,
     BrokerError,
+    ClosedError,
     ConcurrentUseError,
     ConfigError,
     GroupBoundError,
     LogtxError,
     NotHeldError,
-    SessionClosedError,
+    NotSubscribedError,
     TornTransactionError,
     UnknownTopicError,
 )
@@ -270,7 +271,7 @@ def test_a_consumer_that_closes_gives_back_at_once(queues: Queues, producer: Pro
     queue, other = queues(**{"max.poll.records": 1}), queues()
     assert len(take(queue, 1)) == 1
     queue.close()
-    with pytest.raises(SessionClosedError):
+    with pytest.raises(ClosedError):
         queue.poll(0)
     began_s = time.monotonic()
     assert sorted(values(take(other, 3))) == [b"0", b"1", b"2"]
@@ -374,7 +375,7 @@ def test_bad_use_is_told(
         ShareConsumer({"group.id": "q", "share.acknowledgement.mode": "never"}, log=memory_log)
     with pytest.raises(ConfigError, match=r"ack\.time"):
         ShareConsumer({"group.id": "q", "ack.time.ms": 5}, log=memory_log)
-    with pytest.raises(SessionClosedError, match="not subscribed"):
+    with pytest.raises(NotSubscribedError, match="not subscribed"):
         ShareConsumer({"group.id": "q"}, log=memory_log).poll(0)
     fill(producer, 1)
     queue = queues()
