@@ -36,6 +36,7 @@ from .side_read import SideReader
 from .sidecar_read import SidecarReader, delivered
 from .source import MessageSource, NativeSource, OtherQueueError, Part, Read
 from .spill.store import RocksSpillStore
+from .successors import Successors, unreadable
 from .topic_ids import TopicIds
 from .unseen import Unseen
 
@@ -107,6 +108,7 @@ class Reading:
         self.topic_ids = TopicIds(log)
         """Which topics have the names that are read."""
         self._out = OutOfRange(log, self.topic_ids, config.auto_offset_reset)
+        self._successors = Successors(log)
         high_of = WeakMethod(self._high_of)
         # Weakly: in a circle, a consumer that is dropped would wait for the garbage collector.
         self.following = Following(
@@ -597,6 +599,7 @@ class Reading:
 
         Raises:
             SpillError: the records found can't be spilled.
+            TopicRecreatedError: librdkafka reads nothing of a topic that was created anew.
         """
         waiting = False
         if self._watches:
@@ -616,7 +619,18 @@ class Reading:
             self._unseen.watch(self.assigned.values())
             if again := self._out.to_read_again(self.assigned, now):
                 self.reassign(again)
+            if stuck := self._successors.look(self._standing(), now):
+                for key in stuck:
+                    # It names no place in the topic that has the name now: it is not committed.
+                    self.assigned[key].stored = self.assigned[key].buffer.position()
+                raise unreadable(stuck[0])
         return waiting
+
+    def _standing(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yields the partitions that librdkafka is to read on, and where."""
+        for key, assigned in self.assigned.items():
+            if not (assigned.paused or assigned.throttled or key in self._blocked):
+                yield key, assigned.input.next_offset
 
     def _high_of(self, key: TopicPartition) -> int:
         return self._inner.get_watermark_offsets(KafkaPartition(*key), cached=True)[1]

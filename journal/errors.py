@@ -529,9 +529,10 @@ class IntegrityError(ConsumerError):
 
 
 class TopicRecreatedError(ConsumerError):
-    """A group's input offsets are of a topic that was deleted and created anew since.
+    """A topic was deleted and created anew: a group's input offsets, or what a consumer reads, are
+    of the former one. The message says what to do.
 
-    They say nothing of the new topic. `logtx group reset` sets the group to its start.
+    Offsets say nothing of the new topic: `logtx group reset` sets the group to its start.
     """
 
     kafka_code = KafkaError.OFFSET_OUT_OF_RANGE

@@ -13,9 +13,9 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ...journal.errors import LogtxError
+from ...journal.errors import LogtxError, TopicRecreatedError
 from .process import Process, run
-from .readers import TRANSIENT, Notes, all_partitions, consumer_readers, open_reader
+from .readers import TRANSIENT, Notes, Reader, all_partitions, consumer_readers, open_reader
 
 BATCH: Final = 200
 """Messages of one `consume`, and of one line of the history."""
@@ -31,13 +31,7 @@ def consume(process: Process) -> None:
     """Reads until SIGTERM."""
     reader = consumer_readers(process.settings)[process.number]
     notes = Notes(process.recorder, reader)
-    consumer = open_reader(process.settings, reader)
-    if reader.member:
-        consumer.subscribe(
-            process.settings.topics, on_assign=_assigned(notes), on_revoke=_revoked(notes)
-        )
-    else:
-        _assign(process, consumer, notes)
+    consumer = _open(process, reader, notes, is_first=process.life == 0)
     commit_at_s = time.monotonic() + _COMMIT_EVERY_S
     while not process.stopping.is_set():
         try:
@@ -47,6 +41,12 @@ def consume(process: Process) -> None:
                 _commit(consumer, notes)
         except TRANSIENT as error:
             _transient(process, error)
+        except TopicRecreatedError as error:
+            # As its message says: librdkafka does not read the new topic.
+            _transient(process, error)
+            _commit(consumer, notes)
+            consumer.close()
+            consumer = _open(process, reader, notes, is_first=False)
         except LogtxError:
             raise
         except KafkaException as error:
@@ -56,14 +56,25 @@ def consume(process: Process) -> None:
     consumer.close()
 
 
+def _open(process: Process, reader: Reader, notes: Notes, *, is_first: bool) -> Any:
+    """Opens a consumer of all topics; the first one of its name begins at the beginning."""
+    consumer = open_reader(process.settings, reader)
+    if reader.member:
+        consumer.subscribe(
+            process.settings.topics, on_assign=_assigned(notes), on_revoke=_revoked(notes)
+        )
+    else:
+        _assign(process, consumer, notes, OFFSET_BEGINNING if is_first else OFFSET_STORED)
+    return consumer
+
+
 def _transient(process: Process, error: Exception) -> None:
     process.recorder.write("error", error=repr(error))
     process.stopping.wait(_RETRY_S)
 
 
-def _assign(process: Process, consumer: Any, notes: Notes) -> None:
-    """Assigns all partitions: from the beginning, or from where a predecessor was."""
-    offset = OFFSET_BEGINNING if process.life == 0 else OFFSET_STORED
+def _assign(process: Process, consumer: Any, notes: Notes, offset: int) -> None:
+    """Assigns all partitions, to be read from `offset`."""
     partitions = all_partitions(process, offset)
     while not process.stopping.is_set():
         try:
