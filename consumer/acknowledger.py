@@ -158,11 +158,11 @@ class Acknowledger:
             # Most are said in this way, one by one: so little is called for each.
             it: Any = message
             try:
-                key = it.topic(), it.partition(), it.offset()
+                with self._lock:
+                    is_held = self._work.accept(it.topic(), it.partition(), it.offset(), it)
             except AttributeError:
-                raise _no_message(message) from None
-            with self._lock:
-                is_held = self._work.accept(*key, it)
+                key_of(message)  # Says so if it is no message.
+                raise
             if not is_held:
                 raise self._not_held(key_of(message))
             return
