@@ -148,6 +148,10 @@ class MarkerWriter:
             # Once: what a closed producer did not report was reported for it.
             if sent in unanswered:
                 unanswered.discard(sent)
+                if appender is self._careful and _timed_out(error):
+                    # It may believe in the leader of a topic that is no more (trap 294).
+                    self._careful = None
+                    self._spawn(self._close(appender))
                 self._answered(job, offset, error)
 
         appender.append(topic, partition, acknowledge, headers=headers, flow=flow)
@@ -210,3 +214,7 @@ class MarkerWriter:
         task = essential_task(coroutine, "marker-producer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _timed_out(error: KafkaError | None) -> bool:
+    return error is not None and error.code() == KafkaError._MSG_TIMED_OUT

@@ -56,6 +56,13 @@ class Reporter(Protocol):
     def wait_for_place(self, pending: Pending) -> None:
         """Notes that a record has no place yet and may time out."""
 
+    def hears_of(self, pending: Pending, leader_epoch: int | None) -> bool:
+        """Tells the leader epoch of a record's partition; None: there is no such partition.
+
+        Returns:
+            Whether the producer goes by that, and does not take it for outdated (trap 294).
+        """
+
 
 class Pending:
     """A record on its way from `produce` to its delivery report."""
@@ -313,8 +320,14 @@ class MemoryBroker:
             self._queued[id(pending)] = pending
             pending.producer.wait_for_place(pending)
         elif topic is None or pending.partition >= len(topic.partitions):
+            pending.producer.hears_of(pending, None)
             pending.producer.report(pending, KafkaError.UNKNOWN_TOPIC_OR_PART, -1001)
             self.changed.notify_all()
+        elif not pending.producer.hears_of(
+            pending, topic.partitions[pending.partition].leader_epoch
+        ):
+            self._queued[id(pending)] = pending
+            pending.producer.wait_for_place(pending)
         elif topic.partitions[pending.partition].holding:
             topic.partitions[pending.partition].held.append(pending)
             pending.producer.wait_for_place(pending)

@@ -76,6 +76,8 @@ class MemoryProducer:
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
+        self._leader_epochs: dict[tuple[str, int], int] = {}
+        """The highest one that it was told of each partition, whatever topic had the name then."""
         self._unplaced: dict[int, Pending] = {}
         # Records without a place in the log, by id(): held, or kept back by an outage.
 
@@ -141,6 +143,20 @@ class MemoryProducer:
         """Notes that a record has no place yet and may time out."""
         pending.deadline_s = pending.deadline_s or time.monotonic() + self._timeout_s
         self._unplaced[id(pending)] = pending
+
+    def hears_of(self, pending: Pending, leader_epoch: int | None) -> bool:
+        """Tells the leader epoch of a record's partition; returns whether it goes by that.
+
+        As librdkafka: it asks who leads a partition that is outdated to it, and believes no answer.
+        Only that a topic is gone makes it forget.
+        """
+        key = pending.topic, pending.partition
+        if leader_epoch is None:
+            self._leader_epochs.pop(key, None)
+            return True
+        known = self._leader_epochs.get(key, 0)
+        self._leader_epochs[key] = max(known, leader_epoch)
+        return leader_epoch >= known
 
     def _expire(self) -> None:
         now = time.monotonic()

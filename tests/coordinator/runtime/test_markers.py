@@ -179,6 +179,38 @@ def test_trap_12_a_topic_created_anew_gets_the_markers_of_the_old_one(log: Memor
     assert markers(log, FREE) == [1, 2]
 
 
+@pytest.mark.parametrize("was_careful", [False, True])
+def test_trap_294_a_topic_created_anew_gets_markers_though_its_leader_changed_less_often(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, *, was_careful: bool
+) -> None:
+    monkeypatch.setattr(markers_module, "SWEEP_S", 0.05)
+    careful = {**CAREFUL_CONFIG, "message.timeout.ms": 300}
+    monkeypatch.setattr(markers_module, "CAREFUL_CONFIG", careful)
+    log.elect(*FREE)
+
+    async def run() -> None:
+        stage = Stage(log)
+        if was_careful:
+            log.fail_appends(*FREE, KafkaError.INVALID_RECORD, 1)
+        for begin in range(2):
+            stage.write(decided(begin, FREE))
+            await stage.until(lambda begin=begin: begin in stage.finished)
+        assert (stage.writer._careful is not None) is was_careful
+        log.delete_topic("d")
+        log.create_topic("d", partitions=2)
+        stage.write(decided(2, FREE))
+
+        def is_finished() -> bool:
+            stage.writer.tick()
+            return 2 in stage.finished
+
+        await stage.until(is_finished)
+        await stage.close()
+
+    asyncio.run(run())
+    assert markers(log, FREE) == [2]
+
+
 def test_a_partition_that_refuses_its_markers_delays_itself_alone(log: MemoryLog) -> None:
     async def run() -> None:
         stage = Stage(log)
