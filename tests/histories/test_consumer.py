@@ -18,7 +18,7 @@ SEEDS = 100
 """Histories of each run."""
 MORE_SEEDS = {
     "the_journal_is_not_read_on": (291, 477, 616),
-    "a_transaction_broken_off_counts": (151, 168),
+    "a_transaction_broken_off_counts": (151, 168, 439, 1243, 1296),
     "a_rewind_that_failed_is_forgotten": (168, 494),
 }
 """Further seeds of rare mutations."""
