@@ -10,8 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, cast
 
-import confluent_kafka
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 
 from ..coordinator.protocol.queues import AcknowledgeType
 from ..journal.acks import Acks
@@ -71,7 +70,7 @@ class Acknowledger:
                     "errors.deadletterqueue.topic.name needs a producer, which writes there: make"
                     " it ShareConsumer(config, producer=logtx.Producer(…))"
                 )
-            if isinstance(producer, confluent_kafka.Producer):
+            if isinstance(producer, Producer):
                 raise TypeError("dead letters are written in transactions: make a logtx.Producer")
             self._dead_letters = DeadLetters(topic, self.group_id, producer, self._counters)
         self._lock = threading.Lock()
@@ -301,7 +300,6 @@ class Acknowledger:
         Raises:
             TransactionStateError, …: as `Transaction.produce`.
         """
-        check_reason(reason)
         self._counters.rejected_records += 1
         letter = rejected(key, given, reason)
         if self._dead_letters is None:

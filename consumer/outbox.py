@@ -47,14 +47,18 @@ class _Sent(NamedTuple):
         return all(answer.done() for answer in self.answers)
 
     def errors(
-        self, given: Sequence[Given]
+        self, is_told: Callable[[Given], bool] | None
     ) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
-        """Returns why a request failed, and partition → what of these messages did not count."""
+        """Returns why a request failed, and partition → what of its messages did not count; of
+        those that `is_told` returns True for, or of all."""
         failure: LogtxError | None = None
         refused: dict[TopicPartition, LogtxError] = {}
         for answer in self.answers:
             reply = answer.result()
             if isinstance(reply, AckResults):
+                # One by one, and only if something was refused: a request has thousands.
+                given = each_of(self.said.given)
+                given = given if is_told is None else filter(is_told, given)
                 refused = errors(self.type, given, reply) | refused
             elif failure is None:
                 failure = reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
@@ -222,13 +226,12 @@ class Outbox:
         return results
 
     def _errors(self, sent: _Sent) -> tuple[LogtxError | None, dict[TopicPartition, LogtxError]]:
-        given = list(each_of(sent.said.given))
-        if sent.type is AcknowledgeType.RENEW:
-            # Who has said by now what became of a message needs no more time for it.
-            with self._lock:
-                look = self._work.holdings.look
-                given = [each for each in given if look(each.key) == each]
-        return sent.errors(given)
+        # Who has said by now what became of a message needs no more time for it.
+        return sent.errors(self._is_held if sent.type is AcknowledgeType.RENEW else None)
+
+    def _is_held(self, given: Given) -> bool:
+        with self._lock:
+            return self._work.holdings.look(given.key) == given
 
     def _tell(
         self,

@@ -28,7 +28,7 @@ from ..protocol.multiplex import (
 )
 from ..protocol.open_pb2 import Part, Parts
 from .inbox import Inbox
-from .on_loop import CONNECTIONS_MAX, LoopConnection, serve_to_the_end
+from .on_loop import CONNECTIONS_MAX, Closable, LoopConnection, serve_to_the_end
 
 OUT_MAX_BYTES: Final = 256 * 1024
 """What the streams of a connection may have said that it did not send yet: who has more to say
@@ -37,18 +37,15 @@ STREAMS_MAX: Final = CONNECTIONS_MAX
 """Streams of all connections at one time; a further one is ended as it begins."""
 
 
-class Served(Protocol):
+class Served(Closable, Protocol):
     """What a service sees of a connection, or of a stream."""
 
     @property
     def peer(self) -> str: ...
     @property
-    def remote(self) -> str: ...
-    @property
     def came_ms(self) -> int: ...
     async def receive(self) -> bytes: ...
     async def send(self, payload: bytes) -> None: ...
-    def close(self, error: LogtxError) -> None: ...
 
 
 Serve = Callable[[Served], Awaitable[None]]

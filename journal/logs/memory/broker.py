@@ -64,6 +64,27 @@ class Reporter(Protocol):
         """
 
 
+class LeaderEpochs:
+    """What a client was told of the leaders of partitions, as librdkafka keeps it.
+
+    It takes a lower leader epoch than one that it knows for outdated, whatever topic had the name
+    then (traps 293, 294).
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], int] = {}
+
+    def hear(self, key: tuple[str, int], leader_epoch: int) -> bool:
+        """Takes what it is told of a partition. Returns whether it goes by that."""
+        known = self._known.get(key, 0)
+        self._known[key] = max(known, leader_epoch)
+        return leader_epoch >= known
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """Learns that there is no such partition."""
+        self._known.pop(key, None)
+
+
 class Pending:
     """A record on its way from `produce` to its delivery report."""
 

@@ -28,7 +28,7 @@ from confluent_kafka import (
 )
 
 from ..interface import GroupOffset, RebalanceCallback
-from .broker import METADATA_MAX_CHARS, MemoryBroker, MemoryPartition
+from .broker import METADATA_MAX_CHARS, LeaderEpochs, MemoryBroker, MemoryPartition
 from .group import Member, Partition
 
 _LOG = logging.getLogger(__name__)
@@ -83,9 +83,8 @@ class MemoryConsumer:
         """Answers to commits, which the next poll reports."""
         self._readings: dict[Partition, _Reading] = {}
         self._paused: set[Partition] = set()
-        self._leader_epochs: dict[Partition, int] = {}
-        """The highest one that it was told of each partition, whatever topic had the name then."""
         """Partitions that were paused and not resumed, whether or not they are assigned."""
+        self._leader_epochs = LeaderEpochs()
         self._member: Member | None = None
         self._callbacks: dict[str, RebalanceCallback | None] = {}
         self._callback_assigned = False
@@ -338,8 +337,8 @@ class MemoryConsumer:
                 if not reading.missing_told:
                     reading.missing_told = True
                     found.append(_event(key, KafkaError.UNKNOWN_TOPIC_OR_PART, reading.next))
-            elif self._is_outdated(key, partition):
-                pass
+            elif not self._leader_epochs.hear(key, partition.leader_epoch):
+                pass  # It fetches nothing, and says nothing.
             elif not self._resolve(key, reading):
                 reading.stopped = True
                 found.append(_event(key, KafkaError._AUTO_OFFSET_RESET, reading.next))
@@ -349,13 +348,6 @@ class MemoryConsumer:
                 # Lets the next call begin with another partition.
                 self._readings[key] = self._readings.pop(key)
                 return
-
-    def _is_outdated(self, key: Partition, partition: MemoryPartition) -> bool:
-        """Returns whether it takes what it is told of a partition for outdated, as librdkafka does,
-        and so fetches nothing: a topic of that name had a leader of a higher epoch (trap 293)."""
-        known = self._leader_epochs.get(key, 0)
-        self._leader_epochs[key] = max(known, partition.leader_epoch)
-        return partition.leader_epoch < known
 
     def _take_from(
         self,

@@ -17,7 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, M
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from ..interface import DeliveryCallback, Headers
-from .broker import MemoryBroker, Pending
+from .broker import LeaderEpochs, MemoryBroker, Pending
 
 _QUEUE_MAX: Final = 100_000
 """librdkafka's default of ``queue.buffering.max.messages``; beyond it `produce` fails."""
@@ -76,8 +76,7 @@ class MemoryProducer:
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
-        self._leader_epochs: dict[tuple[str, int], int] = {}
-        """The highest one that it was told of each partition, whatever topic had the name then."""
+        self._leader_epochs = LeaderEpochs()
         self._unplaced: dict[int, Pending] = {}
         # Records without a place in the log, by id(): held, or kept back by an outage.
 
@@ -152,11 +151,9 @@ class MemoryProducer:
         """
         key = pending.topic, pending.partition
         if leader_epoch is None:
-            self._leader_epochs.pop(key, None)
+            self._leader_epochs.forget(key)
             return True
-        known = self._leader_epochs.get(key, 0)
-        self._leader_epochs[key] = max(known, leader_epoch)
-        return leader_epoch >= known
+        return self._leader_epochs.hear(key, leader_epoch)
 
     def _expire(self) -> None:
         now = time.monotonic()
