@@ -46,6 +46,7 @@ class Slow:
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
+        self.done = 0
 
     def hand_out(self) -> None:
         """Takes a while."""
@@ -53,6 +54,7 @@ class Slow:
         self.most = max(self.most, self.inside)
         time.sleep(0.01)
         self.inside -= 1
+        self.done += 1
 
 
 @contextmanager
@@ -199,9 +201,12 @@ def test_threads_that_stood_in_end_and_one_stays() -> None:
             all_.came(each)
             time.sleep(0.003)
         assert len(all_._began_s) > 1
-    for _ in range(20):  # also while something comes
+    eventually(lambda: all(each.done for each in slow))
+    for number in range(20):  # also while something comes
         all_.came(slow[0])
         time.sleep(0.02)
+        # Who receives says that something came only when all before is handed out.
+        eventually(lambda number=number: slow[0].done >= number + 2)
     eventually(lambda: len(all_._began_s) == 1, 1.0)
     assert [each.most for each in slow] == [1] * 6
     assert [thread.is_alive() for thread in all_._began_s] == [True]

@@ -165,6 +165,7 @@ def _running(coordinator: EmbeddedCoordinator) -> Any:
 
     from logtx.coordinator.service import Coordinator
 
+    gc.collect()  # That of an earlier test may have had the same port.
     (found,) = [
         o
         for o in gc.get_objects()
