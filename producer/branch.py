@@ -249,6 +249,7 @@ class Branches:
             share=share,
             tick_s=min(max(self._delay_s / 2, 0.01), 0.05),
             delivery_timeout_s=settings.delivery_timeout_s,
+            retry_backoff_ms=settings.retry_backoff_ms,
             queue_max=settings.queue_max,
             on_tick=self._on_tick,
             on_stopped=self._on_stopped,

@@ -52,6 +52,8 @@ _OWN_PREFIXES: Final = (
 _KEY_SAYS: Final = ("transactional.id", "transaction.group", "transactional.generation")
 """Settings that a transaction key replaces."""
 _DELIVERY_TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
+_RETRY_BACKOFFS: Final = {"retry.backoff.ms": 100, "retry.backoff.max.ms": 1_000}
+"""Settings of which the lower one is how long librdkafka waits at first → its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,9 @@ class ProducerConfig:
     have the same settings of librdkafka."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
+    retry_backoff_ms: int = 100
+    """``retry.backoff.ms``, or ``retry.backoff.max.ms`` if that is less: how long librdkafka waits
+    before it sends a record again."""
     queue_max: int = 100_000
     """``queue.buffering.max.messages``: with as many records, `produce` waits for room."""
     librdkafka: Mapping[str, Any]
@@ -146,6 +151,10 @@ class ProducerConfig:
         delivery = next(librdkafka[n] for n in _DELIVERY_TIMEOUTS if n in librdkafka)
         # librdkafka reads 0 as "never"; every wait of logtx has a bound.
         delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
+        retry = {name: librdkafka[name] for name in _RETRY_BACKOFFS if name in librdkafka}
+        own["retry_backoff_ms"] = min(
+            take_integer(retry, name, default, 1) for name, default in _RETRY_BACKOFFS.items()
+        )
         queue = {"queue.buffering.max.messages": librdkafka.get("queue.buffering.max.messages")}
         queue_max = take_integer(queue, "queue.buffering.max.messages", None, 0)
         if queue_max is not None:

@@ -106,6 +106,7 @@ class Engine:
             share=share,
             tick_s=tick_s,
             delivery_timeout_s=config.delivery_timeout_s,
+            retry_backoff_ms=config.retry_backoff_ms,
             queue_max=config.queue_max,
             on_tick=on_tick,
             on_stopped=on_stopped,

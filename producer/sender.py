@@ -71,6 +71,7 @@ class Sender:
         share: Hashable,
         tick_s: float,
         delivery_timeout_s: float,
+        retry_backoff_ms: int,
         queue_max: int,
         on_tick: Callable[[], bool],
         on_stopped: Callable[[Send], None],
@@ -84,6 +85,7 @@ class Sender:
             share: who has an equal one may use the same thread; None: nobody else uses it.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             delivery_timeout_s: after which librdkafka has reported each record.
+            retry_backoff_ms: ``retry.backoff.ms`` of the producers that `make` makes.
             queue_max: longest queue, in records: so many callbacks may wait, too.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
             on_stopped: called on the thread with the `send` of a producer that stopped for good,
@@ -96,6 +98,7 @@ class Sender:
         """
         self.on_delivery: Final = on_delivery
         self.tick_s = tick_s
+        self.retry_backoff_ms: Final = retry_backoff_ms
         self._username = username
         self._make = make
         self._delivery_timeout_s = delivery_timeout_s
@@ -116,7 +119,7 @@ class Sender:
         """Of the counts, and of who moves to another thread."""
         self._ended_reports = 0
         """How many reports branches had that are not in there any more."""
-        self.plain = PlainCount(self._note_placeless)
+        self.plain = self._plain_count()
         """Counts records without a transaction."""
         self._plain_before: list[tuple[PlainCount, float]] = []
         """Those that are not certain, or of a thread that was left, and until when some of their
@@ -125,6 +128,10 @@ class Sender:
         """How many reports `poll` has told of."""
         self._left: SenderThread | None = None
         """The thread before, which may still serve reports."""
+        self._is_transactional = False
+        """Whether it has written records of a transaction."""
+        self._unseen_until_s = 0.0
+        """Until when plain records may be under way whose reports nobody takes, monotonic clock."""
         self._shift = 0
         """What its reports are more than what its thread has served, once it has claimed that."""
         self._thread = SHARED.join(share, make, self)
@@ -191,9 +198,7 @@ class Sender:
             try:
                 if told is not None:
                     receiver = self.receiver(plain.delivered, told, plain)
-                elif not (self._thread.is_claimed or self._claim()):
-                    # Else all that is queued is its own, and a report in Python costs a third of a
-                    # record.
+                elif not self._may_go_unseen(deadline_s):
                     receiver = plain.delivered
                 if receiver is not None:
                     plain.admit()
@@ -213,6 +218,21 @@ class Sender:
                 self._doubt()
                 raise
             self.make_room(deadline_s)
+
+    def _may_go_unseen(self, until_s: float) -> bool:
+        """Returns whether nobody has to take the report of a plain record that is sent now.
+
+        A report in Python costs a third of a record. It is needed if records of others are queued,
+        which could not be told from this one; or if it may tell a transaction of a failure.
+        """
+        thread = self._thread
+        if self._is_transactional and not thread.sees_all:
+            return False
+        if not (thread.is_claimed or self._claim()):
+            return False
+        self._unseen_until_s = until_s
+        # Asked again: a transaction that begins now has found no sign of this record.
+        return not self._is_transactional or thread.sees_all
 
     @staticmethod
     def _withdraw(receiver: object, plain: PlainCount) -> None:
@@ -250,6 +270,10 @@ class Sender:
     def count(self, tally: BranchTally) -> None:
         """Counts what a branch writes, from now on."""
         with self._guard:
+            self._is_transactional = True
+            if self._unseen_until_s:
+                blind = time.monotonic() < self._unseen_until_s and not self._thread.sees_all
+                self.floors.refusals.failures.is_blind = blind
             self._counts.add(tally)
 
     def ended(self, tally: BranchTally) -> None:
@@ -284,7 +308,14 @@ class Sender:
         now_s = time.monotonic()
         self._plain_before = [(c, s) for c, s in self._plain_before if c.unreported or s > now_s]
         self._plain_before.append((self.plain, now_s + self._delivery_timeout_s))
-        self.plain = PlainCount(self._note_placeless)
+        self.plain = self._plain_count()
+
+    def _plain_count(self) -> PlainCount:
+        return PlainCount(self._note_failure, self._note_placeless)
+
+    def _note_failure(self) -> None:
+        """Takes the report of a plain record that failed."""
+        self.floors.refusals.failures.note()
 
     def _note_placeless(self, message: Any) -> None:
         """Takes the report of a plain record that is told to be written, and not where."""

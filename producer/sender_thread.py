@@ -32,7 +32,7 @@ from confluent_kafka import KafkaError, KafkaException
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Headers, LogProducer
 from ..journal.native.interface import Count, Handle
-from .core.tally import BranchTally, Refusals
+from .core.tally import BranchTally, Failures, Refusals
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,6 +125,10 @@ class Member(Protocol):
     tick_s: float
     """How often it wants `tick` to be called while that returns True, seconds."""
 
+    @property
+    def retry_backoff_ms(self) -> int:
+        """``retry.backoff.ms`` of the settings that all members have."""
+
     def tick(self) -> bool:
         """Does what is due. Returns whether transactions are open. Does not block."""
 
@@ -188,7 +192,7 @@ class SenderThread:
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
         self._next_replacement_s = 0.0
-        self.refusals: Final = Refusals()
+        self.refusals: Final = Refusals(Failures(member.retry_backoff_ms))
         """Of its producers: records of all members may lie in one batch."""
         self._tick_s = member.tick_s
         self._waiting: deque[queue.SimpleQueue[None]] = deque()
@@ -289,6 +293,11 @@ class SenderThread:
         # Twice, if it stopped and nothing has taken its place.
         made = dict.fromkeys((*self._stopped, self._made))
         return sum(len(each.producer) for each in made)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it notices the report of each record, also of those without a callback."""
+        return self._made.handle is not None
 
     def is_current(self) -> bool:
         """Returns whether the caller runs on the thread."""

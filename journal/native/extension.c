@@ -32,7 +32,9 @@
     X(int, interceptor_add_on_acknowledgement,                                                     \
       (rd_kafka_t *, const char *, on_acknowledgement_t *, void *))                                \
     X(int, type, (const rd_kafka_t *))                                                             \
+    X(int, conf_get, (const rd_kafka_conf_t *, const char *, char *, size_t *))                    \
     X(const char *, topic_name, (const rd_kafka_topic_t *))                                        \
+    X(int64_t, message_latency, (const rd_kafka_message_t *))                                      \
     X(int, message_headers, (const rd_kafka_message_t *, rd_kafka_headers_t **))                   \
     X(int, header_get_all,                                                                         \
       (const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *))                \
@@ -44,6 +46,7 @@ FUNCTIONS(DECLARE)
 #define TXCTL "TxCtl"
 /* As in `producer/core/tally.py`. */
 enum { MADE_UP_MAX = 1000000 };
+enum { SENT_ANEW = 1000000 }; /* as in `interface.py` */
 enum { TXID_SIZE = 16, CONTROL_MAX = 32, KEY_MAX = TXID_SIZE + CONTROL_MAX, TOPIC_MAX = 249 };
 enum { SLOTS = 1024 }; /* of a hash table; a full one only gets longer chains */
 
@@ -74,11 +77,11 @@ struct count_s { /* the records of one branch */
     uint8_t key[KEY_MAX];     /* TxId and TxCtl */
     size_t key_size;
     bool is_listed, is_changed, is_closed, has_failed;
-    uint64_t born; /* how many refusals there had been */
+    uint64_t born, born_failures; /* how many refusals and failures there had been */
     int64_t admitted, reports;
     span_t *spans;
     size_t span_count, span_room;
-    int code; /* of the first failure; 0: its offset can't be */
+    int code; /* of the first failure; 0: its offset can't be; or SENT_ANEW */
     int32_t partition;
     int64_t offset;
     char topic[TOPIC_MAX + 1];
@@ -92,6 +95,8 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     size_t size;              /* number of counts */
     size_t busy;              /* of those that have taken records; the interpreter lock guards it */
     uint64_t refusals;        /* number of reports at an offset that can't be */
+    uint64_t failures;        /* number of reports of an error */
+    int64_t retry_us;         /* shortest time to the report of a record that is sent again */
     count_t *counts[SLOTS], *last_count, *first_changed, *last_changed;
     place_t *places[SLOTS], *last_place;
 } client_t;
@@ -207,14 +212,22 @@ static span_t *begin_span(count_t *count, place_t *place) {
     return span;
 }
 
-static void fail(client_t *client, count_t *count, const rd_kafka_message_t *message) {
+static void fail(client_t *client, count_t *count, const rd_kafka_message_t *message, int code) {
     if (count->has_failed) return;
     count->has_failed = true;
-    count->code = message->err;
+    count->code = code;
     count->partition = message->partition;
     count->offset = message->offset;
     snprintf(count->topic, sizeof count->topic, "%s", k_topic_name(message->rkt));
     tell(client, count);
+}
+
+/* Returns whether a record may lie in the log twice: the rule of `Failures` in the tally. */
+static bool may_be_sent_anew(
+    const client_t *client, const count_t *count, const rd_kafka_message_t *message) {
+    if (count->born_failures == client->failures) return false;
+    int64_t latency_us = k_message_latency(message);
+    return latency_us < 0 || latency_us >= client->retry_us;
 }
 
 /* ---- what librdkafka calls ------------------------------------------------------------------- */
@@ -229,7 +242,8 @@ static int on_acknowledgement(
     if (is_parents(client)) return 0; /* What a child purges: nobody would ever unlock. */
     pthread_mutex_lock(&client->lock);
     place_t *place = NULL;
-    if (!message->err) place = place_of(client, k_topic_name(message->rkt), message->partition);
+    if (message->err) client->failures++;
+    else place = place_of(client, k_topic_name(message->rkt), message->partition);
     count_t *count = count_of(client, message);
     span_t *span = count && place ? find_span(count, place) : NULL;
     /* Trap 224: err is 0 for duplicates, and for all of a batch in which several records failed.
@@ -258,7 +272,10 @@ static int on_acknowledgement(
         count->reports++;
         if (count->is_closed && count->reports >= count->admitted) tell(client, count);
     }
-    if (count && !span && (!message->_private || !message->err)) fail(client, count, message);
+    if (count && !span && (!message->_private || !message->err))
+        fail(client, count, message, message->err);
+    else if (span && may_be_sent_anew(client, count, message))
+        fail(client, count, message, SENT_ANEW);
     pthread_mutex_unlock(&client->lock);
     return 0;
 }
@@ -274,12 +291,26 @@ static int on_conf_destroy(void *opaque) {
     return 0;
 }
 
-static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *Py_UNUSED(conf), void *opaque,
+static int64_t number_of(const rd_kafka_conf_t *conf, const char *name) {
+    char text[32];
+    size_t size = sizeof text;
+    return k_conf_get(conf, name, text, &size) ? 0 : strtoll(text, NULL, 10);
+}
+
+/* Returns 3/4 of the pause before a record is sent again, microseconds; 0: it is not known. */
+static int64_t retry_us_of(const rd_kafka_conf_t *conf) {
+    int64_t first = number_of(conf, "retry.backoff.ms");
+    int64_t most = number_of(conf, "retry.backoff.max.ms");
+    return (first < most ? first : most) * 750;
+}
+
+static int on_new(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *opaque,
                   char *Py_UNUSED(error), size_t Py_UNUSED(size)) {
     client_t *client = opaque;
     if (client != expected || client->rk || k_type(rk) != RD_KAFKA_PRODUCER) return 0;
     if (k_interceptor_add_on_destroy(rk, NAME, on_destroy, client)) return 0;
     if (k_interceptor_add_on_acknowledgement(rk, NAME, on_acknowledgement, client)) return 0;
+    client->retry_us = retry_us_of(conf);
     client->rk = rk;
     return 0;
 }
@@ -425,6 +456,7 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
     pthread_mutex_lock(&client->lock);
     count->is_listed = !find_count(client, count->key, count->key_size);
     count->born = client->refusals;
+    count->born_failures = client->failures;
     if (count->is_listed) {
         count->next = *slot;
         *slot = count;

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+SENT_ANEW: Final = 1_000_000
+"""Code of a failure that is no error of Kafka's: the record may lie in the log twice."""
 
 
 class Count(Protocol):
@@ -50,7 +53,8 @@ class Count(Protocol):
     def failure(self) -> tuple[int, str, int, int] | None:
         """Returns the first failure: (error code, topic, partition, offset), or None.
 
-        The code is 0 for a record that was reported at an offset that can't be, whoever counts it.
+        The code is 0 for a record that was reported at an offset that can't be, and `SENT_ANEW` for
+        one that may lie in the log twice, whoever counts it.
         """
 
     def doubted(self) -> tuple[str, int] | None:

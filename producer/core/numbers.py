@@ -37,15 +37,20 @@ class PlainCount:
     Any thread admits and withdraws. One thread at a time serves reports.
     """
 
-    __slots__ = ("_admitted", "_on_placeless", "_withdrawn", "admit", "reports", "withdraw")
+    __slots__ = (
+        *("_admitted", "_on_failure", "_on_placeless", "_withdrawn", "admit", "reports"),
+        "withdraw",
+    )
 
-    def __init__(self, on_placeless: Callable[[Any], None]) -> None:
+    def __init__(self, on_failure: Callable[[], None], on_placeless: Callable[[Any], None]) -> None:
         """Has no record.
 
         Args:
+            on_failure: called in each report of an error.
             on_placeless: called with the message of each report of a success without an offset:
                 those of the records beside it may be made up (trap 233).
         """
+        self._on_failure = on_failure
         self._on_placeless = on_placeless
         self._admitted, self._withdrawn = Numbers(), Numbers()
         self.admit: Final = self._admitted.draw
@@ -66,7 +71,9 @@ class PlainCount:
 
     def delivered(self, error: object, message: Any) -> None:
         """Counts a report: a delivery callback."""
-        if error is None and message.offset() is None:
+        if error is not None:
+            self._on_failure()
+        elif message.offset() is None:
             self._on_placeless(message)
         self.reports += 1
 

@@ -14,13 +14,56 @@ from typing import Any, Final, Protocol
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
-from ...journal.native.interface import Count
+from ...journal.native.interface import SENT_ANEW, Count
 from ...journal.sidecar import check_named_by_user
 from .numbers import Numbers
 
 MADE_UP_MAX: Final = 1_000_000
 """Offsets that librdkafka makes up lie below: it is the largest ``batch.num.messages``. With less,
 a transaction could commit with them; with more, others would abort for them."""
+
+
+_RETRY_BACKOFF_MS: Final = 100
+"""librdkafka's default of ``retry.backoff.ms``."""
+
+
+class Failures:
+    """Tells which records of a librdkafka producer may lie in the log twice (trap 295).
+
+    When a record fails, librdkafka takes a new epoch for all its partitions. A batch that a leader
+    has written, and of which the answer was lost, goes out again in that epoch, where the broker
+    can't know it. So a record is in doubt if another one failed since its branch began and if it
+    was sent again. Such a record waits for ``retry.backoff.ms`` first, give or take a fifth. So one
+    that is reported sooner was sent once.
+
+    A new epoch without a failure can't be seen here: librdkafka takes one, too, when a broker
+    refuses a batch and takes the next one that was sent behind it.
+    """
+
+    def __init__(self, retry_backoff_ms: int = _RETRY_BACKOFF_MS) -> None:
+        """Knows of none.
+
+        Args:
+            retry_backoff_ms: ``retry.backoff.ms`` of the producer.
+        """
+        self.count = 0
+        """How many records have failed so far, whichever producer wrote them."""
+        self.is_blind = False
+        """Whether some records are under way whose failure nobody would notice."""
+        self._retried_s = retry_backoff_ms * 0.75 / 1000
+
+    def note(self) -> None:
+        """Notes that a record failed."""
+        self.count += 1
+
+    def before(self) -> int:
+        """Returns what `count` is compared with for a branch that begins now."""
+        return -1 if self.is_blind else self.count
+
+    def may_be_retried(self, message: Delivered) -> bool:
+        """Returns whether a record that is reported now may have been sent again."""
+        latency_s = message.latency()
+        return latency_s is None or latency_s >= self._retried_s
 
 
 class Refusals:
@@ -32,8 +75,13 @@ class Refusals:
     branch that sends its first record there behind the refusal has none in that batch.
     """
 
-    def __init__(self) -> None:
-        """Knows of no report."""
+    def __init__(self, failures: Failures | None = None) -> None:
+        """Knows of no report.
+
+        Args:
+            failures: of the same librdkafka producer.
+        """
+        self.failures: Final = failures or Failures()
         self.count = 0
         """How many reports were refused so far."""
         self._last: dict[TopicPartition, int] = {}
@@ -85,6 +133,7 @@ class Delivered(Protocol):
 
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
+    def latency(self) -> float | None: ...
 
 
 Receiver = Callable[[object, Delivered], None]
@@ -170,8 +219,9 @@ class BranchTally:
         self.writes_to_sidecars = False
         """Whether its topics are sidecars, which no application names."""
         self._floors = floors
-        self._born: dict[str, int] = {}
-        """Topic → how many reports had been refused when its first record was sent."""
+        self._born: dict[str, tuple[int, int]] = {}
+        """Topic → how many reports had been refused when its first record was sent, and how many
+        records had failed."""
         self._on_settled = on_settled
         self._on_failure = on_failure
         self._on_partition = on_partition or _nothing
@@ -244,7 +294,9 @@ class BranchTally:
         is_settled = count.is_settled
         if (failure := count.failure()) is not None and self.failure is None:
             code, topic, partition, offset = failure
-            if code:
+            if code == SENT_ANEW:
+                self._fail(_sent_anew(topic, partition))
+            elif code:
                 self._fail(_failed(topic, partition, error_of(code)))
             else:
                 self._refuse(topic, partition, offset)
@@ -359,8 +411,11 @@ class BranchTally:
         count = self._count
         if self.failure is None and count is not None and (failure := count.failure()) is not None:
             # Of a record that Python counts, whose report is served before C is asked what changed.
-            _, topic, partition, offset = failure
-            self.failure = BrokerError(_impossible(topic, partition, offset))
+            code, topic, partition, offset = failure
+            is_twice = code == SENT_ANEW
+            self.failure = BrokerError(
+                _sent_anew(topic, partition) if is_twice else _impossible(topic, partition, offset)
+            )
         if self.failure is None and (doubted := self._doubted()) is not None:
             topic, partition = doubted
             self.failure = BrokerError(
@@ -394,13 +449,15 @@ class BranchTally:
                 self._floors.raise_to(key, last)
 
     def _refused_meanwhile(self, key: TopicPartition) -> bool:
-        return self._floors.refusals.since(self._born[key[0]], key)
+        return self._floors.refusals.since(self._born[key[0]][0], key)
 
     def _receiver(self, topic: str) -> Receiver:
         if not self.writes_to_sidecars:
             check_named_by_user(topic)
         # Comes before the first record: that lies in no batch of which a report was refused before.
-        self._born.setdefault(topic, self._floors.refusals.count)
+        refusals = self._floors.refusals
+        failures = refusals.failures
+        _, failed_before = self._born.setdefault(topic, (refusals.count, failures.before()))
         spans = self._spans.setdefault(topic, {})
 
         # Called for each record: this function takes a tenth of the cost of a small record.
@@ -419,7 +476,10 @@ class BranchTally:
                         self._refuse(topic, message.partition(), offset)
                 except (KeyError, TypeError):
                     self._first(topic, spans, message)
+                if failures.count != failed_before and failures.may_be_retried(message):
+                    self._fail(_sent_anew(topic, message.partition()))
             else:
+                failures.note()
                 self._fail(_failed(topic, message.partition(), error))
             self._reports += 1
             if self._reports == self._goal and self._all_counted:
@@ -459,6 +519,13 @@ class BranchTally:
 
 def _failed(topic: str, partition: int | None, error: object) -> str:
     return f"a record for {topic}[{partition}] failed: {error}"
+
+
+def _sent_anew(topic: str, partition: int | None) -> str:
+    return (
+        f"a record for {topic}[{partition}] may lie there twice: another record failed while its "
+        "answer was missing, so librdkafka may have sent it again as a new one"
+    )
 
 
 def _impossible(topic: str, partition: int | None, offset: int | None) -> str:

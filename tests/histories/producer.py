@@ -59,6 +59,7 @@ from .producer_history import PARTITIONS, Begun, CallbackError, History, Input, 
 
 COORDINATOR_S: Final = 0.3
 DELIVERY_S: Final = 0.6
+RETRY_S: Final = 0.02
 HANG_S: Final = 2.3
 """A call that takes longer hangs. The longest legal wait is `DELIVERY_S` and a few times
 `COORDINATOR_S`; the bound with which a producer ends a wait in vain is 2.8 s."""
@@ -66,7 +67,7 @@ QUEUE_MAX: Final = 12
 TOO_LARGE: Final = b"x" * 1_100_000
 KINDS_OF_FAULTS: Final = (
     *("lost", "refused", "expired", "held", "failed", "unacknowledged", "outage", "purged"),
-    *("interrupted", "callbacks", "large", "stopped", "ended", "slow"),
+    *("interrupted", "callbacks", "large", "stopped", "ended", "slow", "unanswered"),
 )
 _ERRORS_OF_REQUESTS: Final = {
     "begin": (TooManyTransactionsError,),
@@ -100,6 +101,7 @@ class Application:
             "transactional.id": "p",
             "coordinator.timeout.ms": round(COORDINATOR_S * 1000),
             "delivery.timeout.ms": round(DELIVERY_S * 1000),
+            "retry.backoff.ms": round(RETRY_S * 1000),
             "partition.registration.delay.ms": self.rng.choice((0, 5, 50)),
             "transaction.begin.ahead": self.rng.random() < 0.5,
             "transactions.in.flight.max": self.rng.choice((1, 8, 1_000)),
@@ -641,6 +643,14 @@ class Application:
     def _unacknowledged(self, rng: random.Random) -> None:
         self.log.lose_acknowledgements(rng.choice(list(PARTITIONS)), 0)
 
+    def _unanswered(self, rng: random.Random) -> None:
+        topic = rng.choice(list(PARTITIONS))
+        self.log.lose_answers(topic, 0, rng.randint(1, 2))
+        if rng.random() < 0.7:
+            # The next one there: what has no answer is sent again, in another epoch.
+            other, partition = rng.choice([("t", 1), ("t", 0), ("u", 0)])
+            self.log.fail_appends(other, partition, KafkaError.MSG_SIZE_TOO_LARGE)
+
     def _outage(self, rng: random.Random) -> None:
         self.log.unavailable()
         self.later(rng.choice((0.01, 0.05)), lambda: self.log.unavailable(False))
@@ -681,7 +691,7 @@ class Application:
                 found = self.log.find_partition(topic, partition)
                 assert found is not None
                 found.failures.clear()
-                found.lost_acknowledgements = 0
+                found.lost_acknowledgements = found.lost_answers = 0
 
     # ---- the whole ------------------------------------------------------------------------------
 

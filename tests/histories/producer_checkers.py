@@ -86,9 +86,9 @@ def violations(history: History) -> dict[str, list[str]]:
         _check_offsets(history, begun, found)
     for sent in history.sent:
         places = where.get(sent.value, [])
-        if len(places) > 1:
-            found["exactly"].append(f"{_named(sent)} lies in the log {len(places)} times")
-        place = places[0] if places else None
+        # librdkafka may write one twice (trap 295). Where, it says in its report.
+        told = [place for place in places if (None, place.offset) in sent.reports]
+        place = (told or [*places, None])[0]
         _check_record(history, sent, place, found)
         _check_reports(sent, place, found)
     _check_counts(history, where, found)
@@ -210,7 +210,8 @@ def _check_order(
 ) -> None:
     last: dict[object, int] = {}
     for sent in history.sent:
-        for place in where.get(sent.value, []):
+        places = where.get(sent.value, [])
+        for place in places if len(places) == 1 else ():
             key = (id(sent.writer), place.topic, place.partition)
             if last.get(key, -1) > place.offset:
                 found["exactly"].append(f"{_named(sent)} lies before an earlier one")

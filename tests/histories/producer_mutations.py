@@ -13,6 +13,7 @@ from logtx.integration.block import Block
 from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionStateError
 from logtx.journal.position import Position
 from logtx.producer import plain_offsets, producer
+from logtx.producer.core.tally import Failures
 from logtx.producer.futures import EndFuture
 from logtx.producer.producer import Producer
 from logtx.producer.sender import Sender
@@ -161,6 +162,11 @@ def a_close_fails_all(patch: Patch) -> None:
     patch(SenderThread, "leave", mutant)
 
 
+def sent_again_is_believed(patch: Patch) -> None:
+    """Nothing follows for records under way from another one that failed."""
+    patch(Failures, "may_be_retried", lambda *_: False)
+
+
 MUTATIONS: Final = (
     Mutation(1, "blocks", 8, decided_is_ended),
     Mutation(2, "plainly", 4, plain_once_it_is_over),
@@ -176,7 +182,8 @@ MUTATIONS: Final = (
     Mutation(18, "closed", 2, nobody_closes),
     Mutation(25, "goes-on", 4, stopped_for_good),
     Mutation(0, "reports", 4, refused_late_is_not_told),
-    Mutation(0, "goes-on", 1100, interrupted_places_are_kept, further_seeds=(536,)),
+    Mutation(0, "goes-on", 1664, interrupted_places_are_kept, further_seeds=(1860,)),
     Mutation(0, "neighbour", 54, purges_take_all),
     Mutation(0, "neighbour", 27, a_close_fails_all),
+    Mutation(0, "exactly", 141, sent_again_is_believed),
 )

@@ -46,7 +46,7 @@ def test_histories_contain_every_kind_of_fault_and_end() -> None:
     lines = "\n".join(line for seed in range(60) for line in run(seed).lines)
     for kind in (
         *("lost", "refused", "expired", "held", "failed", "unacknowledged", "outage", "purged"),
-        *("stopped", "ended", "slow"),
+        *("stopped", "ended", "slow", "unanswered"),
     ):
         assert f"fault {kind}" in lines
     for what in ("interrupted by KeyboardInterrupt at logtx", "CallbackError", "batch -> 3"):

@@ -50,6 +50,16 @@ class Reporter(Protocol):
     def stopped(self) -> bool:
         """Whether no record of this producer may be placed any more."""
 
+    @property
+    def epoch(self) -> int:
+        """Of the producer id: a record that is sent again in the same one is not written again."""
+
+    def keeps_back(self, pending: Pending) -> bool:
+        """Keeps a record behind those of its partition that wait to be sent again, if any do."""
+
+    def hears_nothing(self, pending: Pending, offset: int) -> None:
+        """Takes back a written record without an answer, to send it again after a pause."""
+
     def report(self, pending: Pending, error: int | None, offset: int) -> None:
         """Queues the delivery report of a record, once."""
 
@@ -88,7 +98,10 @@ class LeaderEpochs:
 class Pending:
     """A record on its way from `produce` to its delivery report."""
 
-    __slots__ = ("callback", "deadline_s", "partition", "producer", "record", "reported", "topic")
+    __slots__ = (
+        *("callback", "deadline_s", "partition", "producer", "queued_s", "record", "reported"),
+        *("topic", "written"),
+    )
 
     def __init__(
         self,
@@ -106,14 +119,18 @@ class Pending:
         self.deadline_s = 0.0
         """Time of its time-out, monotonic clock; set only when the record waits for its place."""
         self.reported = False
+        self.queued_s = time.monotonic()
+        """When the application gave it, monotonic clock."""
+        self.written: tuple[int, int] | None = None
+        """(epoch, offset) in which an idempotent producer wrote it without an answer."""
 
 
 class MemoryPartition:
     """The records of one partition, and the faults that a test asked for."""
 
     __slots__ = (
-        *("failures", "held", "holding", "leader_epoch", "lost_acknowledgements", "records"),
-        "start",
+        *("failures", "held", "holding", "leader_epoch", "lost_acknowledgements", "lost_answers"),
+        *("records", "start"),
     )
 
     def __init__(self) -> None:
@@ -125,6 +142,7 @@ class MemoryPartition:
         self.held: deque[Pending] = deque()
         self.failures: deque[int] = deque()
         self.lost_acknowledgements = 0
+        self.lost_answers = 0
 
     @property
     def end(self) -> int:
@@ -220,6 +238,16 @@ class MemoryBroker:
         """For tests: appends the next `count` records and reports them as _MSG_TIMED_OUT."""
         with self.changed:
             self._partition(topic, partition).lost_acknowledgements += count
+
+    def lose_answers(self, topic: str, partition: int, count: int = 1) -> None:
+        """For tests: appends the next `count` records, and lets their producers send them again.
+
+        As when a leader ends before it has answered. Its successor knows what it has written by the
+        producer's epoch, and answers. If the producer has taken another epoch meanwhile, for some
+        other record failed, it is written again (trap 295).
+        """
+        with self.changed:
+            self._partition(topic, partition).lost_answers += count
 
     def hold_answers(self, held: bool = True) -> None:
         """For tests: begins or ends a time in which no consumer hears what became of its commits.
@@ -337,6 +365,8 @@ class MemoryBroker:
     def submit(self, pending: Pending) -> None:
         """Takes a record in: places it, holds it back, or fails it."""
         topic = self._topics.get(pending.topic)
+        if pending.producer.keeps_back(pending):
+            return
         if self._down:
             self._queued[id(pending)] = pending
             pending.producer.wait_for_place(pending)
@@ -367,32 +397,43 @@ class MemoryBroker:
     # ---- own
 
     def _append(self, topic: MemoryTopic, partition: MemoryPartition, pending: Pending) -> None:
-        record = pending.record
-        key, value, headers, _ = record
-        error = None
-        if pending.producer.stopped:
-            error = KafkaError._FATAL
-        elif partition.failures:
-            error = partition.failures.popleft()
-        elif topic.compacted and key is None:
-            error = KafkaError.INVALID_RECORD
-        else:
-            size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
-            if headers:
-                size += sum(len(name) + len(v or b"") + 2 for name, v in headers)
-            if size > topic.max_bytes:
-                error = KafkaError.MSG_SIZE_TOO_LARGE
+        if pending.producer.keeps_back(pending):
+            return
+        if pending.written is not None and pending.written[0] == pending.producer.epoch:
+            pending.producer.report(pending, None, pending.written[1])
+            return
+        error = self._refusal(topic, partition, pending)
         if error is not None:
             pending.producer.report(pending, error, -1001)
             return
+        record = pending.record
         if topic.append_time:
-            record = (key, value, headers, self.now_ms())
+            record = (*record[:3], self.now_ms())
         partition.records.append(record)
         if partition.lost_acknowledgements:
             partition.lost_acknowledgements -= 1
             pending.producer.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
+        elif partition.lost_answers:
+            partition.lost_answers -= 1
+            pending.producer.hears_nothing(pending, partition.end - 1)
         else:
             pending.producer.report(pending, None, partition.end - 1)
+
+    def _refusal(
+        self, topic: MemoryTopic, partition: MemoryPartition, pending: Pending
+    ) -> int | None:
+        """Returns the code of the error with which a record is refused; None: it is not."""
+        key, value, headers, _ = pending.record
+        if pending.producer.stopped:
+            return KafkaError._FATAL
+        if partition.failures:
+            return partition.failures.popleft()
+        if topic.compacted and key is None:
+            return KafkaError.INVALID_RECORD
+        size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
+        if headers:
+            size += sum(len(name) + len(v or b"") + 2 for name, v in headers)
+        return KafkaError.MSG_SIZE_TOO_LARGE if size > topic.max_bytes else None
 
     def _topic(self, topic: str) -> MemoryTopic:
         found = self._topics.get(topic)

@@ -25,6 +25,9 @@ _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
 _TIMEOUT_MS: Final = 300_000
 """librdkafka's default of ``delivery.timeout.ms``."""
+_RETRY_BACKOFF_MS: Final = 100
+"""librdkafka's default of ``retry.backoff.ms``."""
+_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _LOST_SEQUENCE: Final = (
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
@@ -67,18 +70,24 @@ class MemoryProducer:
         self._message_max_bytes = int(config.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         timeout = config.get("message.timeout.ms", config.get("delivery.timeout.ms", _TIMEOUT_MS))
         self._timeout_s = float(timeout) / 1000 or float("inf")
+        self._retry_s = float(config.get("retry.backoff.ms", _RETRY_BACKOFF_MS)) / 1000
         self._partitioner = str(config.get("partitioner", "consistent_random"))
         self._gapless = bool(config.get("enable.gapless.guarantee", False))
         self._idempotent = bool(config.get("enable.idempotence", False))
         self.stopped = False
         """True after a gapless producer had a record refused, or an idempotent one its sequence: it
         takes and places nothing more."""
+        self.epoch = 0
+        """Of its producer id: another one follows each record that failed, for all partitions."""
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
         self._leader_epochs = LeaderEpochs()
         self._unplaced: dict[int, Pending] = {}
-        # Records without a place in the log, by id(): held, or kept back by an outage.
+        # Records without a place in the log, by id(): held, or kept back by an outage; and those
+        # that are sent again.
+        self._again: dict[tuple[str, int], tuple[float, deque[Pending]]] = {}
+        """Partition → when to send again, monotonic clock, and what, and others behind it."""
 
     def produce(
         self,
@@ -126,7 +135,8 @@ class MemoryProducer:
         self._next_partition += 1
         return self._next_partition % max(count, 1)
 
-    # The broker calls the next two under its lock, and `_expire` is called under it too.
+    # The broker calls the next ones under its lock; `_expire` and `_send_again` are called under it
+    # too.
 
     def report(self, pending: Pending, error: int | None, offset: int) -> None:
         """Queues the delivery report of a record, once."""
@@ -134,6 +144,7 @@ class MemoryProducer:
         if error is not None and error != KafkaError._MSG_TIMED_OUT:
             self.stopped |= self._gapless  # a time-out is not covered by the guarantee
             self.stopped |= self._idempotent and error in _LOST_SEQUENCE
+        self.epoch += error is not None and error not in _PURGED
         if not pending.reported:
             pending.reported = True
             self._reports.append((pending, error, offset))
@@ -154,6 +165,31 @@ class MemoryProducer:
             self._leader_epochs.forget(key)
             return True
         return self._leader_epochs.hear(key, leader_epoch)
+
+    def keeps_back(self, pending: Pending) -> bool:
+        """Keeps a record behind those of its partition that wait to be sent again, if any do."""
+        _, waiting = self._again.get((pending.topic, pending.partition), (0, None))
+        if waiting is None:
+            return False
+        waiting.append(pending)
+        self.wait_for_place(pending)
+        return True
+
+    def hears_nothing(self, pending: Pending, offset: int) -> None:
+        """Takes back a written record without an answer, to send it again after a pause."""
+        pending.written = (self.epoch, offset) if self._idempotent else None
+        key = pending.topic, pending.partition
+        self._again[key] = time.monotonic() + self._retry_s, deque([pending])
+        self.wait_for_place(pending)
+
+    def _send_again(self) -> None:
+        now_s = time.monotonic()
+        for key in [key for key, (due_s, _) in self._again.items() if due_s <= now_s]:
+            _, waiting = self._again.pop(key)
+            for pending in waiting:
+                if not pending.reported:
+                    self._unplaced.pop(id(pending), None)
+                    self._broker.submit(pending)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -180,12 +216,15 @@ class MemoryProducer:
 
     def _await_report(self, until_s: float) -> None:
         while True:
+            if self._again:
+                self._send_again()
             if self._unplaced:
                 self._expire()
             wait_s = until_s - time.monotonic()
             if self._reports or wait_s <= 0:
                 return
-            first = min((p.deadline_s for p in self._unplaced.values()), default=float("inf"))
+            due = [p.deadline_s for p in self._unplaced.values()]
+            first = min((*due, *(due_s for due_s, _ in self._again.values())), default=float("inf"))
             wait_s = min(wait_s, max(first - time.monotonic(), 0))
             self._broker.changed.wait(None if wait_s == float("inf") else wait_s)
 
@@ -213,6 +252,7 @@ class MemoryProducer:
                 value=value,
                 error=error,
                 timestamp=(TIMESTAMP_CREATE_TIME, timestamp),
+                latency=time.monotonic() - pending.queued_s,
             )
             pending.callback(error, message)
         return served

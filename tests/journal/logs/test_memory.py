@@ -81,6 +81,55 @@ def test_a_lost_acknowledgement_is_a_time_out_of_something_appended(log: MemoryL
     assert log.end_offset("t", 0) == 2
 
 
+IDEMPOTENT = {"enable.idempotence": True, "retry.backoff.ms": 10}
+
+
+def test_a_record_without_an_answer_is_sent_again_and_known(log: MemoryLog) -> None:
+    producer = log.producer(IDEMPOTENT)
+    log.lose_answers("t", 0)
+    found = reports(producer, 3)
+    assert (producer.poll(0), log.end_offset("t", 0)) == (0, 1)
+    assert producer.flush(5) == 0
+    assert (found, log.end_offset("t", 0)) == ([(None, 0), (None, 1), (None, 2)], 3)
+
+
+@pytest.mark.parametrize("failing", ["refused", "timed out"])
+def test_behind_a_failure_it_is_written_again_trap_295(log: MemoryLog, failing: str) -> None:
+    producer = log.producer(IDEMPOTENT)
+    log.create_topic("u", partitions=1)
+    log.lose_answers("t", 0)
+    found = reports(producer, 2)
+    if failing == "refused":
+        log.fail_appends("u", 0, KafkaError.MSG_SIZE_TOO_LARGE)
+    else:
+        log.lose_acknowledgements("u", 0)
+    producer.produce("u", b"another", partition=0)
+    assert producer.flush(5) == 0
+    assert (found, log.end_offset("t", 0)) == ([(None, 1), (None, 2)], 3)
+
+
+def test_without_idempotence_it_is_written_again_in_any_case(log: MemoryLog) -> None:
+    producer = log.producer({"retry.backoff.ms": 10})
+    log.lose_answers("t", 0)
+    found = reports(producer)
+    assert producer.flush(5) == 0
+    assert (found, log.end_offset("t", 0)) == ([(None, 1)], 2)
+
+
+def test_what_is_sent_again_may_lose_its_answer_again_or_time_out(log: MemoryLog) -> None:
+    producer = log.producer({**IDEMPOTENT, "message.timeout.ms": 200})
+    log.lose_answers("t", 0, 2)
+    found = reports(producer, 2)
+    assert producer.flush(5) == 0
+    assert (found, log.end_offset("t", 0)) == ([(None, 0), (None, 1)], 2)
+    log.lose_answers("t", 0)
+    producer.produce("t", b"late", partition=0)
+    log.unavailable()
+    assert producer.flush(5) == 0
+    log.unavailable(False)
+    assert log.end_offset("t", 0) == 3
+
+
 def test_purge_fails_what_has_no_place(log: MemoryLog) -> None:
     producer = log.producer({})
     log.hold_appends("t", 0)

@@ -56,6 +56,18 @@ int rd_kafka_interceptor_add_on_acknowledgement(fake_t *fake, const char *name, 
     return 0;
 }
 
+int rd_kafka_conf_get(const fake_t *fake, const char *name, char *value, size_t *size) {
+    (void)fake;
+    strcpy(value, strstr(name, "max") ? "1000" : "100");
+    return *size = strlen(value) + 1, 0;
+}
+
+int64_t fake_latency_us; /* of the message that is reported */
+
+int64_t rd_kafka_message_latency(const message_t *message) {
+    return (void)message, fake_latency_us;
+}
+
 int rd_kafka_type(const fake_t *fake) { return (void)fake, 0; }
 
 const char *rd_kafka_topic_name(const char *topic) { return topic; }

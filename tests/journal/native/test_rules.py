@@ -51,6 +51,7 @@ class Librdkafka:
         self._library.fake_make.restype = ctypes.c_void_p
         self.hook = ctypes.c_void_p.in_dll(self._library, "fake_hook")
         """Address of what is called within a report."""
+        self._latency_us = ctypes.c_int64.in_dll(self._library, "fake_latency_us")
         self._init = ctypes.PyDLL(str(copied)).conf_init
         self.extension.load(str(library))
 
@@ -70,8 +71,10 @@ class Librdkafka:
         txid: bytes | None,
         *,
         is_pythons: bool = False,
+        after_ms: int = 1,
     ) -> None:
         """Reports a record to the extension, as librdkafka does before it does so to Python."""
+        self._latency_us.value = after_ms * 1000
         self._library.fake_report(
             ctypes.c_void_p(producer),
             key[0].encode(),
@@ -145,6 +148,8 @@ def _nothing(*_: object) -> None:
 
 
 WRITERS = 3
+AFTER_MS = st.sampled_from([1, 1, 74, 75])
+"""What is reported later than 74 ms may have been sent again."""
 REPORTS = st.tuples(
     st.sampled_from(["python", "counted", "counted"]),
     st.integers(0, WRITERS - 1),
@@ -152,6 +157,7 @@ REPORTS = st.tuples(
     # Offsets that rise, are missing, are reported again, or begin anew.
     st.one_of(st.integers(-2, 8), st.sampled_from([-1001, -1, 0, 50, 51, 2**40])),
     st.sampled_from([0, 0, 0, 0, 0, ERROR]),
+    AFTER_MS,
 )
 BATCHES = st.tuples(
     st.just("batch"),
@@ -159,24 +165,27 @@ BATCHES = st.tuples(
     st.integers(0, 1),
     st.sampled_from([-1001, -1, 0, 5, 9, 100]),
     st.just(0),
+    AFTER_MS,
 )
-ENDS = st.tuples(st.just("end"), st.integers(0, WRITERS - 1), st.just(0), st.just(0), st.just(0))
+ENDS = st.tuples(st.just("end"), st.integers(0, WRITERS - 1), *[st.just(0)] * 4)
 STEPS = st.lists(st.one_of(REPORTS, REPORTS, BATCHES, ENDS), max_size=40)
-"""(way, whose, partition, offset, error); batches are reported at offsets from one on."""
+"""(way, whose, partition, offset, error, ms); batches are reported at offsets from one on."""
 
 
 @given(STEPS)
-@example([("batch", [(False, 0), (False, 1), (True, 1)], 0, -1, 0), ("end", 1, 0, 0, 0)])
-@example([("python", 1, 0, 9, 0), ("counted", 0, 0, -1, 0), ("counted", 1, 0, 0, 0)])
-@example([("python", 0, 0, 9, 0), ("counted", 1, 0, 0, 0), ("counted", 0, 0, 1, 0)])
-@example([("counted", 0, 0, -1, 0), ("end", 0, 0, 0, 0), ("counted", 0, 0, 3, 0)])
-@example([("python", 0, 0, -1, 0), ("end", 0, 0, 0, 0), ("python", 0, 0, 3, 0)])
+@example([("batch", [(False, 0), (False, 1), (True, 1)], 0, -1, 0, 1), ("end", 1, 0, 0, 0, 1)])
+@example([("counted", 0, 0, 9, ERROR, 1), ("counted", 1, 0, 9, 0, 75)])
+@example([("python", 1, 0, 9, ERROR, 1), ("python", 0, 0, 9, 0, 75), ("end", 0, 0, 0, 0, 1)])
+@example([("python", 1, 0, 9, 0, 1), ("counted", 0, 0, -1, 0, 1), ("counted", 1, 0, 0, 0, 1)])
+@example([("python", 0, 0, 9, 0, 1), ("counted", 1, 0, 0, 0, 1), ("counted", 0, 0, 1, 0, 1)])
+@example([("counted", 0, 0, -1, 0, 1), ("end", 0, 0, 0, 0, 1), ("counted", 0, 0, 3, 0, 1)])
+@example([("python", 0, 0, -1, 0, 1), ("end", 0, 0, 0, 0, 1), ("python", 0, 0, 3, 0, 1)])
 @example(
     [
-        ("counted", 0, 0, 9, 0),
-        ("counted", 0, 0, 10, 0),
-        ("end", 0, 0, 0, 0),
-        ("counted", 1, 0, 10, 0),
+        ("counted", 0, 0, 9, 0, 1),
+        ("counted", 0, 0, 10, 0, 1),
+        ("end", 0, 0, 0, 0, 1),
+        ("counted", 1, 0, 10, 0, 1),
     ]
 )
 def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ...]]) -> None:
@@ -184,10 +193,14 @@ def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ..
     alone, beside = Floors(), Floors()
     pairs = [Pair(alone, beside, handle) for _ in range(WRITERS)]
 
-    def report(at: int, partition: int, offset: int, code: int, *, is_pythons: bool) -> None:
+    def report(
+        at: int, partition: int, offset: int, code: int, after_ms: int, *, is_pythons: bool
+    ) -> None:
         pair = pairs[at]
         message = Report(
-            None if partition < 0 else partition, None if offset < 0 or code else offset
+            None if partition < 0 else partition,
+            None if offset < 0 or code else offset,
+            after_ms / 1000,
         )
         error = "lost" if code else None
         pair.alone.admit()
@@ -195,7 +208,10 @@ def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ..
             pair.watched.admit()
         else:
             assert pair.count.produce("a", b"v", None, 0, 0)
-        librdkafka.report(made, ("a", partition), offset, code, pair.txid, is_pythons=is_pythons)
+        key = "a", partition
+        librdkafka.report(
+            made, key, offset, code, pair.txid, is_pythons=is_pythons, after_ms=after_ms
+        )
         pair.alone.receivers()["a"](error, message)
         if is_pythons:
             pair.watched.receivers()["a"](error, message)
@@ -204,15 +220,15 @@ def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ..
         for each in pairs:
             each.check()
 
-    for way, whose, partition, offset, code in steps:
+    for way, whose, partition, offset, code, after_ms in steps:
         if way == "end":
             pairs[whose].end()
             pairs[whose] = Pair(alone, beside, handle)
         elif way == "batch":
             for number, (is_pythons, at) in enumerate(whose):
-                report(at, partition, offset + number, code, is_pythons=is_pythons)
+                report(at, partition, offset + number, code, after_ms, is_pythons=is_pythons)
         else:
-            report(whose, partition, offset, code, is_pythons=way == "python")
+            report(whose, partition, offset, code, after_ms, is_pythons=way == "python")
     for pair in pairs:
         pair.end()
     assert handle.size == handle.busy == 0

@@ -38,7 +38,7 @@ def lowest(ask: Callable[[], int], meanwhile: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("kind", ["plain", "branch"])
 def test_a_missing_report_is_not_hidden(kind: str) -> None:
-    plain = PlainCount(print)
+    plain = PlainCount(print, print)
     tally = BranchTally(0, Floors(), on_settled=lambda: None, on_failure=print)
     offsets = iter(range(1_000))
 
@@ -57,7 +57,7 @@ def test_a_missing_report_is_not_hidden(kind: str) -> None:
 
 
 def test_a_record_that_was_withdrawn_does_not_hide_one() -> None:
-    plain = PlainCount(print)
+    plain = PlainCount(print, print)
 
     def withdraw() -> None:
         plain.admit()

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError
-from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Floors, Refusals
+from logtx.journal.native.interface import SENT_ANEW
+from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Failures, Floors, Refusals
+
+RETRIED_S = 0.075
+"""A record that is reported sooner was sent once: 3/4 of librdkafka's first pause."""
 
 
 @dataclass
@@ -20,12 +24,16 @@ class Report:
 
     at_partition: int | None
     at_offset: int | None
+    after_s: float = 0.001
 
     def partition(self) -> int | None:
         return self.at_partition
 
     def offset(self) -> int | None:
         return self.at_offset
+
+    def latency(self) -> float:
+        return self.after_s
 
 
 class ModelHandle:
@@ -38,6 +46,7 @@ class ModelHandle:
         self.floors: dict[tuple[str, int], int] = {}
         self.refused: dict[tuple[str, int], int] = {}
         self.refusals = 0
+        self.failures = 0
 
 
 class ModelCount:
@@ -48,6 +57,7 @@ class ModelCount:
     def __init__(self, handle: ModelHandle) -> None:
         self._handle = handle
         self._born = handle.refusals
+        self._born_failures = handle.failures
         self._seen: dict[tuple[str, int], int] = {}
         self._begun: dict[tuple[str, int], int] = {}
         self._spans: dict[tuple[str, int], list[int]] = {}
@@ -76,15 +86,27 @@ class ModelCount:
         return False
 
     def report(
-        self, topic: str, partition: int, offset: int, code: int, *, counted: bool = True
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        code: int,
+        *,
+        counted: bool = True,
+        after_s: float = 0.001,
     ) -> None:
         self._reports += counted
+        self._handle.failures += code != 0
+        is_late = self._handle.failures != self._born_failures and after_s >= RETRIED_S
         believed = not code and self._believes((topic, partition), offset)
         if counted and believed:
             span = self._spans.setdefault((topic, partition), [offset, offset, 0])
             span[1:] = offset, span[2] + 1
-        elif not believed and (counted or not code) and self._failure is None:
-            self._failure = code, topic, partition, offset
+        if self._failure is None:
+            if not believed and (counted or not code):
+                self._failure = code, topic, partition, offset
+            elif believed and is_late:
+                self._failure = SENT_ANEW, topic, partition, offset
 
     def close(self) -> None:
         self._closed = True
@@ -159,22 +181,33 @@ class Observed:
         assert len(list(self.tally.first_offsets())) == self.partitions, "it is known by then"
 
     def deliver(
-        self, topic: str, partition: int | None, offset: int | None, error: object = None
+        self,
+        topic: str,
+        partition: int | None,
+        offset: int | None,
+        error: object = None,
+        after_s: float = 0.001,
     ) -> None:
         if self.counts:
             at = -1 if partition is None else partition, -1001 if offset is None else offset
-            self.count.report(topic, *at, -192 if error else 0)
+            self.count.report(topic, *at, -192 if error else 0, after_s=after_s)
             self.tally.counted(lambda _code: error)
         else:
-            self.deliver_to_python(topic, partition, offset, error)
+            self.deliver_to_python(topic, partition, offset, error, after_s)
 
     def deliver_to_python(
-        self, topic: str, partition: int | None, offset: int | None, error: object = None
+        self,
+        topic: str,
+        partition: int | None,
+        offset: int | None,
+        error: object = None,
+        after_s: float = 0.001,
     ) -> None:
         if self.counts and partition is not None:
-            offset_in_c = -1 if offset is None else offset
-            self.count.report(topic, partition, offset_in_c, -192 if error else 0, counted=False)
-        self.tally.receivers()[topic](error, Report(partition, offset))
+            at = partition, -1 if offset is None else offset
+            code = -192 if error else 0
+            self.count.report(topic, *at, code, counted=False, after_s=after_s)
+        self.tally.receivers()[topic](error, Report(partition, offset, after_s))
 
 
 @pytest.fixture(params=[False, True], ids=["python", "counted"])
@@ -661,3 +694,79 @@ def test_nothing_is_counted_behind_the_end(counting: Observed) -> None:
     assert not counting.count.retired
     counting.tally.drop_callbacks()
     assert counting.count.retired
+
+
+# ---- records that librdkafka sends anew (trap 295) ----------------------------------------------
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    ("failed", "after_s", "fails"),
+    [(True, 0.08, True), (True, 0.07, False), (False, 5.0, False)],
+    ids=["late", "soon", "nothing-failed"],
+)
+def test_trap_295_what_was_sent_again_beside_a_failure_may_lie_twice(
+    failed: bool, after_s: float, fails: bool
+) -> None:
+    """Another branch's record fails in another partition, while this one's answer is missing."""
+    refusals, handle = Refusals(), ModelHandle()
+    own, other = (Observed(floors=Floors(refusals), handle=handle) for _ in range(2))
+    for each in (own, other):
+        each.admit()
+    own.admit()
+    own.deliver("a", 0, 397, after_s=5)
+    assert own.tally.failure is None, "it was reported before the failure"
+    other.deliver("a", 1, None if failed else 7, "too large" if failed else None)
+    own.deliver("a", 0, 409, after_s=after_s)
+    own.close()
+    assert own.tally.settled
+    assert (own.tally.verified() is not None) == fails
+    assert len(own.failures) == fails
+    if fails:
+        assert "may lie there twice" in str(own.failures[0])
+
+
+@pytest.mark.usefixtures("way")
+def test_trap_295_what_begins_behind_a_failure_is_not_in_doubt() -> None:
+    refusals, handle = Refusals(), ModelHandle()
+    first = Observed(floors=Floors(refusals), handle=handle)
+    first.admit()
+    first.deliver("a", 1, None, "too large")
+    second = Observed(floors=Floors(refusals), handle=handle)
+    second.admit()
+    second.deliver("a", 0, 1, after_s=5)
+    assert second.tally.failure is None
+
+
+def test_trap_295_a_longer_pause_lets_later_reports_be_believed() -> None:
+    """`retry.backoff.ms` is an application's to set."""
+    floors = Floors(Refusals(Failures(1_000)))
+    own, other = (Observed(floors=floors) for _ in range(2))
+    for each in (own, own, other):
+        each.admit()
+    other.deliver("a", 1, None, "too large")
+    own.deliver("a", 0, 1, after_s=0.7)
+    assert own.tally.failure is None
+    own.deliver("a", 0, 2, after_s=0.8)
+    assert own.tally.failure is not None
+
+
+def test_trap_295_a_failure_that_nobody_would_notice_counts_as_one() -> None:
+    floors = Floors()
+    floors.refusals.failures.is_blind = True
+    own = Observed(floors=floors)
+    own.admit()
+    own.deliver("a", 0, 1, after_s=0.08)
+    assert own.tally.failure is not None
+
+
+def test_trap_295_a_branch_that_python_counts_is_told_by_c(
+    counting: Observed,
+) -> None:
+    """Python has the report before the news of C: then `verified` asks."""
+    counting.tally.admit()
+    counting.handle.failures += 1
+    counting.deliver_to_python("a", 0, 4, after_s=1)
+    counting.close()
+    failure = counting.tally.verified()
+    assert "may lie there twice" in str(failure)
