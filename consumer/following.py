@@ -323,7 +323,7 @@ class Following:
             return None
         is_lost = answer.fate.state is State.UNKNOWN and not is_told
         may_be_placed = answer.is_placed or is_lost
-        if assigned.home is not None or not may_be_placed:
+        if assigned.home is not None or not may_be_placed or self._is_placed_elsewhere(answer):
             answer.tell(assigned.buffer, now_s)
             return None
         if is_told:
@@ -341,10 +341,21 @@ class Following:
             # is placed below.
             answer.tell(assigned.buffer, now_s)
         else:
-            # Nothing is published of the topic: perhaps not yet, or it is a stray of a former topic
-            # of this name, of which nothing ever will be.
+            # Nothing is published of the topic yet; or there is another one of this name, and this
+            # consumer has not heard of it.
             answer.put_off(assigned.buffer)
         return None
+
+    def _is_placed_elsewhere(self, answer: LookedUp) -> bool:
+        """Returns whether it is placed in a former topic of this name, and so never here.
+
+        Its commit was decided by who had not heard yet that the topic was created anew (trap 297).
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        ids = [place.topic_id for place in answer.fate.places if place.key == answer.partition]
+        return bool(ids) and all(self._registry.is_another(answer.partition[0], id_) for id_ in ids)
 
     def found_placed(self, assigned: Assigned) -> Assigned | None:
         """Makes a partition follow its home, of which a look-up says that it places there.

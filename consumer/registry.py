@@ -41,6 +41,8 @@ class Registry:
         self._read_to = 0
         """The end up to which `_all` was read."""
         self._all: Mapping[str, TopicModeRecord] = {}
+        self._former: set[tuple[str, str]] = set()
+        """(name, id)s of topics whose name belongs to another one by now."""
         self._is_refused = False
         """Whether it was said, when it was asked last, that the topic may not be read."""
 
@@ -131,8 +133,13 @@ class Registry:
         Raises:
             BrokerError: no answer in time.
         """
+        if (topic, topic_id) in self._former:
+            return True  # An id never comes back.
         told = self._topic_ids.of([topic]).get(topic, "") if topic_id else ""
-        return told not in ("", topic_id) and self._topic_ids.is_another(topic, topic_id)
+        found = told not in ("", topic_id) and self._topic_ids.is_another(topic, topic_id)
+        if found:
+            self._former.add((topic, topic_id))
+        return found
 
 
 def _let_go(error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
-from logtx.consumer import lookup
+from logtx.consumer import lookup, topic_ids
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap
@@ -71,10 +71,18 @@ def test_trap_19_data_without_a_marker_goes_when_the_journal_says_finished(
     assert stored.offset == 2
 
 
-def place_stray(written: Transactions) -> TxId:
-    """Places a transaction where nothing says that anything is placed. Returns its TxId."""
+def place_stray(written: Transactions, *, anew: bool = False) -> TxId:
+    """Places a transaction where nothing says that anything is placed. Returns its TxId.
+
+    Args:
+        written: the journal.
+        anew: whether it is placed in a former topic, and has its record in the next one.
+    """
     home = Places(written, "t")
     home.switch(Phase.METADATA, records=False, publish=False)
+    if anew:
+        written.log.delete_topic("t")
+        written.log.create_topic("t", partitions=1)
     txid = written.begin()
     written.write(txid, "t", [b"stray"])
     home.decide(txid)
@@ -90,7 +98,7 @@ def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
     *,
     is_told: bool,
 ) -> None:
-    """As a stray of a former topic is, whose home publishes nothing of the new one."""
+    """As where a broker has not heard yet of what the home publishes."""
     place_stray(written)
     consumer = make_consumer(pending_lookup_age_ms=300)
     consumer.assign([PLACE])
@@ -107,6 +115,21 @@ def test_what_is_placed_where_nothing_says_so_is_looked_up_now_and_then(
     assert consumer.counters.look_ups <= 5
     wait_for(lambda: consumer.counters.look_ups >= 2, consumer)
     assert pending(consumer) == 1
+
+
+def test_trap_297_what_is_placed_in_a_former_topic_ends(
+    written: Transactions, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.05)
+    written.finish(place_stray(written, anew=True))
+    written.append("t", [b"plain"])
+    assert read(consumer, 1) == [b"plain"]
+    wait_for(lambda: pending(consumer) == 0, consumer)
+    assert consumer.counters.discarded_transactions == 1
+    consumer.commit(asynchronous=False)
+    stored = written.log.group_offset(consumer.group_id, "t", 0)
+    assert stored is not None
+    assert stored.offset == written.log.end_offset("t", 0)
 
 
 def test_after_an_error_of_the_broker_it_is_looked_up_again_soon_and_then_more_seldom(

@@ -12,6 +12,7 @@ from logtx.consumer.core.home_journal import HomeJournal
 from logtx.consumer.core.home_view import HomeView, where_to_begin
 from logtx.consumer.core.placed_input import PlacedInput
 from logtx.consumer.followed import Followed
+from logtx.consumer.following import Following
 from logtx.consumer.home_starts import HomeStarts
 from logtx.consumer.registry import Registry
 from logtx.coordinator.core.fences import Fences
@@ -48,6 +49,12 @@ def gate_asked_before_the_fetch(patch: Patch) -> None:
         gate(self, max(frontier, self.next_offset), end)
 
     patch(PlacedInput, "gate", mutant)
+
+
+@caught_by("finished", of="consumer")
+def what_is_placed_elsewhere_is_waited_for(patch: Patch) -> None:
+    """What is placed in a former topic of the name stays pending in the next one (trap 297)."""
+    patch(Following, "_is_placed_elsewhere", lambda *_: False)
 
 
 @caught_by("placed-order")

@@ -91,6 +91,7 @@ SEEN_WITH_SWITCHES_AT: Final = {
     "what_is_decided_is_not_awaited": 177,
     "what_is_not_named_is_covered": 18,
     "what_is_only_decided_is_adopted": 4,
+    "what_is_placed_elsewhere_is_waited_for": 17156,
     "what_lies_below_the_start_is_due": 12,
     "what_was_dropped_counts_as_kept": 9,
 }

@@ -78,6 +78,10 @@ class Report:
         """The record's offset; None unless it was acknowledged."""
         return self._offset
 
+    def latency(self) -> float:
+        """Seconds. No record is sent again here, and one that fails fails its own branch."""
+        return 0.0
+
 
 class Host(Party):
     """What a transaction needs of the producer that runs it."""
