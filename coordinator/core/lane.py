@@ -85,6 +85,19 @@ class Producer(Enum):
     CAREFUL = auto()
 
 
+@dataclass(slots=True)
+class Reached:
+    """How far a tenure has written to a data partition under one topic id."""
+
+    behind: int | None = None
+    """The offset behind the last marker or mode record of which an answer told it; None: of none
+    yet."""
+    is_untold: bool = False
+    """Whether an answer did not tell where its marker lies."""
+    at_ms: int = 0
+    """Monotonic time of the latest acknowledgement."""
+
+
 @dataclass(slots=True, eq=False)
 class Flow:
     """The markers that a lane sends one behind the other, from its start or from its last failure.

@@ -80,6 +80,7 @@ from typing import Final, Protocol
 from ...journal.control import PartitionList, TopicPartition
 from ...journal.places import PartitionId
 from ...journal.records.types import DataPartition
+from .floors import WrittenBeside
 from .lane import (
     VALID_PREVIOUS,
     Ending,
@@ -91,6 +92,7 @@ from .lane import (
     Lane,
     LaneState,
     Producer,
+    Reached,
     Target,
     count,
     headers_of,
@@ -169,8 +171,10 @@ class MarkerLanes:
         self._modes = ModeRecords(topics)
         self._unplaced: dict[int, dict[Lane, None]] = {}
         """Journal partition → lanes whose next job waits until something is placed."""
-        self._reached: dict[int, dict[PartitionId, int]] = {}
-        """Journal partition → data partition → the offset behind what its present tenure wrote."""
+        self._reached: dict[int, dict[PartitionId, Reached]] = {}
+        """Journal partition → data partition → how far its present tenure wrote."""
+        self._ids: dict[int, dict[str, dict[str, None]]] = {}
+        """Journal partition → topic → the ids under which it wrote there: one, nearly always."""
 
     # ---- what is written ------------------------------------------------------------------------
 
@@ -408,7 +412,7 @@ class MarkerLanes:
         lane.in_flight.popleft()
         if lane.producer:
             lane.target.known = self._known_as(lane.producer, job)
-        self._reach(job, offset)
+        self._reach(job, offset, now_ms)
         lane.pause_ms = 0
         self._free(lane.target, job)
         topic = job.partition.topic
@@ -445,12 +449,22 @@ class MarkerLanes:
         lane.queue.append(Job(lane, ending, job.points_to, pointer=offset))
         self._send(lane)
 
-    def _reach(self, job: Job, offset: int | None) -> None:
+    def _reach(self, job: Job, offset: int | None, now_ms: int) -> None:
         # What an earlier tenure had in flight may lie below what another owner has written since.
-        if offset is not None and job.part_of.is_live:
-            reached = self._reached.setdefault(job.txid.partition, {})
-            where = job.partition.identity
-            reached[where] = max(offset + 1, reached.get(where, 0))
+        if not job.part_of.is_live:
+            return
+        journal, where = job.txid.partition, job.partition.identity
+        partitions = self._reached.setdefault(journal, {})
+        reached = partitions.get(where)
+        if reached is None:
+            reached = partitions[where] = Reached()
+            topics = self._ids.setdefault(journal, {})
+            topics.setdefault(where.topic, {})[where.topic_id] = None
+        reached.at_ms = now_ms
+        if offset is None:
+            reached.is_untold = True
+        else:
+            reached.behind = max(offset + 1, reached.behind or 0)
 
     def _mode_written(self, write: ModeWrite, job: Job, offset: int | None, now_ms: int) -> None:
         if offset is None:
@@ -662,7 +676,23 @@ class MarkerLanes:
     def reached(self, journal_partition: int, partition: PartitionId) -> int | None:
         """Returns the offset behind the last marker or mode record that the present tenure of a
         journal partition has written to a data partition; None if it has written none."""
-        return self._reached.get(journal_partition, {}).get(partition)
+        reached = self._reached.get(journal_partition, {}).get(partition)
+        return None if reached is None else reached.behind
+
+    def reached_beside(
+        self, journal_partition: int, partition: PartitionId
+    ) -> WrittenBeside | None:
+        """Returns what the present tenure of a journal partition has written to a data partition
+        under other topic ids; None if it has written nothing under any."""
+        ids = self._ids.get(journal_partition, {}).get(partition.topic, {})
+        partitions = self._reached.get(journal_partition, {})
+        others = [partition._replace(topic_id=i) for i in ids if i != partition.topic_id]
+        found = [partitions[each] for each in others if each in partitions]
+        if not found:
+            return None
+        told = [r.behind for r in found if r.behind is not None and not r.is_untold]
+        behind = max(told) if len(told) == len(found) else None
+        return WrittenBeside(behind, max(r.at_ms for r in found))
 
     def forget(self, journal_partition: int) -> None:
         """Drops the queued markers of a journal partition that this coordinator must load again.
@@ -671,6 +701,7 @@ class MarkerLanes:
         """
         self._modes.forget(journal_partition)
         self._reached.pop(journal_partition, None)
+        self._ids.pop(journal_partition, None)
         self._unplaced.pop(journal_partition, None)
         for key, lane in self._lanes.items():
             if key[0] == journal_partition:

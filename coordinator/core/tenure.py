@@ -53,7 +53,7 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from .floors import Floors
+from .floors import Floors, KnownWrites
 from .placing import Placer, PlaceWrites, Question
 from .shard import Shard
 from .snapshot import SnapshotTaker
@@ -73,7 +73,7 @@ RECORD_MAX_BYTES: Final = 900_000
 which the append would fail and end the tenure; smaller refuses more requests."""
 
 
-class Shell(Protocol):
+class Shell(KnownWrites, Protocol):
     """What a tenure needs of the outside world. Every call returns at once; results come later."""
 
     def append(self, predicted: int, value: bytes) -> None:
@@ -100,13 +100,6 @@ class Shell(Protocol):
         partition lacks, those in flight among them; None if it lacks none. A mode record counts
         with the offset of its MODE record.
         """
-
-    def written_to(self, partition: PartitionId) -> int | None:
-        """Returns the offset behind the last marker or mode record that this tenure has written
-        to a data partition; None if it has written none."""
-
-    def looks_apart_ms(self, topic: str) -> int:
-        """See `Floors`."""
 
     def places_given(self) -> None:
         """Learns that places became durable. Markers that `Placer.may_mark` held back may go out,
@@ -228,7 +221,7 @@ class Tenure:
         """BEGIN → sidecar partition → offset of the pointer, of what has some."""
         self.placer = Placer(shell.first_marker)
         """What is durably decided and not durably placed, and what to ask for next."""
-        self._floors = Floors(shell.written_to, shell.looks_apart_ms)
+        self._floors = Floors(shell)
         self.handed = HandedOver()
         """What is durably decided, handed over to other homes, and not durably finished."""
         self.answers = Answers()

@@ -510,6 +510,10 @@ class TopicKnowledge:
         known = self._topics.get(topic)
         return known is not None and known.is_certain
 
+    def had_others(self, topic: str, topic_id: str) -> bool:
+        """Returns whether a topic of another id had the name lately, as far as was heard."""
+        return any(each != topic_id for _, each in self.ids.of(topic))
+
     def is_told_since(self, topic: str, since_ms: int) -> bool:
         """Returns whether the latest answer found the topic, by a look-up that began at `since_ms`
         or later."""

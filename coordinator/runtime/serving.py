@@ -42,7 +42,7 @@ from ..core.decision import (
     WriteModeRecords,
     WriteOffsets,
 )
-from ..core.floors import LOOKS_APART_MS
+from ..core.floors import LOOKS_APART_MS, WrittenBeside
 from ..core.mode_records import ModeWrite
 from ..core.modes import SWITCHING
 from ..core.offsets_lanes import OffsetsKey
@@ -465,6 +465,14 @@ class Serving:
     def written_to(self, partition: PartitionId) -> int | None:
         """Returns the offset behind what this tenure has written to a data partition."""
         return self._services.markers.lanes.reached(self._partition, partition)
+
+    def written_beside(self, partition: PartitionId) -> WrittenBeside | None:
+        """Returns what this tenure has written there under other topic ids."""
+        return self._services.markers.lanes.reached_beside(self._partition, partition)
+
+    def had_others(self, partition: PartitionId) -> bool:
+        """Returns whether another topic had the name before, as far as is known."""
+        return self._services.look_ups.known.had_others(partition.topic, partition.topic_id)
 
     def looks_apart_ms(self, topic: str) -> int:
         """Returns how far apart two looks at a topic's ends must be."""

@@ -31,6 +31,7 @@ from logtx.coordinator.core.decision import (
     WriteModeRecords,
     WriteOffsets,
 )
+from logtx.coordinator.core.floors import WrittenBeside
 from logtx.coordinator.core.placing import Question
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
@@ -293,6 +294,8 @@ class Coordinator:
         self.question: Question | None = None
         self.written: dict[PartitionId, int] = {}
         """Partition → the offset behind what this tenure has written to it."""
+        self.beside: dict[PartitionId, WrittenBeside] = {}
+        """Partition → what this tenure has written to it under other topic ids."""
         self.apart_ms = 0
         """The question for ends that is on its way; `tell_ends` answers it."""
         self._tenure: Tenure | None = None
@@ -581,6 +584,15 @@ class Coordinator:
     def written_to(self, partition: PartitionId) -> int | None:
         """Returns the offset behind what this tenure has written to a partition."""
         return self.written.get(partition)
+
+    def written_beside(self, partition: PartitionId) -> WrittenBeside | None:
+        """Returns what this tenure has written there under other topic ids."""
+        return self.beside.get(partition)
+
+    def had_others(self, partition: PartitionId) -> bool:
+        """Returns that each name has had one topic."""
+        del partition
+        return False
 
     def looks_apart_ms(self, topic: str) -> int:
         """Returns that one look is enough, but where a test says otherwise."""

@@ -11,7 +11,7 @@ from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.clocks import Clocks
 from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
 from logtx.coordinator.core.dispatch import _Consumer
-from logtx.coordinator.core.floors import Floors
+from logtx.coordinator.core.floors import Floors, WrittenBeside
 from logtx.coordinator.core.placing import Placer
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -42,7 +42,7 @@ _FINGERPRINT: Final = Fingerprint(
         Shard: frozenset({"config"}),
         Clocks: frozenset({"_config"}),
         Placer: frozenset({"_first_marker"}),
-        Floors: frozenset({"_written", "_apart_ms"}),
+        Floors: frozenset({"_known"}),
     },
     # Queues have one partition here, and where their consumers stay decides nothing.
     {_Consumer: lambda each: (each.number, sorted(each.topics), each.until_ms, each.gone_ms)},
@@ -329,6 +329,14 @@ class LiveTenure:
         raise AssertionError(key)
 
     def written_to(self, partition: PartitionId) -> int | None:
+        """Is never asked: nothing is placed here."""
+        raise AssertionError(partition)
+
+    def written_beside(self, partition: PartitionId) -> WrittenBeside | None:
+        """Is never asked: nothing is placed here."""
+        raise AssertionError(partition)
+
+    def had_others(self, partition: PartitionId) -> bool:
         """Is never asked: nothing is placed here."""
         raise AssertionError(partition)
 

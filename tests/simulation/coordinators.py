@@ -884,6 +884,13 @@ class _Shell:
     def written_to(self, partition: PartitionId) -> int | None:
         return self._seat.coordinator.markers.lanes.reached(self._seat.partition, partition)
 
+    def written_beside(self, partition: PartitionId) -> floors.WrittenBeside | None:
+        return self._seat.coordinator.markers.lanes.reached_beside(self._seat.partition, partition)
+
+    def had_others(self, partition: PartitionId) -> bool:
+        known = self._seat.coordinator.markers.known
+        return known.had_others(partition.topic, partition.topic_id)
+
     def looks_apart_ms(self, topic: str) -> int:
         del topic
         return floors.LOOKS_APART_MS

@@ -18,6 +18,7 @@ import pytest
 
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.floors import WrittenBeside
 from logtx.coordinator.core.lane import (
     VALID_PREVIOUS,
     Failure,
@@ -734,6 +735,42 @@ def test_what_was_forgotten_is_not_sent_again(stage: Stage) -> None:
     assert [begin for begin, _ in stage.in_flight()] == [1]
     stage.answer()
     assert stage.finished == {(0, 1): ()}
+
+
+def test_trap_296_what_is_written_is_told_by_topic_id() -> None:
+    stage, now, former = Stage(), PartitionId("a", 0, "id-a"), PartitionId("a", 0, "former")
+    stage.know("a")
+    stage.write(decided(0, A0, A1))
+    stage.answer(offset=23)
+    stage.answer(offset=4)
+    assert stage.lanes.reached_beside(0, now) is None
+    stage.wait(100)
+    stage.write(decided(1, A0, topic_id="former"))
+    stage.answer(offset=26)
+    assert stage.lanes.reached(0, now) == 24
+    assert stage.lanes.reached_beside(0, now) == WrittenBeside(27, stage.now_ms)
+    assert stage.lanes.reached(0, former) == 27
+    assert stage.lanes.reached_beside(0, former) == WrittenBeside(24, stage.now_ms - 100)
+    anew = now._replace(topic_id="anew")
+    assert stage.lanes.reached(0, anew) is None
+    assert stage.lanes.reached_beside(0, anew) == WrittenBeside(27, stage.now_ms)
+    other = PartitionId("a", 1, "former")
+    assert stage.lanes.reached_beside(0, other) == WrittenBeside(5, stage.now_ms - 100)
+    assert stage.lanes.reached_beside(1, now) is None
+    stage.lanes.forget(0)
+    assert stage.lanes.reached_beside(0, now) is None
+
+
+def test_a_marker_of_which_no_answer_tells_the_offset_may_lie_anywhere(stage: Stage) -> None:
+    stage.write(decided(0, A0, topic_id="former"))
+    stage.answer(offset=None)
+    now = PartitionId("a", 0, "id-a")
+    assert stage.lanes.reached_beside(0, now) == WrittenBeside(None, stage.now_ms)
+    stage.wait(100)
+    stage.write(decided(1, A0, topic_id="former"))
+    stage.answer(offset=26)
+    assert stage.lanes.reached_beside(0, now) == WrittenBeside(None, stage.now_ms)
+    assert stage.lanes.reached(0, now._replace(topic_id="former")) == 27
 
 
 def test_backlogs(stage: Stage) -> None:

@@ -106,6 +106,17 @@ def test_it_is_remembered_which_topic_had_the_name_when() -> None:
     assert [known.id_at(at_ms) for at_ms in began] == ids, "an old answer counts for no longer"
 
 
+def test_it_is_remembered_whether_another_topic_had_the_name() -> None:
+    stage = Stage(known=False)
+    assert not stage.known.had_others("t", "new")
+    stage.tell(facts("old"))
+    assert stage.known.had_others("t", "new")
+    assert not stage.known.had_others("t", "old")
+    stage.tell(facts("new"))
+    assert stage.known.had_others("t", "new")
+    assert stage.known.had_others("t", "old")
+
+
 def test_a_topic_that_was_gone_is_remembered() -> None:
     stage = Stage(known=False)
     stage.tell(facts("old"))
