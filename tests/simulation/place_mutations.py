@@ -75,6 +75,12 @@ def marker_overtakes_a_place(patch: Patch) -> None:
     patch(Placer, "may_mark", lambda *_: True)
 
 
+@caught_by("placed-order")
+def other_ids_are_not_heard_of(patch: Patch) -> None:
+    """An end is believed though a marker under another id of the name may lie above (trap 296)."""
+    patch(MarkerLanes, "reached_beside", lambda *_: None)
+
+
 @caught_by("exactly-once", of="consumer")
 def turns_at_the_offset(patch: Patch) -> None:
     """A reader turns to markers while what is placed at the mode record waits (trap 64)."""
