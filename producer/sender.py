@@ -193,7 +193,7 @@ class Sender:
         told = on_delivery or self.on_delivery
         while True:
             # Asked each time: both may be others, if the producer was replaced.
-            send, plain = self.send, self.plain
+            send, plain = self.thread.send_plainly, self.plain
             receiver: Any = None
             try:
                 if told is not None:
@@ -313,9 +313,9 @@ class Sender:
     def _plain_count(self) -> PlainCount:
         return PlainCount(self._note_failure, self._note_placeless)
 
-    def _note_failure(self) -> None:
+    def _note_failure(self, error: object) -> None:
         """Takes the report of a plain record that failed."""
-        self.floors.refusals.failures.note()
+        self.floors.refusals.failures.note(error)
 
     def _note_placeless(self, message: Any) -> None:
         """Takes the report of a plain record that is told to be written, and not where."""
@@ -356,8 +356,7 @@ class Sender:
             ConfigError: others' records would fail, too.
         """
         self._claim_for("a purge would fail records of")
-        producer: Any = self.producer
-        producer.purge(in_queue, in_flight, blocking)
+        self.thread.purge(in_queue, in_flight, blocking)
 
     # ---- waits ----------------------------------------------------------------------------------
 

@@ -4,6 +4,10 @@ A producer of librdkafka can stop for good: an idempotent one does when a broker
 unsure which records are written. Then another one takes its place. Each transaction writes all of
 its own records through one of them, for the offsets of one alone rise in the order of `produce`.
 
+It may also look for a leader where none is, for ever, when a topic was created anew (trap 294): its
+records time out. So when one has, the producer is *retired*: what is under way, and transactions
+that write through it, go on; new transactions have another one.
+
 Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
 on the main thread, can break off in the middle of a report and lose it: its transaction would wait
 for it. The thread serves when it is woken after every `SERVE_EVERY` records; when a transaction
@@ -60,6 +64,9 @@ _REPLACE_EVERY_S: Final = 10.0
 A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
 told then. A longer time lets transactions fail for longer after two causes that passed.
 """
+_RETIRED_MAX: Final = 3
+"""Most retired producers. With more, time-outs that have another cause would cost more memory; with
+fewer, a transaction that stays open would keep others from a producer that knows a topic."""
 _CLOSE_FLUSH_S: Final = 1.0
 """Longest wait of `close` for the reports of what it gave up."""
 
@@ -150,6 +157,15 @@ class _Made(NamedTuple):
     handle: Handle | None
 
 
+class _Retired(NamedTuple):
+    """One that no new transaction writes through."""
+
+    producer: LogProducer
+    send: ref[Send]
+    """What its transactions hold: without it, none is left."""
+    handle: Handle | None
+
+
 class SenderThread:
     """One librdkafka producer and its thread; safe from any thread."""
 
@@ -191,6 +207,11 @@ class SenderThread:
         self._made = self._another()
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
+        self._retired: list[_Retired] = []
+        self._timed_out = False
+        """Whether a record of the present producer has timed out."""
+        self._timeouts_in_c = 0
+        """How many the handle of the present producer has told of."""
         self._next_replacement_s = 0.0
         self.refusals: Final = Refusals(Failures(member.retry_backoff_ms))
         """Of its producers: records of all members may lie in one batch."""
@@ -283,6 +304,15 @@ class SenderThread:
         return self._made.send
 
     @property
+    def send_plainly(self) -> Send:
+        """Queues a record of no transaction, behind those that the caller has queued so."""
+        for each in self._retired:
+            # Else a later record could overtake one that is under way there.
+            if len(each.producer) and (send := each.send()) is not None:
+                return send
+        return self._made.send
+
+    @property
     def is_closed(self) -> bool:
         """Whether nothing is served any more."""
         return self._closed
@@ -291,8 +321,8 @@ class SenderThread:
     def queued(self) -> int:
         """Number of records of all members whose reports were not served yet."""
         # Twice, if it stopped and nothing has taken its place.
-        made = dict.fromkeys((*self._stopped, self._made))
-        return sum(len(each.producer) for each in made)
+        made = dict.fromkeys(each.producer for each in (*self._stopped, self._made))
+        return sum(len(each) for each in made) + sum(len(each.producer) for each in self._retired)
 
     @property
     def sees_all(self) -> bool:
@@ -371,6 +401,7 @@ class SenderThread:
         if error.args[0].code() != KafkaError._FATAL and not error.args[0].fatal():
             return False
         with self._guard:
+            self._let_go_of_retired(send)
             # Other threads get the same refusal, and one of them is enough.
             if send is self._made.send and not self._closed and not self.is_broken:
                 now_s = time.monotonic()
@@ -405,8 +436,9 @@ class SenderThread:
         """
         # Another thread may be replacing the producer: a `send` must not meet another's handle.
         with self._guard:
-            made = (self._made, *self._stopped)
-        handle = next((each.handle for each in made if each.send is send), None)
+            made = [(each.send, each.handle) for each in (self._made, *self._stopped)]
+            made += [(found, each.handle) for each in self._retired if (found := each.send())]
+        handle = next((handle for each, handle in made if each is send), None)
         if handle is None:
             return None
         txid, control = (*(value for _, value in headers), b"")[:2]
@@ -422,7 +454,15 @@ class SenderThread:
         """Replaces the SASL credentials of this producer, and of those that replace it."""
         with self._guard:
             self.credentials = username, password
-            self.producer.set_sasl_credentials(username, password)
+            for producer in (self._made.producer, *(each.producer for each in self._retired)):
+                producer.set_sasl_credentials(username, password)
+
+    def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
+        """Fails records that are not acknowledged: see `LogProducer.purge`."""
+        with self._guard:
+            made = [self._made.producer, *(each.producer for each in self._retired)]
+        for producer in made:
+            producer.purge(in_queue, in_flight, blocking)
 
     # ---- the thread -----------------------------------------------------------------------------
 
@@ -454,7 +494,9 @@ class SenderThread:
         self._end()
 
     def _end(self) -> None:
-        for made in dict.fromkeys((*self._stopped, self._made)):
+        left: list[_Made] = [*self._stopped, self._made]
+        left += [_Made(each.producer, _taken_by_none, each.handle) for each in self._retired]
+        for made in dict.fromkeys(left):
             if self._give_up(made, _CLOSE_FLUSH_S):
                 if made.handle is not None:
                     made.handle.detach()
@@ -464,12 +506,15 @@ class SenderThread:
         is_open, next_tick_s = False, 0.0
         while not self._closed:
             if not self._is_busy():
-                self._sleep(self._tick_s if is_open else _IDLE_S)
+                is_served = is_open or self._retired
+                self._sleep(self._tick_s if is_served else _IDLE_S)
             try:
                 self._run_posted()
                 self._attempt_stalled()
                 if self._stopped:
                     self._serve_stopped()
+                if self._timed_out or self._retired:
+                    self._retire()
                 if self._hurried or self._stalled:
                     self._flush_slice()
                 else:
@@ -539,6 +584,50 @@ class SenderThread:
         except Exception:  # noqa: BLE001 - the others' transactions wait for the same
             _LOG.exception("stopped_not_told")
 
+    def _retire(self) -> None:
+        """Retires a producer of which a record timed out, and serves those that are retired."""
+        now_s = time.monotonic()
+        with self._guard:
+            may_be = now_s >= self._next_replacement_s and len(self._retired) < _RETIRED_MAX
+            if self._timed_out and may_be and not (self._closed or self.is_broken):
+                self._next_replacement_s = now_s + _REPLACE_EVERY_S
+                self._timed_out = False
+                self._retire_present()
+            retired = list(self._retired)
+        for each in retired:
+            self._serve(each, 0)
+            # In this order: who has let go of it sends nothing more.
+            if each.send() is None and not len(each.producer):
+                with self._guard:
+                    self._retired = [other for other in self._retired if other is not each]
+
+    def _retire_present(self) -> None:
+        made = self._made
+        try:
+            another = self._another()
+        except LogtxError:
+            _LOG.exception("producer_not_replaced")
+            return
+        _LOG.warning("producer_retired: a record timed out; it may not know a topic's leader")
+        self._retired.append(_Retired(made.producer, ref(made.send), made.handle))
+        self._made, self._timeouts_in_c = another, 0
+
+    def _let_go_of_retired(self, send: Send) -> None:
+        """Notes that the producer with this `send` stopped for good, if it was retired."""
+        for each in self._retired:
+            if each.send() is send:
+                self._retired = [other for other in self._retired if other is not each]
+                self._stopped.append(_Made(each.producer, send, each.handle))
+                self.wake()
+                return
+
+    def _note_timeouts(self, before: int) -> None:
+        """Notes whether records of the present producer timed out while it was served."""
+        handle = self._made.handle
+        in_c = 0 if handle is None else handle.timeouts
+        if self.refusals.failures.timeouts != before or in_c != self._timeouts_in_c:
+            self._timed_out, self._timeouts_in_c = True, in_c
+
     def _give_up(self, made: _Made, timeout_s: float) -> bool:
         """Fails what a producer still has. Returns whether all is told."""
         # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
@@ -559,9 +648,9 @@ class SenderThread:
             # callbacks: this avoids spinning meanwhile.
             self._sleep(_SETTLE_S)
 
-    def _serve(self, made: _Made, timeout_s: float, *, flush: bool = False) -> None:
+    def _serve(self, made: _Made | _Retired, timeout_s: float, *, flush: bool = False) -> None:
         """Calls librdkafka's poll or flush, and takes what was counted in C."""
-        producer = made.producer
+        producer, timeouts = made.producer, self.refusals.failures.timeouts
         try:
             if flush:
                 before = len(producer)
@@ -581,6 +670,8 @@ class SenderThread:
             self._keep(error)
         if made.handle is not None:
             self._take(made.handle.changed())
+        if made is self._made:
+            self._note_timeouts(timeouts)
         if served > 0:
             self._tell_served(served)
 
@@ -601,10 +692,11 @@ class SenderThread:
             except Exception as error:  # noqa: BLE001 - the others' transactions wait for theirs
                 self._keep(error)
 
-    def _told_fatal(self, made: _Made, error: KafkaException) -> bool:
+    def _told_fatal(self, made: _Made | _Retired, error: KafkaException) -> bool:
         """Returns whether the error only says that a producer stopped that is replaced by now."""
-        if made is self._made:
-            return self.replaced(made.send, error)
+        send = made.send() if isinstance(made, _Retired) else made.send
+        if send is not None and (made is self._made or isinstance(made, _Retired)):
+            return self.replaced(send, error)
         fatal: bool = error.args[0].fatal()
         return fatal
 
@@ -626,6 +718,10 @@ class SenderThread:
                 is_over = False
             if not is_over:
                 self._stalled.append(attempt)
+
+
+def _taken_by_none(*_record: object) -> None:
+    """Stands for the `send` of a producer that is given up."""
 
 
 def _nothing() -> None:

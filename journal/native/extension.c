@@ -46,6 +46,7 @@ FUNCTIONS(DECLARE)
 #define TXCTL "TxCtl"
 /* As in `producer/core/tally.py`. */
 enum { MADE_UP_MAX = 1000000 };
+enum { MSG_TIMED_OUT = -192 };
 enum { SENT_ANEW = 1000000 }; /* as in `interface.py` */
 enum { TXID_SIZE = 16, CONTROL_MAX = 32, KEY_MAX = TXID_SIZE + CONTROL_MAX, TOPIC_MAX = 249 };
 enum { SLOTS = 1024 }; /* of a hash table; a full one only gets longer chains */
@@ -96,6 +97,7 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     size_t busy;              /* of those that have taken records; the interpreter lock guards it */
     uint64_t refusals;        /* number of reports at an offset that can't be */
     uint64_t failures;        /* number of reports of an error */
+    atomic_uint_fast64_t timeouts; /* number of those of a time-out */
     int64_t retry_us;         /* shortest time to the report of a record that is sent again */
     count_t *counts[SLOTS], *last_count, *first_changed, *last_changed;
     place_t *places[SLOTS], *last_place;
@@ -242,6 +244,7 @@ static int on_acknowledgement(
     if (is_parents(client)) return 0; /* What a child purges: nobody would ever unlock. */
     pthread_mutex_lock(&client->lock);
     place_t *place = NULL;
+    if (message->err == MSG_TIMED_OUT) client->timeouts++;
     if (message->err) client->failures++;
     else place = place_of(client, k_topic_name(message->rkt), message->partition);
     count_t *count = count_of(client, message);
@@ -477,6 +480,10 @@ static PyObject *Handle_size(Handle *self, void *Py_UNUSED(unused)) {
     return PyLong_FromSize_t(self->client->size);
 }
 
+static PyObject *Handle_timeouts(Handle *self, void *Py_UNUSED(unused)) {
+    return PyLong_FromUnsignedLongLong(self->client->timeouts);
+}
+
 /* Number of counts that are not retired and have taken records: these settle, and tell nobody. */
 static PyObject *Handle_busy(Handle *self, void *Py_UNUSED(unused)) {
     return PyLong_FromSize_t(self->client->busy);
@@ -698,6 +705,7 @@ static PyGetSetDef handle_fields[] = {
     {"busy", (getter)Handle_busy, NULL, NULL, NULL},
     {"is_counting", (getter)Handle_is_counting, NULL, NULL, NULL},
     {"size", (getter)Handle_size, NULL, NULL, NULL},
+    {"timeouts", (getter)Handle_timeouts, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot handle_slots[] = {

@@ -76,6 +76,10 @@ class Handle(Protocol):
         """Number of counts that are not retired."""
 
     @property
+    def timeouts(self) -> int:
+        """Number of records that timed out, whoever counts them."""
+
+    @property
     def busy(self) -> int:
         """Number of those that have taken records."""
 

@@ -42,11 +42,13 @@ class PlainCount:
         "withdraw",
     )
 
-    def __init__(self, on_failure: Callable[[], None], on_placeless: Callable[[Any], None]) -> None:
+    def __init__(
+        self, on_failure: Callable[[object], None], on_placeless: Callable[[Any], None]
+    ) -> None:
         """Has no record.
 
         Args:
-            on_failure: called in each report of an error.
+            on_failure: called with the error of each report of one.
             on_placeless: called with the message of each report of a success without an offset:
                 those of the records beside it may be made up (trap 233).
         """
@@ -72,7 +74,7 @@ class PlainCount:
     def delivered(self, error: object, message: Any) -> None:
         """Counts a report: a delivery callback."""
         if error is not None:
-            self._on_failure()
+            self._on_failure(error)
         elif message.offset() is None:
             self._on_placeless(message)
         self.reports += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
@@ -25,6 +25,15 @@ a transaction could commit with them; with more, others would abort for them."""
 
 _RETRY_BACKOFF_MS: Final = 100
 """librdkafka's default of ``retry.backoff.ms``."""
+
+
+_MSG_TIMED_OUT: Final = -192
+"""librdkafka's code."""
+
+
+@runtime_checkable
+class _Coded(Protocol):
+    def code(self) -> int: ...
 
 
 class Failures:
@@ -48,13 +57,20 @@ class Failures:
         """
         self.count = 0
         """How many records have failed so far, whichever producer wrote them."""
+        self.timeouts = 0
+        """How many of them timed out."""
         self.is_blind = False
         """Whether some records are under way whose failure nobody would notice."""
         self._retried_s = retry_backoff_ms * 0.75 / 1000
 
-    def note(self) -> None:
-        """Notes that a record failed."""
+    def note(self, error: object) -> None:
+        """Notes that a record failed.
+
+        Args:
+            error: what the report tells: a `confluent_kafka.KafkaError`.
+        """
         self.count += 1
+        self.timeouts += isinstance(error, _Coded) and error.code() == _MSG_TIMED_OUT
 
     def before(self) -> int:
         """Returns what `count` is compared with for a branch that begins now."""
@@ -479,7 +495,7 @@ class BranchTally:
                 if failures.count != failed_before and failures.may_be_retried(message):
                     self._fail(_sent_anew(topic, message.partition()))
             else:
-                failures.note()
+                failures.note(error)
                 self._fail(_failed(topic, message.partition(), error))
             self._reports += 1
             if self._reports == self._goal and self._all_counted:

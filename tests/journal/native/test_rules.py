@@ -267,6 +267,16 @@ def test_records_of_nobody_are_refused_for_all_and_raise_no_floor_trap_233(
     assert watched.doubted() == ("a", 0)
 
 
+def test_records_that_timed_out_are_counted_whoever_counts_the_others(
+    librdkafka: Librdkafka, producer: tuple[int, Handle]
+) -> None:
+    made, handle = producer
+    assert handle.timeouts == 0
+    for code, txid in ((ERROR, None), (10, None), (ERROR, bytes(16))):
+        librdkafka.report(made, ("a", 0), -1001, code, txid)
+    assert handle.timeouts == 2
+
+
 def test_only_what_took_records_is_busy(
     librdkafka: Librdkafka, producer: tuple[int, Handle]
 ) -> None:
