@@ -64,6 +64,9 @@ _REPLACE_EVERY_S: Final = 10.0
 A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
 told then. A longer time lets transactions fail for longer after two causes that passed.
 """
+_RETIRE_EVERY_S: Final = 10.0
+"""Shortest time between two retirements. A shorter one makes more producers in vain while a broker
+is away; with a longer one a second topic that was created anew is missed for longer."""
 _RETIRED_MAX: Final = 3
 """Most retired producers. With more, time-outs that have another cause would cost more memory; with
 fewer, a transaction that stays open would keep others from a producer that knows a topic."""
@@ -212,7 +215,7 @@ class SenderThread:
         """Whether a record of the present producer has timed out."""
         self._timeouts_in_c = 0
         """How many the handle of the present producer has told of."""
-        self._next_replacement_s = 0.0
+        self._next_replacement_s = self._next_retirement_s = 0.0
         self.refusals: Final = Refusals(Failures(member.retry_backoff_ms))
         """Of its producers: records of all members may lie in one batch."""
         self._tick_s = member.tick_s
@@ -414,7 +417,7 @@ class SenderThread:
                     _LOG.error("producer_replaced error=%s", error)
                     self._next_replacement_s = now_s + _REPLACE_EVERY_S
                     self._stopped.append(self._made)
-                    self._made = another
+                    self._go_on_with(another)
                     self.wake()
                 elif not self.is_alone:
                     _LOG.error("producer_not_shared_any_more error=%s", error)
@@ -588,10 +591,9 @@ class SenderThread:
         """Retires a producer of which a record timed out, and serves those that are retired."""
         now_s = time.monotonic()
         with self._guard:
-            may_be = now_s >= self._next_replacement_s and len(self._retired) < _RETIRED_MAX
+            may_be = now_s >= self._next_retirement_s and len(self._retired) < _RETIRED_MAX
             if self._timed_out and may_be and not (self._closed or self.is_broken):
-                self._next_replacement_s = now_s + _REPLACE_EVERY_S
-                self._timed_out = False
+                self._next_retirement_s = now_s + _RETIRE_EVERY_S
                 self._retire_present()
             retired = list(self._retired)
         for each in retired:
@@ -610,7 +612,10 @@ class SenderThread:
             return
         _LOG.warning("producer_retired: a record timed out; it may not know a topic's leader")
         self._retired.append(_Retired(made.producer, ref(made.send), made.handle))
-        self._made, self._timeouts_in_c = another, 0
+        self._go_on_with(another)
+
+    def _go_on_with(self, another: _Made) -> None:
+        self._made, self._timed_out, self._timeouts_in_c = another, False, 0
 
     def _let_go_of_retired(self, send: Send) -> None:
         """Notes that the producer with this `send` stopped for good, if it was retired."""

@@ -179,8 +179,8 @@ def test_other_causes_make_no_producers_without_end(
         eventually(lambda: not thread_of(producer)._hurried)
     eventually(lambda: thread_of(producer).producer is not made[0])
     assert len(thread_of(producer)._retired) == 1
-    monkeypatch.setattr(sender_thread, "_REPLACE_EVERY_S", 0.0)
-    thread_of(producer)._next_replacement_s = 0.0
+    monkeypatch.setattr(sender_thread, "_RETIRE_EVERY_S", 0.0)
+    thread_of(producer)._next_retirement_s = 0.0
     for _ in range(6):
         kept.append(producer.begin_transaction())
         kept[-1].produce(OTHER, b"open", partition=0)
