@@ -39,6 +39,9 @@ _NOT_TAKEN: Final = (TypeError, ValueError, OverflowError, NotImplementedError)
 _SWEPT: Final = 16
 """How many branches that have ended are looked at when another one ends, whether all their records
 are reported. More take longer; with fewer, some are kept for longer."""
+_REPORTED_LATE_S: Final = 10.0
+"""How much later than its time-out librdkafka reports a record, at most: it looks once a second,
+and waits for the request that the record is in. Too short: a plain one's failure is overlooked."""
 _ROOM_SLICE_S: Final = 0.02
 """Longest single wait for room in the local queue, after which the record is tried again."""
 
@@ -189,7 +192,7 @@ class Sender:
         headers: Any,
     ) -> None:
         """Sends a record that belongs to no transaction: see `Producer.produce`."""
-        deadline_s = time.monotonic() + self._delivery_timeout_s
+        until_s = deadline_s = time.monotonic() + self._delivery_timeout_s
         told = on_delivery or self.on_delivery
         while True:
             # Asked each time: both may be others, if the producer was replaced.
@@ -198,11 +201,14 @@ class Sender:
             try:
                 if told is not None:
                     receiver = self.receiver(plain.delivered, told, plain)
-                elif not self._may_go_unseen(deadline_s):
+                elif not self._may_go_unseen(until_s):
                     receiver = plain.delivered
                 if receiver is not None:
                     plain.admit()
                 send(topic, value, key, partition, receiver, None, timestamp, headers)
+                if receiver is None and self._is_transactional and not self._thread.sees_all:
+                    # A transaction has begun meanwhile, and found nothing under way.
+                    self.floors.refusals.failures.note_unseen()
                 return
             except BufferError:
                 self._withdraw(receiver, plain)
@@ -218,6 +224,22 @@ class Sender:
                 self._doubt()
                 raise
             self.make_room(deadline_s)
+            until_s = time.monotonic() + self._delivery_timeout_s
+
+    def look_for_unseen(self) -> None:
+        """Notes that it writes transactions from now on. Call it before a branch is counted.
+
+        Plain records may be under way of which nobody takes the reports. Until they are reported,
+        a failure may be one of theirs.
+        """
+        self._is_transactional = True
+        if not self._unseen_until_s:
+            return
+        thread = self._thread
+        is_over = not thread.queued or time.monotonic() >= self._unseen_until_s
+        self.floors.refusals.failures.is_blind = not (is_over or thread.sees_all)
+        if is_over:
+            self._unseen_until_s = 0.0
 
     def _may_go_unseen(self, until_s: float) -> bool:
         """Returns whether nobody has to take the report of a plain record that is sent now.
@@ -230,7 +252,7 @@ class Sender:
             return False
         if not (thread.is_claimed or self._claim()):
             return False
-        self._unseen_until_s = until_s
+        self._unseen_until_s = until_s + _REPORTED_LATE_S
         # Asked again: a transaction that begins now has found no sign of this record.
         return not self._is_transactional or thread.sees_all
 
@@ -270,10 +292,6 @@ class Sender:
     def count(self, tally: BranchTally) -> None:
         """Counts what a branch writes, from now on."""
         with self._guard:
-            self._is_transactional = True
-            if self._unseen_until_s:
-                blind = time.monotonic() < self._unseen_until_s and not self._thread.sees_all
-                self.floors.refusals.failures.is_blind = blind
             self._counts.add(tally)
 
     def ended(self, tally: BranchTally) -> None:

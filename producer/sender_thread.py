@@ -5,8 +5,9 @@ unsure which records are written. Then another one takes its place. Each transac
 its own records through one of them, for the offsets of one alone rise in the order of `produce`.
 
 It may also look for a leader where none is, for ever, when a topic was created anew (trap 294): its
-records time out. So when one has, the producer is *retired*: what is under way, and transactions
-that write through it, go on; new transactions have another one.
+records time out. And one of which a record timed out, or was purged, may take a new epoch later,
+and say nothing (trap 295). So when that has happened, the producer is *retired*: what is under way,
+and transactions that write through it, go on; new transactions have another one.
 
 Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
 on the main thread, can break off in the middle of a report and lose it: its transaction would wait
@@ -211,12 +212,8 @@ class SenderThread:
         self._stopped: list[_Made] = []
         """Former producers, whose last reports are still to be served."""
         self._retired: list[_Retired] = []
-        self._timed_out = False
-        """Whether a record of the present producer has timed out."""
-        self._timeouts_in_c = 0
-        """How many the handle of the present producer has told of."""
         self._next_replacement_s = self._next_retirement_s = 0.0
-        self.refusals: Final = Refusals(Failures(member.retry_backoff_ms))
+        self.refusals: Final = Refusals(Failures(member.retry_backoff_ms, time.monotonic))
         """Of its producers: records of all members may lie in one batch."""
         self._tick_s = member.tick_s
         self._waiting: deque[queue.SimpleQueue[None]] = deque()
@@ -516,7 +513,7 @@ class SenderThread:
                 self._attempt_stalled()
                 if self._stopped:
                     self._serve_stopped()
-                if self._timed_out or self._retired:
+                if self.refusals.failures.leaves_gaps or self._retired:
                     self._retire()
                 if self._hurried or self._stalled:
                     self._flush_slice()
@@ -588,11 +585,15 @@ class SenderThread:
             _LOG.exception("stopped_not_told")
 
     def _retire(self) -> None:
-        """Retires a producer of which a record timed out, and serves those that are retired."""
+        """Retires a producer that may have left gaps, and serves those that are retired."""
         now_s = time.monotonic()
         with self._guard:
             may_be = now_s >= self._next_retirement_s and len(self._retired) < _RETIRED_MAX
-            if self._timed_out and may_be and not (self._closed or self.is_broken):
+            if (
+                self.refusals.failures.leaves_gaps
+                and may_be
+                and not (self._closed or self.is_broken)
+            ):
                 self._next_retirement_s = now_s + _RETIRE_EVERY_S
                 self._retire_present()
             retired = list(self._retired)
@@ -610,12 +611,13 @@ class SenderThread:
         except LogtxError:
             _LOG.exception("producer_not_replaced")
             return
-        _LOG.warning("producer_retired: a record timed out; it may not know a topic's leader")
+        _LOG.warning("producer_retired: a record timed out or was purged")
         self._retired.append(_Retired(made.producer, ref(made.send), made.handle))
         self._go_on_with(another)
 
     def _go_on_with(self, another: _Made) -> None:
-        self._made, self._timed_out, self._timeouts_in_c = another, False, 0
+        self._made = another
+        self.refusals.failures.leaves_gaps = False
 
     def _let_go_of_retired(self, send: Send) -> None:
         """Notes that the producer with this `send` stopped for good, if it was retired."""
@@ -625,13 +627,6 @@ class SenderThread:
                 self._stopped.append(_Made(each.producer, send, each.handle))
                 self.wake()
                 return
-
-    def _note_timeouts(self, before: int) -> None:
-        """Notes whether records of the present producer timed out while it was served."""
-        handle = self._made.handle
-        in_c = 0 if handle is None else handle.timeouts
-        if self.refusals.failures.timeouts != before or in_c != self._timeouts_in_c:
-            self._timed_out, self._timeouts_in_c = True, in_c
 
     def _give_up(self, made: _Made, timeout_s: float) -> bool:
         """Fails what a producer still has. Returns whether all is told."""
@@ -655,7 +650,7 @@ class SenderThread:
 
     def _serve(self, made: _Made | _Retired, timeout_s: float, *, flush: bool = False) -> None:
         """Calls librdkafka's poll or flush, and takes what was counted in C."""
-        producer, timeouts = made.producer, self.refusals.failures.timeouts
+        producer, left_gaps = made.producer, self.refusals.failures.leaves_gaps
         try:
             if flush:
                 before = len(producer)
@@ -675,8 +670,10 @@ class SenderThread:
             self._keep(error)
         if made.handle is not None:
             self._take(made.handle.changed())
-        if made is self._made:
-            self._note_timeouts(timeouts)
+        if made is not self._made:
+            self.refusals.failures.leaves_gaps = left_gaps  # These are the other one's.
+        elif made.handle is not None and made.handle.leaves_gaps:
+            self.refusals.failures.leaves_gaps = True
         if served > 0:
             self._tell_served(served)
 

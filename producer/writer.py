@@ -90,6 +90,7 @@ class Writer:
         self._sender = sender
         self._delivery_timeout_s = delivery_timeout_s
         self._lock = threading.Lock()
+        sender.look_for_unseen()
         # Comes before the floors: where the producer is replaced in between, these are the new
         # one's, and so will `send` be once it is told.
         self._send = sender.send

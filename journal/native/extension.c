@@ -46,7 +46,6 @@ FUNCTIONS(DECLARE)
 #define TXCTL "TxCtl"
 /* As in `producer/core/tally.py`. */
 enum { MADE_UP_MAX = 1000000 };
-enum { MSG_TIMED_OUT = -192 };
 enum { SENT_ANEW = 1000000 }; /* as in `interface.py` */
 enum { TXID_SIZE = 16, CONTROL_MAX = 32, KEY_MAX = TXID_SIZE + CONTROL_MAX, TOPIC_MAX = 249 };
 enum { SLOTS = 1024 }; /* of a hash table; a full one only gets longer chains */
@@ -78,7 +77,7 @@ struct count_s { /* the records of one branch */
     uint8_t key[KEY_MAX];     /* TxId and TxCtl */
     size_t key_size;
     bool is_listed, is_changed, is_closed, has_failed;
-    uint64_t born, born_failures; /* how many refusals and failures there had been */
+    uint64_t born, born_failures, born_local; /* how many refusals and failures there had been */
     int64_t admitted, reports;
     span_t *spans;
     size_t span_count, span_room;
@@ -97,7 +96,8 @@ typedef struct { /* one librdkafka producer; freed when both Python and librdkaf
     size_t busy;              /* of those that have taken records; the interpreter lock guards it */
     uint64_t refusals;        /* number of reports at an offset that can't be */
     uint64_t failures;        /* number of reports of an error */
-    atomic_uint_fast64_t timeouts; /* number of those of a time-out */
+    atomic_uint_fast64_t local; /* of those, the number of librdkafka's own errors */
+    int64_t failed_us;        /* when the last one came */
     int64_t retry_us;         /* shortest time to the report of a record that is sent again */
     count_t *counts[SLOTS], *last_count, *first_changed, *last_changed;
     place_t *places[SLOTS], *last_place;
@@ -224,12 +224,26 @@ static void fail(client_t *client, count_t *count, const rd_kafka_message_t *mes
     tell(client, count);
 }
 
+static int64_t now_us(void) { /* on librdkafka's clock */
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+}
+
+static void note_failure(client_t *client, int code) {
+    client->failures++;
+    client->failed_us = now_us();
+    if (code < 0) client->local++;
+}
+
 /* Returns whether a record may lie in the log twice: the rule of `Failures` in the tally. */
-static bool may_be_sent_anew(
+static bool may_be_twice(
     const client_t *client, const count_t *count, const rd_kafka_message_t *message) {
     if (count->born_failures == client->failures) return false;
     int64_t latency_us = k_message_latency(message);
-    return latency_us < 0 || latency_us >= client->retry_us;
+    if (latency_us < 0) return true;
+    if (latency_us < client->retry_us) return false;
+    return count->born_local != client->local || now_us() - latency_us <= client->failed_us;
 }
 
 /* ---- what librdkafka calls ------------------------------------------------------------------- */
@@ -244,8 +258,7 @@ static int on_acknowledgement(
     if (is_parents(client)) return 0; /* What a child purges: nobody would ever unlock. */
     pthread_mutex_lock(&client->lock);
     place_t *place = NULL;
-    if (message->err == MSG_TIMED_OUT) client->timeouts++;
-    if (message->err) client->failures++;
+    if (message->err) note_failure(client, message->err);
     else place = place_of(client, k_topic_name(message->rkt), message->partition);
     count_t *count = count_of(client, message);
     span_t *span = count && place ? find_span(count, place) : NULL;
@@ -277,7 +290,7 @@ static int on_acknowledgement(
     }
     if (count && !span && (!message->_private || !message->err))
         fail(client, count, message, message->err);
-    else if (span && may_be_sent_anew(client, count, message))
+    else if (span && may_be_twice(client, count, message))
         fail(client, count, message, SENT_ANEW);
     pthread_mutex_unlock(&client->lock);
     return 0;
@@ -459,7 +472,9 @@ static PyObject *Handle_count(Handle *self, PyObject *args) {
     pthread_mutex_lock(&client->lock);
     count->is_listed = !find_count(client, count->key, count->key_size);
     count->born = client->refusals;
-    count->born_failures = client->failures;
+    /* What fails without a broker leaves gaps: from then on whatever is sent again is in doubt. */
+    count->born_failures = client->local ? UINT64_MAX : client->failures;
+    count->born_local = client->local ? UINT64_MAX : 0;
     if (count->is_listed) {
         count->next = *slot;
         *slot = count;
@@ -480,8 +495,8 @@ static PyObject *Handle_size(Handle *self, void *Py_UNUSED(unused)) {
     return PyLong_FromSize_t(self->client->size);
 }
 
-static PyObject *Handle_timeouts(Handle *self, void *Py_UNUSED(unused)) {
-    return PyLong_FromUnsignedLongLong(self->client->timeouts);
+static PyObject *Handle_leaves_gaps(Handle *self, void *Py_UNUSED(unused)) {
+    return PyBool_FromLong(self->client->local > 0);
 }
 
 /* Number of counts that are not retired and have taken records: these settle, and tell nobody. */
@@ -704,8 +719,8 @@ static PyMethodDef handle_methods[] = {
 static PyGetSetDef handle_fields[] = {
     {"busy", (getter)Handle_busy, NULL, NULL, NULL},
     {"is_counting", (getter)Handle_is_counting, NULL, NULL, NULL},
+    {"leaves_gaps", (getter)Handle_leaves_gaps, NULL, NULL, NULL},
     {"size", (getter)Handle_size, NULL, NULL, NULL},
-    {"timeouts", (getter)Handle_timeouts, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot handle_slots[] = {

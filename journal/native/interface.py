@@ -76,8 +76,8 @@ class Handle(Protocol):
         """Number of counts that are not retired."""
 
     @property
-    def timeouts(self) -> int:
-        """Number of records that timed out, whoever counts them."""
+    def leaves_gaps(self) -> bool:
+        """Whether a record has failed without a broker's answer, whoever counts it."""
 
     @property
     def busy(self) -> int:

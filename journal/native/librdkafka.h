@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- librdkafka's public API: a stable ABI, whose header is in no wheel ---------------------- */
 

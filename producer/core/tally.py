@@ -27,10 +27,6 @@ _RETRY_BACKOFF_MS: Final = 100
 """librdkafka's default of ``retry.backoff.ms``."""
 
 
-_MSG_TIMED_OUT: Final = -192
-"""librdkafka's code."""
-
-
 @runtime_checkable
 class _Coded(Protocol):
     def code(self) -> int: ...
@@ -39,28 +35,42 @@ class _Coded(Protocol):
 class Failures:
     """Tells which records of a librdkafka producer may lie in the log twice (trap 295).
 
-    When a record fails, librdkafka takes a new epoch for all its partitions. A batch that a leader
-    has written, and of which the answer was lost, goes out again in that epoch, where the broker
-    can't know it. So a record is in doubt if another one failed since its branch began and if it
-    was sent again. Such a record waits for ``retry.backoff.ms`` first, give or take a fifth. So one
-    that is reported sooner was sent once.
+    When a broker refuses a record, librdkafka takes a new epoch for all its partitions. A batch
+    that a leader has written, and of which the answer was lost, goes out again in that epoch, where
+    the broker can't know it. So a record is in doubt if it was under way when another one failed,
+    and was sent again. Such a record waits for ``retry.backoff.ms`` first, give or take a fifth. So
+    one that is reported sooner was sent once.
 
-    A new epoch without a failure can't be seen here: librdkafka takes one, too, when a broker
-    refuses a batch and takes the next one that was sent behind it.
+    What fails without a broker, as it timed out or was purged, may leave a gap in its partition's
+    numbers. Then librdkafka takes the new epoch only when the next record goes there, and says
+    nothing. So behind such a failure whatever is sent again is in doubt, until the producer is
+    another one.
+
+    A new epoch without any failure can't be seen here: librdkafka takes one, too, when a broker
+    refuses a batch for a while and takes the next one that was sent behind it.
     """
 
-    def __init__(self, retry_backoff_ms: int = _RETRY_BACKOFF_MS) -> None:
+    def __init__(
+        self, retry_backoff_ms: int = _RETRY_BACKOFF_MS, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         """Knows of none.
 
         Args:
             retry_backoff_ms: ``retry.backoff.ms`` of the producer.
+            clock: monotonic, seconds, as that of `Delivered.latency`. One that stands still lets
+                whatever was sent before a failure, or behind it, count as under way.
         """
         self.count = 0
         """How many records have failed so far, whichever producer wrote them."""
-        self.timeouts = 0
-        """How many of them timed out."""
+        self.local = 0
+        """How many of them failed without a broker's answer."""
+        self.leaves_gaps = False
+        """Whether one of the present producer's did."""
         self.is_blind = False
         """Whether some records are under way whose failure nobody would notice."""
+        self._clock = clock
+        self._last_s = 0.0
+        """When the last failure was noted."""
         self._retried_s = retry_backoff_ms * 0.75 / 1000
 
     def note(self, error: object) -> None:
@@ -69,17 +79,35 @@ class Failures:
         Args:
             error: what the report tells: a `confluent_kafka.KafkaError`.
         """
+        if isinstance(error, _Coded) and error.code() < 0:  # librdkafka's own code.
+            self.local += 1
+            self.leaves_gaps = True
+        self._last_s = self._clock()
         self.count += 1
-        self.timeouts += isinstance(error, _Coded) and error.code() == _MSG_TIMED_OUT
 
-    def before(self) -> int:
-        """Returns what `count` is compared with for a branch that begins now."""
-        return -1 if self.is_blind else self.count
+    def note_unseen(self) -> None:
+        """Notes that a record may fail, and nobody would notice."""
+        self.local += 1
+        self.leaves_gaps = True
+        self.count += 1
 
-    def may_be_retried(self, message: Delivered) -> bool:
-        """Returns whether a record that is reported now may have been sent again."""
+    def before(self) -> tuple[int, int]:
+        """Returns what (`count`, `local`) are compared with for a branch that begins now."""
+        return (-1, -1) if self.is_blind or self.leaves_gaps else (self.count, self.local)
+
+    def may_be_twice(self, message: Delivered, local_before: int) -> bool:
+        """Returns whether a record that is reported now may lie there twice.
+
+        Args:
+            message: the report's.
+            local_before: `local` as `before` told it. `count` has changed since.
+        """
         latency_s = message.latency()
-        return latency_s is None or latency_s >= self._retried_s
+        if latency_s is None:
+            return True
+        if latency_s < self._retried_s:
+            return False
+        return self.local != local_before or self._clock() - latency_s <= self._last_s
 
 
 class Refusals:
@@ -192,6 +220,7 @@ class BranchTally:
         "_born",
         "_closed_at",
         "_count",
+        "_failed_before",
         "_floors",
         "_given_up",
         "_goal",
@@ -235,9 +264,10 @@ class BranchTally:
         self.writes_to_sidecars = False
         """Whether its topics are sidecars, which no application names."""
         self._floors = floors
-        self._born: dict[str, tuple[int, int]] = {}
-        """Topic → how many reports had been refused when its first record was sent, and how many
-        records had failed."""
+        self._born: dict[str, int] = {}
+        """Topic → how many reports had been refused when its first record was sent."""
+        self._failed_before = floors.refusals.failures.before()
+        # Not for each topic: while a branch is open, its producer may have left gaps.
         self._on_settled = on_settled
         self._on_failure = on_failure
         self._on_partition = on_partition or _nothing
@@ -279,6 +309,7 @@ class BranchTally:
     def begin_above(self, floors: Floors) -> None:
         """Uses the floors of another librdkafka producer. Call it before the first record."""
         self._floors = floors
+        self._failed_before = floors.refusals.failures.before()
 
     def watch_by(self, count: Count | None) -> None:
         """Lets `count` judge the offsets of all records, in the place of the floors.
@@ -465,15 +496,16 @@ class BranchTally:
                 self._floors.raise_to(key, last)
 
     def _refused_meanwhile(self, key: TopicPartition) -> bool:
-        return self._floors.refusals.since(self._born[key[0]][0], key)
+        return self._floors.refusals.since(self._born[key[0]], key)
 
     def _receiver(self, topic: str) -> Receiver:
         if not self.writes_to_sidecars:
             check_named_by_user(topic)
         # Comes before the first record: that lies in no batch of which a report was refused before.
         refusals = self._floors.refusals
+        self._born.setdefault(topic, refusals.count)
         failures = refusals.failures
-        _, failed_before = self._born.setdefault(topic, (refusals.count, failures.before()))
+        failed_before, local_before = self._failed_before
         spans = self._spans.setdefault(topic, {})
 
         # Called for each record: this function takes a tenth of the cost of a small record.
@@ -492,7 +524,7 @@ class BranchTally:
                         self._refuse(topic, message.partition(), offset)
                 except (KeyError, TypeError):
                     self._first(topic, spans, message)
-                if failures.count != failed_before and failures.may_be_retried(message):
+                if failures.count != failed_before and failures.may_be_twice(message, local_before):
                     self._fail(_sent_anew(topic, message.partition()))
             else:
                 failures.note(error)

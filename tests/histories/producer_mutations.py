@@ -164,7 +164,7 @@ def a_close_fails_all(patch: Patch) -> None:
 
 def sent_again_is_believed(patch: Patch) -> None:
     """Nothing follows for records under way from another one that failed."""
-    patch(Failures, "may_be_retried", lambda *_: False)
+    patch(Failures, "may_be_twice", lambda *_: False)
 
 
 MUTATIONS: Final = (

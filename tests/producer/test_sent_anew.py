@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,10 @@ def written(log: MemoryLog) -> list[bytes | None]:
     found = log.find_partition(T, 0)
     assert found is not None
     return [value for _, value, *_ in found.records]
+
+
+def is_written(log: MemoryLog, values: list[bytes | None]) -> bool:
+    return written(log) == values
 
 
 def unanswered(producer: Producer, log: MemoryLog) -> Transaction:
@@ -100,9 +106,88 @@ def test_trap_295_plain_records_under_way_may_have_failed_unseen(
     check_refuses(txn)
 
 
+def test_plain_records_that_were_reported_spoil_nothing(
+    producer: Producer, memory_log: MemoryLog
+) -> None:
+    producer.produce(T, b"plain", partition=1)
+    assert producer.flush(5) == 0
+    memory_log.hold_appends(T, 0)
+    txn = producer.begin_transaction()
+    txn.produce(T, b"late", partition=0)
+    time.sleep(0.1)
+    memory_log.release_appends(T, 0)
+    assert txn.commit().state is State.COMMITTED
+    assert not producer._engine.sender._unseen_until_s
+
+
+def test_trap_295_a_plain_record_may_be_reported_behind_its_time(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    memory_log.create_topic(T, partitions=2)
+    producer = make_memory_producer(delivery__timeout__ms=100)
+    memory_log.hold_appends(T, 1)
+    producer.produce(T, b"plain", partition=1)
+    left_s = producer._engine.sender._unseen_until_s - time.monotonic()
+    assert left_s > 0.1 + 5
+
+
+def test_trap_295_a_transaction_that_begins_while_a_plain_record_is_sent(
+    producer: Producer, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing under way, and the record goes unseen all the same."""
+    begun: list[Transaction] = []
+    sender = producer._engine.sender
+    goes = sender._may_go_unseen
+
+    def begins(until_s: float) -> bool:
+        unseen = goes(until_s)
+        if not begun:
+            begun.append(producer.begin_transaction())
+            assert begun[0].txid
+        return unseen
+
+    monkeypatch.setattr(sender, "_may_go_unseen", begins)
+    memory_log.hold_appends(T, 1)
+    producer.produce(T, b"refused", partition=1)
+    memory_log.lose_answers(T, 0)
+    begun[0].produce(T, b"there", partition=0)
+    eventually(lambda: written(memory_log) == [b"there"])
+    memory_log.fail_appends(T, 1, KafkaError.MSG_SIZE_TOO_LARGE)
+    memory_log.release_appends(T, 1)
+    check_refuses(begun[0])
+
+
+@pytest.mark.parametrize("how", ["purged", "timed out"])
+def test_trap_295_behind_what_fails_without_a_broker(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, how: str
+) -> None:
+    """The next record of that partition brings a new epoch, and no report tells of it."""
+    memory_log.create_topic(T, partitions=2)
+    producer = make_memory_producer(delivery__timeout__ms=400)
+    thread = producer._engine.sender.thread
+    thread._next_retirement_s = time.monotonic() + 600
+    open_one = producer.begin_transaction()
+    assert open_one.txid
+    memory_log.unavailable()
+    producer._engine.sender.produce_plainly(T, b"lost", None, 1, lambda *_: None, 0, None)
+    if how == "purged":
+        producer.purge()
+    assert producer.flush(5) == 0
+    memory_log.unavailable(False)
+    for txn in (open_one, producer.begin_transaction()):
+        values = [*written(memory_log), b"there"]
+        memory_log.lose_answers(T, 0)
+        txn.produce(T, b"there", partition=0)
+        eventually(partial(is_written, memory_log, values))
+        producer._engine.sender.produce_plainly(T, b"gap", None, 1, lambda *_: None, 0, None)
+        check_refuses(txn)
+
+
 def test_a_setting_says_how_long_librdkafka_waits(make_memory_producer: MakeProducer) -> None:
-    producer = make_memory_producer(retry__backoff__ms=2_000, retry__backoff__max__ms=400)
+    producer = make_memory_producer(retry__backoff__ms="02000", retry__backoff__max__ms=400)
     assert producer._engine.sender.thread.refusals.failures._retried_s == 0.3
+    # librdkafka would take it for an octal number.
+    assert producer._engine.config.librdkafka["retry.backoff.ms"] == 2_000
 
 
 # ---- real brokers --------------------------------------------------------------------------------

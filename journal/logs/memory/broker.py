@@ -57,6 +57,9 @@ class Reporter(Protocol):
     def keeps_back(self, pending: Pending) -> bool:
         """Keeps a record behind those of its partition that wait to be sent again, if any do."""
 
+    def fills_gap(self, pending: Pending) -> None:
+        """Learns that a record is the next one of its partition which reaches a broker."""
+
     def hears_nothing(self, pending: Pending, offset: int) -> None:
         """Takes back a written record without an answer, to send it again after a pause."""
 
@@ -399,6 +402,7 @@ class MemoryBroker:
     def _append(self, topic: MemoryTopic, partition: MemoryPartition, pending: Pending) -> None:
         if pending.producer.keeps_back(pending):
             return
+        pending.producer.fills_gap(pending)
         if pending.written is not None and pending.written[0] == pending.producer.epoch:
             pending.producer.report(pending, None, pending.written[1])
             return

@@ -25,9 +25,6 @@ _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
 _TIMEOUT_MS: Final = 300_000
 """librdkafka's default of ``delivery.timeout.ms``."""
-_RETRY_BACKOFF_MS: Final = 100
-"""librdkafka's default of ``retry.backoff.ms``."""
-_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _LOST_SEQUENCE: Final = (
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
@@ -70,7 +67,8 @@ class MemoryProducer:
         self._message_max_bytes = int(config.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         timeout = config.get("message.timeout.ms", config.get("delivery.timeout.ms", _TIMEOUT_MS))
         self._timeout_s = float(timeout) / 1000 or float("inf")
-        self._retry_s = float(config.get("retry.backoff.ms", _RETRY_BACKOFF_MS)) / 1000
+        pauses = {"retry.backoff.ms": 100.0, "retry.backoff.max.ms": 1_000.0}
+        self._retry_s = min(float(config.get(name, ms)) for name, ms in pauses.items()) / 1000
         self._partitioner = str(config.get("partitioner", "consistent_random"))
         self._gapless = bool(config.get("enable.gapless.guarantee", False))
         self._idempotent = bool(config.get("enable.idempotence", False))
@@ -79,6 +77,9 @@ class MemoryProducer:
         takes and places nothing more."""
         self.epoch = 0
         """Of its producer id: another one follows each record that failed, for all partitions."""
+        self._gaps: set[tuple[str, int]] = set()
+        """Partitions of which a record failed that no broker had. The next one that comes there
+        does not follow the one before, so another epoch begins, and nobody is told."""
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
@@ -144,7 +145,13 @@ class MemoryProducer:
         if error is not None and error != KafkaError._MSG_TIMED_OUT:
             self.stopped |= self._gapless  # a time-out is not covered by the guarantee
             self.stopped |= self._idempotent and error in _LOST_SEQUENCE
-        self.epoch += error is not None and error not in _PURGED
+        if error is not None:
+            key = pending.topic, pending.partition
+            # librdkafka takes a new epoch at once only where a broker, or a request, is concerned.
+            if self._broker.is_queued(pending) or error == KafkaError._PURGE_QUEUE:
+                self._gaps.add(key)
+            else:
+                self.epoch += 1
         if not pending.reported:
             pending.reported = True
             self._reports.append((pending, error, offset))
@@ -175,6 +182,13 @@ class MemoryProducer:
         self.wait_for_place(pending)
         return True
 
+    def fills_gap(self, pending: Pending) -> None:
+        """Learns that a record is the next one of its partition which reaches a broker."""
+        key = pending.topic, pending.partition
+        if key in self._gaps:
+            self._gaps.discard(key)
+            self.epoch += 1
+
     def hears_nothing(self, pending: Pending, offset: int) -> None:
         """Takes back a written record without an answer, to send it again after a pause."""
         pending.written = (self.epoch, offset) if self._idempotent else None
@@ -194,8 +208,8 @@ class MemoryProducer:
     def _expire(self) -> None:
         now = time.monotonic()
         for pending in [p for p in self._unplaced.values() if p.deadline_s <= now]:
-            self._broker.give_up(pending)
             self.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
+            self._broker.give_up(pending)
 
     def poll(self, timeout: float = -1) -> int:
         """Serves callbacks; waits up to `timeout` seconds for the first (below 0: for ever)."""

@@ -108,6 +108,22 @@ def test_behind_a_failure_it_is_written_again_trap_295(log: MemoryLog, failing: 
     assert (found, log.end_offset("t", 0)) == ([(None, 1), (None, 2)], 3)
 
 
+def test_a_time_out_without_a_leader_takes_a_new_epoch_later_trap_295(log: MemoryLog) -> None:
+    producer = log.producer({**IDEMPOTENT, "message.timeout.ms": 500})
+    log.unavailable()
+    lost = reports(producer)
+    assert producer.flush(5) == 0
+    log.unavailable(False)
+    assert lost == [(KafkaError._MSG_TIMED_OUT, None)]
+    log.create_topic("u", partitions=1)
+    log.lose_answers("u", 0)
+    producer.produce("u", b"written", partition=0)
+    assert log.end_offset("u", 0) == 1
+    assert reports(producer) is not None
+    assert producer.flush(5) == 0
+    assert (log.end_offset("t", 0), log.end_offset("u", 0)) == (1, 2)
+
+
 def test_without_idempotence_it_is_written_again_in_any_case(log: MemoryLog) -> None:
     producer = log.producer({"retry.backoff.ms": 10})
     log.lose_answers("t", 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logtx.journal.native.interface import Count, Handle
-from logtx.producer.core.tally import BranchTally, Floors
+from logtx.journal.native.interface import SENT_ANEW, Count, Handle
+from logtx.producer.core.tally import BranchTally, Failures, Floors, Refusals
 
 from ...children import in_child
 from ...producer.core.test_tally import Report
@@ -28,6 +30,8 @@ from ...producer.core.test_tally import Report
 FAKE = Path(__file__).with_name("fake_librdkafka.c")
 ERROR = -192
 """A record timed out."""
+REFUSED = 10
+"""A broker refused one."""
 
 
 class Librdkafka:
@@ -156,7 +160,7 @@ REPORTS = st.tuples(
     st.sampled_from([0, 0, 0, 1, -1]),
     # Offsets that rise, are missing, are reported again, or begin anew.
     st.one_of(st.integers(-2, 8), st.sampled_from([-1001, -1, 0, 50, 51, 2**40])),
-    st.sampled_from([0, 0, 0, 0, 0, ERROR]),
+    st.sampled_from([0, 0, 0, 0, 0, ERROR, REFUSED]),
     AFTER_MS,
 )
 BATCHES = st.tuples(
@@ -175,6 +179,9 @@ STEPS = st.lists(st.one_of(REPORTS, REPORTS, BATCHES, ENDS), max_size=40)
 @given(STEPS)
 @example([("batch", [(False, 0), (False, 1), (True, 1)], 0, -1, 0, 1), ("end", 1, 0, 0, 0, 1)])
 @example([("counted", 0, 0, 9, ERROR, 1), ("counted", 1, 0, 9, 0, 75)])
+@example([("counted", 0, 0, 9, REFUSED, 1), ("counted", 1, 0, 9, 0, 75)])
+@example([("counted", 0, 0, 9, REFUSED, 1), ("end", 1, 0, 0, 0, 1), ("counted", 1, 0, 9, 0, 75)])
+@example([("counted", 0, 0, 9, ERROR, 1), ("end", 1, 0, 0, 0, 1), ("counted", 1, 0, 9, 0, 75)])
 @example([("python", 1, 0, 9, ERROR, 1), ("python", 0, 0, 9, 0, 75), ("end", 0, 0, 0, 0, 1)])
 @example([("python", 1, 0, 9, 0, 1), ("counted", 0, 0, -1, 0, 1), ("counted", 1, 0, 0, 0, 1)])
 @example([("python", 0, 0, 9, 0, 1), ("counted", 1, 0, 0, 0, 1), ("counted", 0, 0, 1, 0, 1)])
@@ -190,7 +197,7 @@ STEPS = st.lists(st.one_of(REPORTS, REPORTS, BATCHES, ENDS), max_size=40)
 )
 def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ...]]) -> None:
     made, handle = librdkafka.producer()
-    alone, beside = Floors(), Floors()
+    alone, beside = (Floors(Refusals(Failures(clock=time.monotonic))) for _ in range(2))
     pairs = [Pair(alone, beside, handle) for _ in range(WRITERS)]
 
     def report(
@@ -202,7 +209,7 @@ def test_both_believe_the_same(librdkafka: Librdkafka, steps: list[tuple[Any, ..
             None if offset < 0 or code else offset,
             after_ms / 1000,
         )
-        error = "lost" if code else None
+        error = KafkaError(code) if code else None
         pair.alone.admit()
         if is_pythons:
             pair.watched.admit()
@@ -267,14 +274,28 @@ def test_records_of_nobody_are_refused_for_all_and_raise_no_floor_trap_233(
     assert watched.doubted() == ("a", 0)
 
 
-def test_records_that_timed_out_are_counted_whoever_counts_the_others(
+@pytest.mark.parametrize("txid", [None, bytes(16)])
+def test_what_fails_without_a_broker_leaves_gaps_whoever_counts_it(
+    librdkafka: Librdkafka, producer: tuple[int, Handle], txid: bytes | None
+) -> None:
+    made, handle = producer
+    librdkafka.report(made, ("a", 0), -1001, REFUSED, txid)
+    assert not handle.leaves_gaps
+    librdkafka.report(made, ("a", 0), -1001, ERROR, txid)
+    assert handle.leaves_gaps
+
+
+def test_trap_295_what_is_sent_behind_a_refusal_is_not_in_doubt(
     librdkafka: Librdkafka, producer: tuple[int, Handle]
 ) -> None:
     made, handle = producer
-    assert handle.timeouts == 0
-    for code, txid in ((ERROR, None), (10, None), (ERROR, bytes(16))):
-        librdkafka.report(made, ("a", 0), -1001, code, txid)
-    assert handle.timeouts == 2
+    watched = handle.count(bytes(16), b"", {"a": None}, None)
+    librdkafka.report(made, ("a", 1), -1001, REFUSED, None)
+    time.sleep(0.2)
+    librdkafka.report(made, ("a", 0), 1, 0, bytes(16), after_ms=100)
+    assert watched.failure() is None
+    librdkafka.report(made, ("a", 0), 2, 0, bytes(16), after_ms=1_000)
+    assert watched.failure() == (SENT_ANEW, "a", 0, 2)
 
 
 def test_only_what_took_records_is_busy(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,12 @@ class Report:
         return self.after_s
 
 
+def _code_of(error: object) -> int:
+    if error is None:
+        return 0
+    return error.code() if isinstance(error, KafkaError) else KafkaError.MSG_SIZE_TOO_LARGE
+
+
 class ModelHandle:
     """What the extension keeps of one librdkafka producer: the rules of its `on_acknowledgement`.
 
@@ -46,7 +53,7 @@ class ModelHandle:
         self.floors: dict[tuple[str, int], int] = {}
         self.refused: dict[tuple[str, int], int] = {}
         self.refusals = 0
-        self.failures = 0
+        self.failures = self.local = 0
 
 
 class ModelCount:
@@ -57,7 +64,7 @@ class ModelCount:
     def __init__(self, handle: ModelHandle) -> None:
         self._handle = handle
         self._born = handle.refusals
-        self._born_failures = handle.failures
+        self._born_failures = -1 if handle.local else handle.failures
         self._seen: dict[tuple[str, int], int] = {}
         self._begun: dict[tuple[str, int], int] = {}
         self._spans: dict[tuple[str, int], list[int]] = {}
@@ -97,6 +104,7 @@ class ModelCount:
     ) -> None:
         self._reports += counted
         self._handle.failures += code != 0
+        self._handle.local += code < 0
         is_late = self._handle.failures != self._born_failures and after_s >= RETRIED_S
         believed = not code and self._believes((topic, partition), offset)
         if counted and believed:
@@ -190,7 +198,7 @@ class Observed:
     ) -> None:
         if self.counts:
             at = -1 if partition is None else partition, -1001 if offset is None else offset
-            self.count.report(topic, *at, -192 if error else 0, after_s=after_s)
+            self.count.report(topic, *at, _code_of(error), after_s=after_s)
             self.tally.counted(lambda _code: error)
         else:
             self.deliver_to_python(topic, partition, offset, error, after_s)
@@ -205,8 +213,7 @@ class Observed:
     ) -> None:
         if self.counts and partition is not None:
             at = partition, -1 if offset is None else offset
-            code = -192 if error else 0
-            self.count.report(topic, *at, code, counted=False, after_s=after_s)
+            self.count.report(topic, *at, _code_of(error), counted=False, after_s=after_s)
         self.tally.receivers()[topic](error, Report(partition, offset, after_s))
 
 
@@ -736,6 +743,48 @@ def test_trap_295_what_begins_behind_a_failure_is_not_in_doubt() -> None:
     second.admit()
     second.deliver("a", 0, 1, after_s=5)
     assert second.tally.failure is None
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("is_open", [False, True], ids=["behind", "before"])
+def test_trap_295_what_fails_without_a_broker_leaves_a_gap(is_open: bool) -> None:
+    """librdkafka takes a new epoch when the next record goes there, and says nothing then."""
+    floors, handle = Floors(), ModelHandle()
+    first, own = (Observed(floors=floors, handle=handle) for _ in range(2))
+    first.admit()
+    first.deliver("a", 1, None, KafkaError(KafkaError._MSG_TIMED_OUT))
+    if not is_open:
+        own = Observed(floors=floors, handle=handle)
+    own.admit("b")
+    own.deliver("b", 0, 1, after_s=0.07)
+    assert own.tally.failure is None
+    own.admit("b")
+    own.deliver("b", 0, 2, after_s=0.08)
+    assert own.tally.failure is not None
+
+
+def test_trap_295_what_is_sent_behind_a_refusal_is_not_in_doubt() -> None:
+    now_s = 100.0
+    floors = Floors(Refusals(Failures(clock=lambda: now_s)))
+    own, other = (Observed(floors=floors) for _ in range(2))
+    for each in (own, own, other):
+        each.admit()
+    other.deliver("a", 1, None, "too large")
+    now_s = 101.0
+    own.deliver("a", 0, 1, after_s=0.9)
+    assert own.tally.failure is None
+    own.deliver("a", 0, 2, after_s=1.0)
+    assert own.tally.failure is not None
+
+
+def test_trap_295_gaps_end_with_their_producer() -> None:
+    failures = Failures()
+    failures.note(KafkaError(KafkaError._PURGE_QUEUE))
+    assert failures.before() == (-1, -1)
+    failures.leaves_gaps = False
+    assert failures.before() == (1, 1)
+    failures.note_unseen()
+    assert failures.before() == (-1, -1)
 
 
 def test_trap_295_a_longer_pause_lets_later_reports_be_believed() -> None:
