@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -318,20 +319,25 @@ async def test_ids_that_were_told_before_another_one_wrote_are_asked_for_again(
         assert asked == ["ids-ahead-0", "places-0", "places-0", "ids-0"]
 
 
+def has_asked(asked: list[str], count: int) -> bool:
+    return len(asked) >= count
+
+
 @on_loop
-@pytest.mark.parametrize(("pause_s", "questions"), [(0, 1), (0.05, 3)])
+@pytest.mark.parametrize(("are_together", "questions"), [(True, 1), (False, 3)])
 async def test_commits_of_one_turn_of_the_loop_are_asked_about_once(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, pause_s: float, questions: int
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, *, are_together: bool, questions: int
 ) -> None:
     async with running(log) as driver:
         await switch(driver)
         commits = [await to_commit(driver, number) for number in range(3)]
         asked = asked_of(driver, monkeypatch)
         log.hold_appends(JOURNAL_TOPIC, 0)
-        for _, end in commits:
+        for number, (_, end) in enumerate(commits, 1):
             driver.send(end)
-            if pause_s:
-                await asyncio.sleep(pause_s)
+            if not are_together:
+                await driver.until(partial(has_asked, asked, number))
+        await driver.until(partial(has_asked, asked, questions))
         await asyncio.sleep(0.05)
         log.release_appends(JOURNAL_TOPIC, 0)
         for txid, _ in commits:
