@@ -317,7 +317,8 @@ def test_without_a_thread_answers_wait_for_one(
         client.send(b"1")
         eventually(lambda: got == [b"1", b"2"])
         assert len(refused) == 3
-        assert len(alone._began_s) == 1
+        # A busy machine may want a second one, as the first takes long.
+        assert alone._began_s
     assert caplog.text.count("no_thread_for_answers") == 1
 
 
