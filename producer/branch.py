@@ -42,8 +42,8 @@ from .core.bookkeeping import copy_of
 from .core.summary import NONCE_BITS, BranchSummary, read_token
 from .core.tally import BranchTally
 from .sender import Sender
-from .sender_thread import Send
 from .sidecars import SidecarNames
+from .succession import Send
 from .writer import Record, Writer
 
 if TYPE_CHECKING:

@@ -151,10 +151,10 @@ class ProducerConfig:
         delivery = next(librdkafka[n] for n in _DELIVERY_TIMEOUTS if n in librdkafka)
         # librdkafka reads 0 as "never"; every wait of logtx has a bound.
         delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
-        for name, default in _RETRY_BACKOFFS.items():
-            # As it is read here: librdkafka takes "0100" for an octal number.
-            librdkafka[name] = take_integer(librdkafka, name, default, 1)
-        own["retry_backoff_ms"] = min(librdkafka[name] for name in _RETRY_BACKOFFS)
+        retry = {name: librdkafka[name] for name in _RETRY_BACKOFFS if name in librdkafka}
+        retry = {name: take_integer({name: retry[name]}, name, 0, 1) for name in retry}
+        librdkafka.update(retry)  # As it is read here: librdkafka takes "0100" for an octal number.
+        own["retry_backoff_ms"] = min((_RETRY_BACKOFFS | retry).values())
         queue = {"queue.buffering.max.messages": librdkafka.get("queue.buffering.max.messages")}
         queue_max = take_integer(queue, "queue.buffering.max.messages", None, 0)
         if queue_max is not None:

@@ -35,8 +35,8 @@ from .futures import Callbacks
 from .opening import open_producer
 from .resolver import Resolver, Undecided
 from .sender import Sender
-from .sender_thread import Send
 from .sidecars import SidecarNames
+from .succession import Send
 
 _LOG = logging.getLogger(__name__)
 

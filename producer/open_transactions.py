@@ -26,7 +26,7 @@ from .config import ProducerConfig
 from .coordinators import Coordinators
 from .core.ahead import Ahead
 from .engine import Engine
-from .sender_thread import Send
+from .succession import Send
 from .transaction_shell import TransactionShell
 
 _IN_VAIN_S: Final = 0.5

@@ -13,7 +13,7 @@ from ..journal.native.interface import Handle
 from ..journal.native.loading import opened
 from ..journal.settings import agreed, refused
 from .config import OWN
-from .sender_thread import Keep
+from .succession import Keep
 
 if TYPE_CHECKING:
     from .config import ProducerConfig

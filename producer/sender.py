@@ -28,8 +28,9 @@ from ..journal.native.interface import Count
 from .core.numbers import Numbers, PlainCount
 from .core.tally import BranchTally, Floors
 from .futures import Callbacks
-from .sender_thread import Make, Send, SenderThread
+from .sender_thread import SenderThread
 from .sharing import SHARED
+from .succession import Make, Send
 
 _LOG = logging.getLogger(__name__)
 

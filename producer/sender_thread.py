@@ -1,13 +1,6 @@
 """A librdkafka producer, and the thread that serves it; producers with the same settings share it.
 
-A producer of librdkafka can stop for good: an idempotent one does when a broker's answer leaves it
-unsure which records are written. Then another one takes its place. Each transaction writes all of
-its own records through one of them, for the offsets of one alone rise in the order of `produce`.
-
-It may also look for a leader where none is, for ever, when a topic was created anew (trap 294): its
-records time out. And one of which a record timed out, or was purged, may take a new epoch later,
-and say nothing (trap 295). So when that has happened, the producer is *retired*: what is under way,
-and transactions that write through it, go on; new transactions have another one.
+Which producer that is may change: see `succession`.
 
 Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
 on the main thread, can break off in the middle of a report and lose it: its transaction would wait
@@ -29,15 +22,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from weakref import WeakSet, ref
 
 from confluent_kafka import KafkaError, KafkaException
 
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Headers, LogProducer
-from ..journal.native.interface import Count, Handle
+from ..journal.native.interface import Count
 from .core.tally import BranchTally, Failures, Refusals
+from .succession import Made, Make, Retired, Send, Succession
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,75 +53,8 @@ _IDLE_S: Final = 1.0
 
 Every request wakes the thread, so a longer sleep delays nothing else.
 """
-_REPLACE_EVERY_S: Final = 10.0
-"""Shortest time between two replacements of a producer that stopped.
-
-A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
-told then. A longer time lets transactions fail for longer after two causes that passed.
-"""
-_RETIRE_EVERY_S: Final = 10.0
-"""Shortest time between two retirements. A shorter one makes more producers in vain while a broker
-is away; with a longer one a second topic that was created anew is missed for longer."""
-_RETIRED_MAX: Final = 3
-"""Most retired producers. With more, time-outs that have another cause would cost more memory; with
-fewer, a transaction that stays open would keep others from a producer that knows a topic."""
 _CLOSE_FLUSH_S: Final = 1.0
 """Longest wait of `close` for the reports of what it gave up."""
-
-
-Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
-"""(topic, value, key, partition, delivery callback, None, timestamp, headers) → queued.
-
-The None stands in the place of `on_delivery`, which in confluent-kafka's C function is a second
-name of `callback`.
-"""
-
-Keep = Callable[[BaseException], None]
-"""Takes what a callback of the application raised."""
-
-Make = Callable[[Keep], tuple[LogProducer, Handle | None]]
-"""Makes an idempotent producer, which nothing else may use, and its handle if it counts in C."""
-
-
-def positional(producer: LogProducer) -> Send:
-    """Returns `producer.produce`, to be called without keywords.
-
-    Measured per record of 100 B with header and callback: 730 ns with three keywords, 450 ns with
-    none; that is a third of logtx's cost per record. The order of the arguments is not documented,
-    so it is tried first, with a header that must be refused. If that fails, the function returned
-    uses keywords.
-    """
-    call: Any = producer.produce
-    try:
-        # An empty topic name is refused too, so nothing is queued, whatever the order is.
-        call("", None, None, -1, None, None, 0, [("probe", object())])
-    except TypeError as error:
-        if "header value" in str(error):
-            return call  # type: ignore[no-any-return]
-    except (KafkaException, ValueError):
-        _LOG.warning("produce_order_unknown")
-
-    def send(
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int,
-        on_delivery: Any,
-        _unused: None,
-        timestamp: int,
-        headers: Any,
-    ) -> None:
-        producer.produce(
-            topic,
-            value,
-            key,
-            partition,
-            on_delivery=on_delivery,
-            timestamp=timestamp,
-            headers=headers,
-        )
-
-    return send
 
 
 class Member(Protocol):
@@ -153,23 +80,6 @@ class Member(Protocol):
         """Takes what librdkafka or a callback raised, for the application to be told."""
 
 
-class _Made(NamedTuple):
-    """A librdkafka producer."""
-
-    producer: LogProducer
-    send: Send
-    handle: Handle | None
-
-
-class _Retired(NamedTuple):
-    """One that no new transaction writes through."""
-
-    producer: LogProducer
-    send: ref[Send]
-    """What its transactions hold: without it, none is left."""
-    handle: Handle | None
-
-
 class SenderThread:
     """One librdkafka producer and its thread; safe from any thread."""
 
@@ -187,7 +97,6 @@ class SenderThread:
         Raises:
             ConfigError: librdkafka refuses a setting.
         """
-        self._make = make
         self._on_unused = on_unused or _nothing
         self._guard = threading.Lock()
         """Held by who joins, leaves, or replaces the producer."""
@@ -206,15 +115,10 @@ class SenderThread:
         """Whether the thread is in a callback of the application, or about to call one."""
         self.is_broken = False
         """Whether its members leave it, each for one of its own: see `replaced`."""
-        self.credentials: tuple[str, str] | None = None
-        """Those that were set last; None: those it was made with."""
-        self._made = self._another()
-        self._stopped: list[_Made] = []
-        """Former producers, whose last reports are still to be served."""
-        self._retired: list[_Retired] = []
-        self._next_replacement_s = self._next_retirement_s = 0.0
-        self.refusals: Final = Refusals(Failures(member.retry_backoff_ms, time.monotonic))
+        failures = Failures(member.retry_backoff_ms, time.monotonic)
+        self.refusals: Final = Refusals(failures)
         """Of its producers: records of all members may lie in one batch."""
+        self._producers = Succession(make, self._keep, failures)
         self._tick_s = member.tick_s
         self._waiting: deque[queue.SimpleQueue[None]] = deque()
         """Of those who wait until reports were served: each gets an item."""
@@ -296,21 +200,17 @@ class SenderThread:
     @property
     def producer(self) -> LogProducer:
         """The one that new transactions write through."""
-        return self._made.producer
+        return self._producers.present.producer
 
     @property
     def send(self) -> Send:
         """Queues a record; the hot path's way to `producer.produce`."""
-        return self._made.send
+        return self._producers.present.send
 
     @property
     def send_plainly(self) -> Send:
         """Queues a record of no transaction, behind those that the caller has queued so."""
-        for each in self._retired:
-            # Else a later record could overtake one that is under way there.
-            if len(each.producer) and (send := each.send()) is not None:
-                return send
-        return self._made.send
+        return self._producers.send_plainly
 
     @property
     def is_closed(self) -> bool:
@@ -320,14 +220,17 @@ class SenderThread:
     @property
     def queued(self) -> int:
         """Number of records of all members whose reports were not served yet."""
-        # Twice, if it stopped and nothing has taken its place.
-        made = dict.fromkeys(each.producer for each in (*self._stopped, self._made))
-        return sum(len(each) for each in made) + sum(len(each.producer) for each in self._retired)
+        return self._producers.queued
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """Those that were set last; None: those its producers were made with."""
+        return self._producers.credentials
 
     @property
     def sees_all(self) -> bool:
         """Whether it notices the report of each record, also of those without a callback."""
-        return self._made.handle is not None
+        return self._producers.present.handle is not None
 
     def is_current(self) -> bool:
         """Returns whether the caller runs on the thread."""
@@ -400,28 +303,27 @@ class SenderThread:
         """
         if error.args[0].code() != KafkaError._FATAL and not error.args[0].fatal():
             return False
+        producers = self._producers
         with self._guard:
-            self._let_go_of_retired(send)
+            if producers.retired_stops(send):
+                self.wake()
             # Other threads get the same refusal, and one of them is enough.
-            if send is self._made.send and not self._closed and not self.is_broken:
+            if send is self.send and not self._closed and not self.is_broken:
                 now_s = time.monotonic()
-                if now_s >= self._next_replacement_s:
+                if producers.may_replace(now_s):
                     try:
-                        another = self._another()
+                        producers.replace(now_s)
                     except LogtxError:
                         _LOG.exception("producer_not_replaced")
                         return False
                     _LOG.error("producer_replaced error=%s", error)
-                    self._next_replacement_s = now_s + _REPLACE_EVERY_S
-                    self._stopped.append(self._made)
-                    self._go_on_with(another)
                     self.wake()
                 elif not self.is_alone:
                     _LOG.error("producer_not_shared_any_more error=%s", error)
-                    self._stopped.append(self._made)
+                    producers.stop()
                     self.is_broken = True
                     self.wake()
-        return self.is_broken or send is not self._made.send
+        return self.is_broken or send is not self.send
 
     def watch(self, send: Send, headers: Headers, tally: BranchTally) -> Count | None:
         """Lets the producer with this `send` watch a branch's reports in C; it may count some, too.
@@ -436,9 +338,7 @@ class SenderThread:
         """
         # Another thread may be replacing the producer: a `send` must not meet another's handle.
         with self._guard:
-            made = [(each.send, each.handle) for each in (self._made, *self._stopped)]
-            made += [(found, each.handle) for each in self._retired if (found := each.send())]
-        handle = next((handle for each, handle in made if each is send), None)
+            handle = self._producers.handle_of(send)
         if handle is None:
             return None
         txid, control = (*(value for _, value in headers), b"")[:2]
@@ -453,24 +353,16 @@ class SenderThread:
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the SASL credentials of this producer, and of those that replace it."""
         with self._guard:
-            self.credentials = username, password
-            for producer in (self._made.producer, *(each.producer for each in self._retired)):
-                producer.set_sasl_credentials(username, password)
+            self._producers.set_sasl_credentials(username, password)
 
     def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
         """Fails records that are not acknowledged: see `LogProducer.purge`."""
         with self._guard:
-            made = [self._made.producer, *(each.producer for each in self._retired)]
-        for producer in made:
+            producers = self._producers.in_use()
+        for producer in producers:
             producer.purge(in_queue, in_flight, blocking)
 
     # ---- the thread -----------------------------------------------------------------------------
-
-    def _another(self) -> _Made:
-        producer, handle = self._make(self._keep)
-        if self.credentials is not None:
-            producer.set_sasl_credentials(*self.credentials)
-        return _Made(producer, positional(producer), handle)
 
     def _keep(self, error: BaseException) -> None:
         """Tells all members of what concerns the producer itself."""
@@ -494,9 +386,7 @@ class SenderThread:
         self._end()
 
     def _end(self) -> None:
-        left: list[_Made] = [*self._stopped, self._made]
-        left += [_Made(each.producer, _taken_by_none, each.handle) for each in self._retired]
-        for made in dict.fromkeys(left):
+        for made in dict.fromkeys(self._producers.all_of_them()):
             if self._give_up(made, _CLOSE_FLUSH_S):
                 if made.handle is not None:
                     made.handle.detach()
@@ -506,19 +396,21 @@ class SenderThread:
         is_open, next_tick_s = False, 0.0
         while not self._closed:
             if not self._is_busy():
-                is_served = is_open or self._retired
+                is_served = is_open or self._producers.retired
                 self._sleep(self._tick_s if is_served else _IDLE_S)
             try:
                 self._run_posted()
                 self._attempt_stalled()
-                if self._stopped:
+                if self._producers.stopped:
                     self._serve_stopped()
-                if self.refusals.failures.leaves_gaps or self._retired:
+                if self.refusals.failures.leaves_gaps or self._producers.retired:
                     self._retire()
                 if self._hurried or self._stalled:
                     self._flush_slice()
                 else:
-                    self._serve(self._made, self._slice_s() if self._is_waited_for() else 0)
+                    self._serve(
+                        self._producers.present, self._slice_s() if self._is_waited_for() else 0
+                    )
                 if (now_s := time.monotonic()) >= next_tick_s:
                     is_open = self._tick(now_s)
                     next_tick_s = time.monotonic() + self._tick_s
@@ -550,7 +442,7 @@ class SenderThread:
                 _LOG.exception("tick_failed")
         # Who left it waits for this thread until the callbacks have ended that it handed over, and
         # until what was kept is sent.
-        if not members and not (self._stopped or self.postponed or self._stalled):
+        if not members and not (self._producers.stopped or self.postponed or self._stalled):
             self._end_if_unused()
         return is_open
 
@@ -565,11 +457,11 @@ class SenderThread:
 
     def _serve_stopped(self) -> None:
         with self._guard:
-            stopped = list(self._stopped)
+            stopped = list(self._producers.stopped)
         for made in stopped:
             if self._give_up(made, _FLUSH_SLICE_S):
                 with self._guard:
-                    self._stopped.remove(made)
+                    self._producers.stopped.remove(made)
                     told = {*self._members, *self._left}
                 # It is left to the garbage collector: once closed, it would refuse records with
                 # another error.
@@ -586,49 +478,22 @@ class SenderThread:
 
     def _retire(self) -> None:
         """Retires a producer that may have left gaps, and serves those that are retired."""
-        now_s = time.monotonic()
+        producers, now_s = self._producers, time.monotonic()
         with self._guard:
-            may_be = now_s >= self._next_retirement_s and len(self._retired) < _RETIRED_MAX
-            if (
-                self.refusals.failures.leaves_gaps
-                and may_be
-                and not (self._closed or self.is_broken)
-            ):
-                self._next_retirement_s = now_s + _RETIRE_EVERY_S
-                self._retire_present()
-            retired = list(self._retired)
+            if producers.may_retire(now_s) and not (self._closed or self.is_broken):
+                try:
+                    producers.retire(now_s)
+                except LogtxError:
+                    _LOG.exception("producer_not_replaced")
+            retired = list(producers.retired)
         for each in retired:
             self._serve(each, 0)
             # In this order: who has let go of it sends nothing more.
             if each.send() is None and not len(each.producer):
                 with self._guard:
-                    self._retired = [other for other in self._retired if other is not each]
+                    producers.drop(each)
 
-    def _retire_present(self) -> None:
-        made = self._made
-        try:
-            another = self._another()
-        except LogtxError:
-            _LOG.exception("producer_not_replaced")
-            return
-        _LOG.warning("producer_retired: a record timed out or was purged")
-        self._retired.append(_Retired(made.producer, ref(made.send), made.handle))
-        self._go_on_with(another)
-
-    def _go_on_with(self, another: _Made) -> None:
-        self._made = another
-        self.refusals.failures.leaves_gaps = False
-
-    def _let_go_of_retired(self, send: Send) -> None:
-        """Notes that the producer with this `send` stopped for good, if it was retired."""
-        for each in self._retired:
-            if each.send() is send:
-                self._retired = [other for other in self._retired if other is not each]
-                self._stopped.append(_Made(each.producer, send, each.handle))
-                self.wake()
-                return
-
-    def _give_up(self, made: _Made, timeout_s: float) -> bool:
+    def _give_up(self, made: Made, timeout_s: float) -> bool:
         """Fails what a producer still has. Returns whether all is told."""
         # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
         made.producer.purge()
@@ -636,19 +501,19 @@ class SenderThread:
         return not len(made.producer)
 
     def _slice_s(self) -> float:
-        handle = self._made.handle
+        handle = self._producers.present.handle
         is_short = self.postponed or (handle is not None and handle.busy)
         return _SHORT_SLICE_S if is_short else _FLUSH_SLICE_S
 
     def _flush_slice(self) -> None:
-        made = self._made
+        made = self._producers.present
         self._serve(made, self._slice_s(), flush=True)
         if not len(made.producer) and (self._hurried or self._stalled):
             # Everything is reported. The waiter is about to say so, or what is stalled waits for
             # callbacks: this avoids spinning meanwhile.
             self._sleep(_SETTLE_S)
 
-    def _serve(self, made: _Made | _Retired, timeout_s: float, *, flush: bool = False) -> None:
+    def _serve(self, made: Made | Retired, timeout_s: float, *, flush: bool = False) -> None:
         """Calls librdkafka's poll or flush, and takes what was counted in C."""
         producer, left_gaps = made.producer, self.refusals.failures.leaves_gaps
         try:
@@ -670,7 +535,7 @@ class SenderThread:
             self._keep(error)
         if made.handle is not None:
             self._take(made.handle.changed())
-        if made is not self._made:
+        if made is not self._producers.present:
             self.refusals.failures.leaves_gaps = left_gaps  # These are the other one's.
         elif made.handle is not None and made.handle.leaves_gaps:
             self.refusals.failures.leaves_gaps = True
@@ -694,10 +559,10 @@ class SenderThread:
             except Exception as error:  # noqa: BLE001 - the others' transactions wait for theirs
                 self._keep(error)
 
-    def _told_fatal(self, made: _Made | _Retired, error: KafkaException) -> bool:
+    def _told_fatal(self, made: Made | Retired, error: KafkaException) -> bool:
         """Returns whether the error only says that a producer stopped that is replaced by now."""
-        send = made.send() if isinstance(made, _Retired) else made.send
-        if send is not None and (made is self._made or isinstance(made, _Retired)):
+        send = made.send() if isinstance(made, Retired) else made.send
+        if send is not None and (made is self._producers.present or isinstance(made, Retired)):
             return self.replaced(send, error)
         fatal: bool = error.args[0].fatal()
         return fatal
@@ -720,10 +585,6 @@ class SenderThread:
                 is_over = False
             if not is_over:
                 self._stalled.append(attempt)
-
-
-def _taken_by_none(*_record: object) -> None:
-    """Stands for the `send` of a producer that is given up."""
 
 
 def _nothing() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Final
 
-from .sender_thread import Make, Member, SenderThread
+from .sender_thread import Member, SenderThread
+from .succession import Make
 
 
 class Sharing:

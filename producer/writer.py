@@ -27,8 +27,9 @@ from .core.bookkeeping import abort_only
 from .core.growing import Growing, size_of
 from .core.tally import BranchTally
 from .sender import Sender
-from .sender_thread import SERVE_EVERY, Send
+from .sender_thread import SERVE_EVERY
 from .sidecars import SidecarNames
+from .succession import Send
 
 _MASK: Final = SERVE_EVERY - 1
 """Bits that are all set in every `SERVE_EVERY`th number."""

@@ -174,7 +174,7 @@ def test_several_transactions_and_threads(
             if txid == txn.txid.to_bytes()
         }
     for producer in producers:
-        handle = producer._engine.sender.thread._made.handle
+        handle = producer._engine.sender.thread._producers.present.handle
         assert handle is not None
         # One that was begun ahead is aborted soon.
         eventually(lambda handle=handle: handle.size == 0)  # type: ignore[misc]
@@ -334,9 +334,9 @@ def test_what_c_counted_refuses_no_report_that_is_served_later_trap_226(
     producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = producer._engine.sender.thread
-    made = thread._made
+    made = thread._producers.present
     gate: Any = Gate(made.producer, made.handle)
-    monkeypatch.setattr(thread, "_made", made._replace(producer=gate, handle=gate))
+    monkeypatch.setattr(thread._producers, "present", made._replace(producer=gate, handle=gate))
     first, second = (producer.begin_transaction(current=False) for _ in range(2))
     for _ in range(70):
         first.produce(topic, b"v", partition=1)
@@ -364,7 +364,7 @@ def test_a_closed_producer_takes_nothing(producer: Producer, topic: str) -> None
 
 
 def test_a_count_goes_with_its_transaction(producer: Producer, topic: str) -> None:
-    handle = producer._engine.sender.thread._made.handle
+    handle = producer._engine.sender.thread._producers.present.handle
     assert handle is not None
     kept = []
     for n in range(30):

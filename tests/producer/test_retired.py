@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from logtx.journal.errors import TransactionAbortOnlyError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
-from logtx.producer import sender_thread
+from logtx.producer import succession
 from logtx.producer.producer import Producer
 from logtx.producer.sender_thread import SenderThread
 
@@ -40,7 +40,7 @@ def thread_of(producer: Producer) -> SenderThread:
 def is_dropped(producer: Producer) -> bool:
     """Whether nothing writes through a retired one any more."""
     gc.collect()  # Errors and the frames that raised them hold transactions.
-    return not thread_of(producer)._retired
+    return not thread_of(producer)._producers.retired
 
 
 def commit(producer: Producer, topic: str, *, attempts: int = 1) -> None:
@@ -119,7 +119,7 @@ def test_transactions_that_are_open_go_on_through_the_retired_one(
     eventually(lambda: thread_of(producer).producer is not first)
     commit_in_the_new_topic(producer)
     open_one.produce(OTHER, b"behind", partition=0)
-    assert [each.producer for each in thread_of(producer)._retired] == [first]
+    assert [each.producer for each in thread_of(producer)._producers.retired] == [first]
     assert open_one.commit().state is State.COMMITTED
     assert written(memory_log, OTHER) == [b"before", b"behind"]
     del open_one
@@ -161,7 +161,11 @@ def test_a_retired_one_that_stops_aborts_what_writes_through_it(
     with pytest.raises(TransactionAbortOnlyError):
         open_one.produce(OTHER, b"behind", partition=0)
     open_one.abort()
-    eventually(lambda: not (thread_of(producer)._retired or thread_of(producer)._stopped))
+    eventually(
+        lambda: (
+            not (thread_of(producer)._producers.retired or thread_of(producer)._producers.stopped)
+        )
+    )
     commit_in_the_new_topic(producer)
 
 
@@ -178,14 +182,14 @@ def test_other_causes_make_no_producers_without_end(
         time_out(producer)
         eventually(lambda: not thread_of(producer)._hurried)
     eventually(lambda: thread_of(producer).producer is not made[0])
-    assert len(thread_of(producer)._retired) == 1
-    monkeypatch.setattr(sender_thread, "_RETIRE_EVERY_S", 0.0)
-    thread_of(producer)._next_retirement_s = 0.0
+    assert len(thread_of(producer)._producers.retired) == 1
+    monkeypatch.setattr(succession, "_RETIRE_EVERY_S", 0.0)
+    thread_of(producer)._producers._next_retirement_s = 0.0
     for _ in range(6):
         kept.append(producer.begin_transaction())
         kept[-1].produce(OTHER, b"open", partition=0)
         time_out(producer)
-    eventually(lambda: len(thread_of(producer)._retired) == 3)
+    eventually(lambda: len(thread_of(producer)._producers.retired) == 3)
     for each in kept:
         assert each.commit().state is State.COMMITTED
 

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.core.tally import BranchTally, Floors
-from logtx.producer.sender_thread import positional
+from logtx.producer.succession import positional
 
 from ..conftest import MakeTopic
 from .conftest import MakeProducer, ReadAll

@@ -165,7 +165,7 @@ def test_trap_295_behind_what_fails_without_a_broker(
     memory_log.create_topic(T, partitions=2)
     producer = make_memory_producer(delivery__timeout__ms=400)
     thread = producer._engine.sender.thread
-    thread._next_retirement_s = time.monotonic() + 600
+    thread._producers._next_retirement_s = time.monotonic() + 600
     open_one = producer.begin_transaction()
     assert open_one.txid
     memory_log.unavailable()

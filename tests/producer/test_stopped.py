@@ -90,7 +90,7 @@ def test_finding_25_a_producer_goes_on_after_a_fatal_error(
     with_a_record.abort(10)
     assert until_committed(producer, topic, b"later") == 0
     assert producer._engine.sender.producer is not first
-    eventually(lambda: not producer._engine.sender.thread._stopped)
+    eventually(lambda: not producer._engine.sender.thread._producers.stopped)
     values = [m.value() for m in read_topic(log, topic)]
     assert [v for v in values if v in (b"before", b"after", b"later")] == [
         b"before",
@@ -106,20 +106,20 @@ def test_what_has_no_records_yet_is_watched_by_the_next_one(
     topic = make_topic()
     producer = make_producer(transaction__begin__ahead=False)
     sender = producer._engine.sender
-    former = sender.thread._made.handle
+    former = sender.thread._producers.present.handle
     assert former is not None
     unused = producer.begin_transaction(current=False)
     assert unused.txid
     assert former.size == 1
     stop(producer)
     assert until_committed(producer, topic, b"after") <= 2
-    eventually(lambda: not sender.thread._stopped)
-    assert sender.thread._made.handle is not None
-    assert sender.thread._made.handle is not former
-    assert (former.size, sender.thread._made.handle.size) == (0, 1)
+    eventually(lambda: not sender.thread._producers.stopped)
+    assert sender.thread._producers.present.handle is not None
+    assert sender.thread._producers.present.handle is not former
+    assert (former.size, sender.thread._producers.present.handle.size) == (0, 1)
     for _ in range(200):
         unused.produce(topic, b"v", partition=0)
-    assert sender.thread._made.handle.busy == 1
+    assert sender.thread._producers.present.handle.busy == 1
     assert unused.commit(10).state is State.COMMITTED
 
 
@@ -244,7 +244,7 @@ def test_one_that_can_not_be_replaced_says_so(
     def refuse(_: object) -> object:
         raise BrokerError("no more threads")
 
-    monkeypatch.setattr(producer._engine.sender.thread, "_make", refuse)
+    monkeypatch.setattr(producer._engine.sender.thread._producers, "_make", refuse)
     inner.stopped = True
     with pytest.raises(confluent_kafka.KafkaException, match="Fatal"):
         producer.produce("t", b"x")
@@ -276,5 +276,5 @@ def test_a_cause_that_lasts_is_told_and_makes_no_producers_without_end(
     code = caught.value.args[0].code()
     assert code in (KafkaError._FATAL, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert producer._engine.sender.producer is another
-    monkeypatch.setattr(producer._engine.sender.thread, "_next_replacement_s", 0.0)
+    monkeypatch.setattr(producer._engine.sender.thread._producers, "_next_replacement_s", 0.0)
     assert until_committed(producer, topic, b"y") <= 2
