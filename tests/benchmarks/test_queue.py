@@ -298,15 +298,15 @@ def test_a_worker_of_blocks_writes_one_output_for_each_message(
 def test_every_part_runs() -> None:
     app = typer.Typer()
     app.command()(command.queue)
-    small = ["--rounds", "1", "--scale", "0.02", "--times", "1"]
+    small = ["--rounds", "1", "--scale", "0.1", "--times", "1"]
     few = ["--messages", "3000", "--workers", "2", "--kills", "2"]
     result = CliRunner().invoke(app, [*small, *few])
     assert result.exit_code == 0, result.output
     for wanted in (
-        "beside Consumer",
+        "plain acknowledgements",  # The rest may stand in the next line of its cell.
         "blocks of 100",
         "16 workers",
-        "Kafka's share group",
+        "Kafka's share",
         "3,000 messages, 2 workers, 2 kills",
     ):
         assert wanted in result.output
