@@ -14,6 +14,7 @@ from logtx.journal.state import State
 from logtx.producer import succession
 from logtx.producer.producer import Producer
 from logtx.producer.sender_thread import SenderThread
+from logtx.producer.transaction import Transaction
 
 from ..waiting import eventually
 from .conftest import MakeProducer
@@ -76,6 +77,21 @@ def time_out(producer: Producer) -> None:
     txn.abort()
 
 
+def retired(producer: Producer, log: MemoryLog) -> tuple[Any, Transaction]:
+    """Lets a record time out while a transaction is open that has a record in topic other.
+
+    Returns:
+        The producer of librdkafka that was retired, and the transaction.
+    """
+    first = thread_of(producer).producer
+    open_one = producer.begin_transaction()
+    open_one.produce(OTHER, b"before", partition=0)
+    create_anew(log)
+    time_out(producer)
+    eventually(lambda: thread_of(producer).producer is not first)
+    return first, open_one
+
+
 def written(log: MemoryLog, topic: str) -> list[bytes | None]:
     found = log.find_partition(topic, 0)
     assert found is not None
@@ -111,12 +127,7 @@ def test_trap_294_plain_records_go_there_again(producer: Producer, memory_log: M
 def test_transactions_that_are_open_go_on_through_the_retired_one(
     producer: Producer, memory_log: MemoryLog
 ) -> None:
-    first = thread_of(producer).producer
-    open_one = producer.begin_transaction()
-    open_one.produce(OTHER, b"before", partition=0)
-    create_anew(memory_log)
-    time_out(producer)
-    eventually(lambda: thread_of(producer).producer is not first)
+    first, open_one = retired(producer, memory_log)
     commit_in_the_new_topic(producer)
     open_one.produce(OTHER, b"behind", partition=0)
     assert [each.producer for each in thread_of(producer)._producers.retired] == [first]
@@ -129,13 +140,8 @@ def test_transactions_that_are_open_go_on_through_the_retired_one(
 def test_plain_records_overtake_none_that_is_under_way(
     producer: Producer, memory_log: MemoryLog
 ) -> None:
-    first = thread_of(producer).producer
+    first, open_one = retired(producer, memory_log)
     sender = producer._engine.sender
-    open_one = producer.begin_transaction()
-    open_one.produce(OTHER, b"in a transaction", partition=0)
-    create_anew(memory_log)
-    time_out(producer)
-    eventually(lambda: thread_of(producer).producer is not first)
     memory_log.hold_appends(OTHER, 0)
     open_one.produce(OTHER, b"held", partition=0)
     sender.produce_plainly(OTHER, b"plain", None, 0, None, 0, None)
@@ -144,19 +150,14 @@ def test_plain_records_overtake_none_that_is_under_way(
     eventually(lambda: not len(first))
     sender.produce_plainly(OTHER, b"later", None, 0, None, 0, None)
     assert producer.flush(5) == 0
-    assert written(memory_log, OTHER) == [b"in a transaction", b"held", b"plain", b"later"]
+    assert written(memory_log, OTHER) == [b"before", b"held", b"plain", b"later"]
     open_one.abort()
 
 
 def test_a_retired_one_that_stops_aborts_what_writes_through_it(
     producer: Producer, memory_log: MemoryLog
 ) -> None:
-    first: Any = thread_of(producer).producer
-    open_one = producer.begin_transaction()
-    open_one.produce(OTHER, b"before", partition=0)
-    create_anew(memory_log)
-    time_out(producer)
-    eventually(lambda: thread_of(producer).producer is not first)
+    first, open_one = retired(producer, memory_log)
     first.stopped = True
     with pytest.raises(TransactionAbortOnlyError):
         open_one.produce(OTHER, b"behind", partition=0)
@@ -195,12 +196,7 @@ def test_other_causes_make_no_producers_without_end(
 
 
 def test_a_close_gives_up_what_a_retired_one_has(producer: Producer, memory_log: MemoryLog) -> None:
-    first = thread_of(producer).producer
-    open_one = producer.begin_transaction()
-    open_one.produce(OTHER, b"before", partition=0)
-    create_anew(memory_log)
-    time_out(producer)
-    eventually(lambda: thread_of(producer).producer is not first)
+    _, open_one = retired(producer, memory_log)
     memory_log.hold_appends(OTHER, 0)
     told: list[Any] = []
     open_one.produce(OTHER, b"held", partition=0, on_delivery=lambda *report: told.append(report))

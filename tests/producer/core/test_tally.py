@@ -706,6 +706,15 @@ def test_nothing_is_counted_behind_the_end(counting: Observed) -> None:
 # ---- records that librdkafka sends anew (trap 295) ----------------------------------------------
 
 
+def beside_a_refusal(floors: Floors) -> Observed:
+    """Returns a branch with two records under way when another one's was refused."""
+    own, other = (Observed(floors=floors) for _ in range(2))
+    for each in (own, own, other):
+        each.admit()
+    other.deliver("a", 1, None, "too large")
+    return own
+
+
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("failed", "after_s", "fails"),
@@ -766,10 +775,7 @@ def test_trap_295_what_fails_without_a_broker_leaves_a_gap(is_open: bool) -> Non
 def test_trap_295_what_is_sent_behind_a_refusal_is_not_in_doubt() -> None:
     now_s = 100.0
     floors = Floors(Refusals(Failures(clock=lambda: now_s)))
-    own, other = (Observed(floors=floors) for _ in range(2))
-    for each in (own, own, other):
-        each.admit()
-    other.deliver("a", 1, None, "too large")
+    own = beside_a_refusal(floors)
     now_s = 101.0
     own.deliver("a", 0, 1, after_s=0.9)
     assert own.tally.failure is None
@@ -790,10 +796,7 @@ def test_trap_295_gaps_end_with_their_producer() -> None:
 def test_trap_295_a_longer_pause_lets_later_reports_be_believed() -> None:
     """`retry.backoff.ms` is an application's to set."""
     floors = Floors(Refusals(Failures(1_000)))
-    own, other = (Observed(floors=floors) for _ in range(2))
-    for each in (own, own, other):
-        each.admit()
-    other.deliver("a", 1, None, "too large")
+    own = beside_a_refusal(floors)
     own.deliver("a", 0, 1, after_s=0.7)
     assert own.tally.failure is None
     own.deliver("a", 0, 2, after_s=0.8)
