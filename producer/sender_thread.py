@@ -430,7 +430,9 @@ class SenderThread:
             self._wake.get(timeout=timeout_s)
 
     def _tick(self, now_s: float) -> bool:
-        for waiter, until_s in list(self._hurried.items()):
+        # Copied in one step: a list of its items may run Python meanwhile, to collect garbage, and
+        # let another thread add one.
+        for waiter, until_s in self._hurried.copy().items():
             if until_s <= now_s:
                 self.done(waiter)
         members = self._present()
@@ -515,7 +517,8 @@ class SenderThread:
 
     def _serve(self, made: Made | Retired, timeout_s: float, *, flush: bool = False) -> None:
         """Calls librdkafka's poll or flush, and takes what was counted in C."""
-        producer, left_gaps = made.producer, self.refusals.failures.leaves_gaps
+        producer, failures = made.producer, self.refusals.failures
+        failures.are_of_former = made is not self._producers.present
         try:
             if flush:
                 before = len(producer)
@@ -535,10 +538,9 @@ class SenderThread:
             self._keep(error)
         if made.handle is not None:
             self._take(made.handle.changed())
-        if made is not self._producers.present:
-            self.refusals.failures.leaves_gaps = left_gaps  # These are the other one's.
-        elif made.handle is not None and made.handle.leaves_gaps:
-            self.refusals.failures.leaves_gaps = True
+        if made.handle is not None and made.handle.leaves_gaps and not failures.are_of_former:
+            failures.leaves_gaps = True
+        failures.are_of_former = False
         if served > 0:
             self._tell_served(served)
 

@@ -66,6 +66,8 @@ class Failures:
         """How many of them failed without a broker's answer."""
         self.leaves_gaps = False
         """Whether one of the present producer's did."""
+        self.are_of_former = False
+        """Whether reports are noted that a former producer still gives."""
         self.is_blind = False
         """Whether some records are under way whose failure nobody would notice."""
         self._clock = clock
@@ -81,7 +83,9 @@ class Failures:
         """
         if isinstance(error, _Coded) and error.code() < 0:  # librdkafka's own code.
             self.local += 1
-            self.leaves_gaps = True
+            # Never put back: another thread may call `note_unseen` meanwhile.
+            if not self.are_of_former:
+                self.leaves_gaps = True
         self._last_s = self._clock()
         self.count += 1
 
@@ -438,10 +442,12 @@ class BranchTally:
 
     def _acknowledged(self, count: Count | None) -> dict[TopicPartition, tuple[int, int, int]]:
         """Returns (first offset, last offset, number of records) of each partition."""
+        # Copied in one step each: a list of items may run Python meanwhile, to collect garbage, and
+        # let a report on another thread add one.
         found = {
             (topic, partition): (span.first, span.last, span.count)
-            for topic, spans in list(self._spans.items())
-            for partition, span in list(spans.items())
+            for topic, spans in self._spans.copy().items()
+            for partition, span in spans.copy().items()
             if partition is not None
         }
         for topic, partition, first, last, number in count.spans() if count else ():

@@ -89,6 +89,6 @@ def test_every_part_runs() -> None:
     app.command()(command.metadata)
     result = CliRunner().invoke(app, ["--rounds", "1", "--scale", "0.05"])
     assert result.exit_code == 0, result.output
-    for wanted in ("sealed topic", "backlog", "plain record", "decision to finished"):
+    for wanted in ("sealed", "backlog", "plain record", "decision to finished"):
         assert wanted in result.output
     assert len(PARTS) == 6

@@ -33,6 +33,7 @@ from logtx.producer.sender_thread import SenderThread
 from logtx.producer.sharing import SHARED
 
 from ..children import in_child
+from ..collecting import at_each_collection
 from ..conftest import MakeTopic
 from ..signals import KINDS, Tracer
 from ..waiting import eventually
@@ -241,6 +242,24 @@ def test_who_closes_fails_nothing_of_the_other(
     memory_log.release_appends("u", 0)
     assert txn.commit(5).state is State.COMMITTED
     assert len(read_topic(memory_log, "u")) == 1
+
+
+def test_a_waiter_that_comes_during_a_tick_breaks_nothing(pair: tuple[Producer, Producer]) -> None:
+    """Else the thread logs an error, and serves nobody for a while."""
+    thread, came = thread_of(pair[0]), list(range(20))
+
+    def come() -> None:
+        if len(came) < 200:
+            came.append(len(came))
+            thread.hurry(came[-1], 0)
+
+    for waiter in came:
+        thread.hurry(waiter, 0)
+    with at_each_collection(come):
+        thread._tick(1)
+    assert len(came) > 20
+    for waiter in came:
+        thread.done(waiter)
 
 
 def test_the_last_close_ends_the_thread_and_the_handle(

@@ -15,6 +15,8 @@ from logtx.journal.errors import LogtxError
 from logtx.journal.native.interface import SENT_ANEW
 from logtx.producer.core.tally import MADE_UP_MAX, BranchTally, Failures, Floors, Refusals
 
+from ...collecting import at_each_collection
+
 RETRIED_S = 0.075
 """A record that is reported sooner was sent once: 3/4 of librdkafka's first pause."""
 
@@ -239,6 +241,29 @@ def test_counts_per_partition() -> None:
     }
     assert dict(seen.tally.first_offsets()) == {("a", 0): 5, ("a", 1): 3, ("b", 0): 9}
     assert seen.partitions == 3
+
+
+@pytest.mark.parametrize("topics", [1, 100], ids=["one-topic", "many-topics"])
+def test_a_report_that_comes_while_it_is_asked_breaks_no_answer(topics: int) -> None:
+    """Another thread asks, and Python may change threads wherever it collects garbage."""
+    seen = Observed(branch=7)
+    reported = 0
+
+    def report() -> None:
+        nonlocal reported
+        if reported == 60:
+            return
+        seen.admit()
+        seen.deliver(f"t{reported % topics}", reported, 1)
+        reported += 1
+
+    for _ in range(20):
+        report()
+    with at_each_collection(report):
+        told = len(seen.tally.ranges())
+    assert 20 <= told <= reported
+    assert reported > 20
+    assert len(seen.tally.ranges()) == reported
 
 
 @both_ways
