@@ -1,4 +1,4 @@
-"""Runs something each time that Python collects garbage: within nearly any call, and at any time."""
+"""Runs something whenever Python collects garbage: within nearly any call, and at any time."""
 
 from __future__ import annotations
 
