@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from logtx.journal.native.loading import described
+
 from .model import Better, Json, Picture, Scenario
 from .profiling import ThreadProfile
 from .runner import Line, Profile, Result
@@ -50,6 +52,7 @@ def circumstances(kafka: str) -> Json:
             "Kafka": kafka,
             "Python": platform.python_version(),
             **{name: version(name) for name in _PACKAGES},
+            "the C extension": "in use" if described() == "native" else "not in use",
         },
     }
 

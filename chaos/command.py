@@ -70,7 +70,7 @@ def chaos(
         typer.Option(
             "--native",
             help="Half of the clients take the C extension: each process in every second life. "
-            "By default LOGTX_NATIVE decides for all.",
+            "By default all do, unless LOGTX_NATIVE is 0.",
         ),
     ] = False,
     data_dir: Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,6 +23,7 @@ from logtx.integration.testing import Cluster
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native.loading import VARIABLE
 
 from . import distribution, parameters
 
@@ -39,6 +41,8 @@ Append = Callable[..., list[int]]
 def pytest_configure(config: pytest.Config) -> None:
     """Draws fewer examples where slow tests are left out, and gives files to processes."""
     config.pluginmanager.register(distribution)
+    # Tests of both paths choose one; all others take Python's, unless LOGTX_NATIVE=1 is set.
+    os.environ.setdefault(VARIABLE, "0")
     if "not slow" in config.getoption("markexpr"):
         parameters.reduce_examples()
 

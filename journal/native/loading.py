@@ -26,7 +26,7 @@ from .interface import Handle, HeaderRun, Reader
 _LOG = logging.getLogger(__name__)
 
 VARIABLE: Final = "LOGTX_NATIVE"
-"""Environment variable; "1" switches the extension on."""
+"""Environment variable; "0" switches the extension off, and "1" on, as it is without."""
 _PLUGINS: Final = "plugin.library.paths"
 _TRIAL_S: Final = 3.0
 """Longest wait for the records of a trial. That of a producer takes 5 ms, of a consumer 30."""
@@ -166,8 +166,8 @@ def _made(
 
 
 def _look() -> Found:
-    if os.environ.get(VARIABLE, "").strip() != "1":
-        return Found(None, f"{VARIABLE} is not 1")
+    if (value := os.environ.get(VARIABLE, "").strip()) not in ("", "1"):
+        return Found(None, f"{VARIABLE} is {value}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return Found(None, "it needs a Python with the interpreter lock")
     try:

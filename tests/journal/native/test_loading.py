@@ -38,10 +38,18 @@ def run(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("value", ["", "0"])
-def test_it_is_off_unless_the_environment_switches_it_on(value: str) -> None:
+@pytest.mark.parametrize("value", ["0", " 0", "no"])
+def test_the_environment_switches_it_off(value: str) -> None:
     ended = run(LOGTX_NATIVE=value)
-    assert (ended.stdout, ended.stderr) == ("pure Python: LOGTX_NATIVE is not 1\n", "")
+    told = f"pure Python: LOGTX_NATIVE is {value.strip()}\n"
+    assert (ended.stdout, ended.stderr) == (told, "")
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+def test_it_is_on_without_a_word_of_the_environment(extension: Any, value: str) -> None:
+    del extension
+    ended = run(LOGTX_NATIVE=value)
+    assert (ended.stdout, ended.stderr) == ("native\n", "")
 
 
 def test_a_process_says_nothing_unasked(extension: Any) -> None:
