@@ -194,6 +194,7 @@ def _large(size: int, target: float) -> Scenario:
                 title=f"the same beside the plain idempotent producer, {label}",
                 kafka="idempotent",
                 logtx="logtx",
+                target=0.8,
             ),
         ),
         prepare=partial(_prepare, size=size),
@@ -255,5 +256,5 @@ def _by_count(size: int) -> Scenario:
 
 
 BULK_1KB: Final = _large(1_000, 1.0)
-BULK_100B: Final = _large(100, 0.9)
+BULK_100B: Final = _large(100, 1.2)
 BULK_SIZES: Final = tuple(_by_count(size) for size in SIZES)

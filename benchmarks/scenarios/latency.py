@@ -270,7 +270,7 @@ LATENCY: Final = Scenario(
         "logtx-beside-open": LogtxBesideOpen,
     },
     comparisons=(
-        Comparison(title="commit to delivery, p50", kafka="kafka", logtx="logtx", target=1.2),
+        Comparison(title="commit to delivery, p50", kafka="kafka", logtx="logtx", target=1.1),
         Comparison(title="commit to delivery, p99", kafka="kafka", logtx="logtx", note="p99 ms"),
         Comparison(
             title="commit to delivery beside an open transaction, p50; ratio: to logtx without it",
