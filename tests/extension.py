@@ -12,8 +12,8 @@ from logtx.journal.native import loading
 def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process look for the extension again, and use it."""
     monkeypatch.setenv(loading.VARIABLE, "1")
-    monkeypatch.setattr(loading, "_found", None)
-    monkeypatch.setattr(loading, "_found_reader", None)
+    monkeypatch.setattr(loading.COUNTING, "found", None)
+    monkeypatch.setattr(loading.READING, "found", None)
 
 
 def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -8,7 +8,6 @@ cluster in this process has to see some records counted right.
 
 from __future__ import annotations
 
-import logging
 import os
 import sysconfig
 import threading
@@ -23,13 +22,16 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition, cimpl
 from ..logs.interface import LogConsumer, LogProducer
 from .interface import Handle, HeaderRun, Reader
 
-_LOG = logging.getLogger(__name__)
-
 VARIABLE: Final = "LOGTX_NATIVE"
 """Environment variable; "0" switches the extension off, and "1" on, as it is without."""
 _PLUGINS: Final = "plugin.library.paths"
-_TRIAL_S: Final = 3.0
-"""Longest wait for the records of a trial. That of a producer takes 5 ms, of a consumer 30."""
+_TRIAL_S: Final = 1.5
+"""Bounds a trial. That of a producer takes 5 ms, of a consumer 30, and more on a busy machine,
+where a shorter time would let clients go without the extension."""
+_CONNECT_S: Final = 1.0
+"""Bounds a trial where no connection within the machine can be had, or no further file opened."""
+_OTHERS_S: Final = 2 * _TRIAL_S
+"""How long a thread waits for the trial of another one."""
 _MOCK: Final = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0}
 _Client = TypeVar("_Client")
 
@@ -43,39 +45,66 @@ class Found(NamedTuple):
     """Why it is None."""
 
 
-_guard = threading.Lock()
-_found: Found | None = None
-_found_reader: Found | None = None
+_NOT_YET: Final = Found(None, "it is being tried")
+"""For who can't wait for the trial that decides."""
 
 
-def _renew_guard() -> None:
-    """Lets a child try the extension itself: the thread that did in the parent is not there."""
-    global _guard
-    _guard = threading.Lock()
+class Once:
+    """Looks for something; the first call decides for the process."""
+
+    def __init__(self, look: Callable[[], Found]) -> None:
+        """Has not looked yet.
+
+        Args:
+            look: looks.
+        """
+        self._look = look
+        self.found: Found | None = None
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """Lets a child look itself: the thread that did in the parent is not there."""
+        self._guard = threading.RLock()
+        self._is_looking = False
+
+    def __call__(self) -> Found:
+        """Returns what was found. Waits for a thread that looks, but not for ever."""
+        if self.found is not None:
+            return self.found
+        if not self._guard.acquire(timeout=_OTHERS_S):
+            return _NOT_YET
+        try:
+            # A signal handler may come while this thread looks, and so may a finalizer. If it makes
+            # a client, that one goes without: nobody could go on if it waited.
+            if self.found is None and self._is_looking:
+                return _NOT_YET
+            self.found = self.found or self._looked()
+            return self.found
+        finally:
+            self._guard.release()
+
+    def _looked(self) -> Found:
+        try:
+            self._is_looking = True
+            return self._look()
+        finally:
+            self._is_looking = False
 
 
-os.register_at_fork(after_in_child=_renew_guard)
+COUNTING: Final = Once(lambda: _look())  # noqa: PLW0108 - it is defined below
+READING: Final = Once(lambda: _tried(find().extension, _try_reader))
 
 
 def find() -> Found:
     """Looks for the extension, and tries it; the first call decides for the process."""
-    global _found
-    if _found is None:
-        with _guard:
-            _found = _found or _look()
-    return _found
+    return COUNTING()
 
 
 def find_reader() -> Found:
     """Looks for the extension as `find`, and tries also whether it reads."""
-    global _found_reader
     found = find()
-    if found.extension is None:
-        return found
-    if _found_reader is None:
-        with _guard:
-            _found_reader = _found_reader or _tried(found.extension, _try_reader)
-    return _found_reader
+    return found if found.extension is None else READING()
 
 
 def described() -> str:
@@ -102,7 +131,7 @@ def opened(
         KafkaException: librdkafka refuses the settings.
     """
     extension = find().extension
-    if extension is None:
+    if extension is None or not _takes_plugin(settings):
         return make(settings), None
     return _opened(extension, make, settings)
 
@@ -123,7 +152,7 @@ def opened_consumer(
         KafkaException: librdkafka refuses the settings.
     """
     extension = find_reader().extension
-    if extension is None:
+    if extension is None or not _takes_plugin(settings):
         return make(settings), None
     return _opened_consumer(extension, make, settings)
 
@@ -146,6 +175,11 @@ def _opened_consumer(
     return consumer, reader if reader.is_reading else None
 
 
+def _takes_plugin(settings: Mapping[str, Any]) -> bool:
+    """Returns whether a plugin can join those of the application. Else confluent-kafka says why."""
+    return isinstance(settings.get(_PLUGINS, ""), str | os.PathLike)
+
+
 def _made(
     extension: Any,
     part: Callable[[Callable[[], _Client]], Any],
@@ -153,7 +187,7 @@ def _made(
     settings: Mapping[str, Any],
 ) -> tuple[_Client, Any]:
     # Makes a client with the plugin. Returns it, and the part of the extension that was told it.
-    paths = [settings[_PLUGINS]] if settings.get(_PLUGINS) else []
+    paths = [given] if (given := str(settings.get(_PLUGINS, ""))) else []
     with_plugin = {**settings, _PLUGINS: ";".join((*paths, extension.__file__))}
     made: list[_Client] = []
 
@@ -184,26 +218,27 @@ def _tried(extension: Any, trial: Callable[[Any], str | None]) -> Found:
         flaw = trial(extension)
     except Exception as error:  # noqa: BLE001 - whatever it is, Python alone goes on
         flaw = repr(error)
-    if flaw is None:
-        return Found(extension, "")
-    _LOG.info("extension_not_used reason=%s", flaw)
-    return Found(None, flaw)
+    # Nothing is logged: a handler may make a client of its own, and would wait for this trial.
+    return Found(extension, "") if flaw is None else Found(None, flaw)
 
 
 def _try(extension: Any) -> str | None:
     """Sends three records to a mock cluster in this process. Returns what was wrong, or None."""
     extension.load(cimpl.__file__)
+    until_s = time.monotonic() + _TRIAL_S
     producer, handle = _opened(
         extension, lambda made: cast(LogProducer, Producer(dict(made))), {**_MOCK, "linger.ms": 0}
     )
     if handle is None:
         return "librdkafka did not load the plugin"
     try:
+        # Fails where nothing can be reached, and `flush` would wait.
+        cast(Any, producer).list_topics(timeout=_CONNECT_S)
         count = handle.count(b"0123456789abcdef", b"control", {"trial": None}, None)
         taken = [count.produce("trial", b"v", None, 0, 0) for _ in range(3)]
         unknown = count.produce("another", b"v", None, 0, 0)
         count.close()
-        producer.flush(_TRIAL_S)
+        producer.flush(max(until_s - time.monotonic(), 0))
         told = (count.is_settled, count.failure(), count.reports, count.unreported)
         seen = (taken, unknown, told, count.spans())
         expected = ([1, 2, 3], 0, (True, None, 3, 0), [("trial", 0, 0, 2, 3)])
@@ -219,6 +254,7 @@ def _try(extension: Any) -> str | None:
 def _try_reader(extension: Any) -> str | None:
     """Reads three records of a mock cluster in this process. Returns what was wrong, or None."""
     extension.load_reader(cimpl.__file__, Message)
+    until_s = time.monotonic() + _TRIAL_S
     settings = {**_MOCK, "group.id": "trial", "enable.auto.commit": False}
     consumer, reader = _opened_consumer(
         extension, lambda made: cast(LogConsumer, Consumer(dict(made))), settings
@@ -227,18 +263,18 @@ def _try_reader(extension: Any) -> str | None:
         return "librdkafka did not load the plugin"
     producer = None
     try:
-        broker = next(iter(consumer.list_topics(timeout=_TRIAL_S).brokers.values()))
+        broker = next(iter(consumer.list_topics(timeout=_CONNECT_S).brokers.values()))
         producer = Producer({"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0})
         for key, value in ((None, b"v"), (b"k", None), (b"k", b"v")):
             producer.produce("trial", value, key, 0, headers=[("TxId", b"0123456789abcdef")])
-        producer.flush(_TRIAL_S)
-        consumer.list_topics("trial", _TRIAL_S)  # Else it may look for the topic after a second.
+        producer.flush(max(until_s - time.monotonic(), 0))
+        # Else it may look for the topic after a second.
+        consumer.list_topics("trial", max(until_s - time.monotonic(), 0))
         reader.take_over("trial", 0)
         consumer.assign([TopicPartition("trial", 0, 0)])
         taken: list[Any] = []
         runs: list[HeaderRun] = []
-        until = time.monotonic() + _TRIAL_S
-        while len(taken) < 3 and time.monotonic() < until:
+        while len(taken) < 3 and time.monotonic() < until_s:
             parts, _events = reader.read(3)
             taken += [message for part in parts for message in part[2]]
             runs += [(headers, count) for part in parts for headers, count in part[3] or ()]

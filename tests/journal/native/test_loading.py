@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.native import loading
@@ -87,7 +88,7 @@ def test_what_is_missing_leaves_everything_to_python(
             raise module
         return module
 
-    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading.COUNTING, "found", None)
     monkeypatch.setattr(loading, "import_module", imported)
     assert loading.find().extension is None
     assert reason in loading.described()
@@ -114,7 +115,7 @@ def test_a_trial_that_counts_wrong_is_noticed(
             return count
 
     module = SimpleNamespace(__file__=extension.__file__, load=extension.load, Handle=Handle)
-    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading.COUNTING, "found", None)
     monkeypatch.setattr(loading, "import_module", lambda *_: module)
     assert loading.find().extension is None
     assert "the trial counted" in loading.described()
@@ -158,8 +159,8 @@ def test_what_cant_read_may_count_all_the_same(
     extension: Any, monkeypatch: pytest.MonkeyPatch, reader: Any, reason: str
 ) -> None:
     module = HalfBroken(extension, reader(extension))
-    monkeypatch.setattr(loading, "_found", None)
-    monkeypatch.setattr(loading, "_found_reader", None)
+    monkeypatch.setattr(loading.COUNTING, "found", None)
+    monkeypatch.setattr(loading.READING, "found", None)
     monkeypatch.setattr(loading, "import_module", lambda *_: module)
     assert loading.find().extension is module
     assert loading.find_reader().extension is None
@@ -171,7 +172,7 @@ def test_what_cant_read_may_count_all_the_same(
 
 
 def test_a_free_threaded_python_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(loading.COUNTING, "found", None)
     monkeypatch.setattr(loading.sysconfig, "get_config_var", lambda _name: 1)
     assert "interpreter lock" in loading.described()
 
@@ -186,6 +187,78 @@ def test_plugins_of_the_application_stay(extension: Any) -> None:
     _, handle = loading.opened(make, {"plugin.library.paths": "/its/own.so"})
     assert handle is None
     assert seen == [f"/its/own.so;{extension.__file__}"]
+
+
+def test_a_path_of_the_application_may_be_an_object(extension: Any) -> None:
+    seen: list[str] = []
+
+    def make(settings: Any) -> Any:
+        seen.append(settings["plugin.library.paths"])
+        return Producer({"bootstrap.servers": ""})
+
+    loading.opened(make, {"plugin.library.paths": Path("/its/own.so")})
+    assert seen == [f"/its/own.so;{extension.__file__}"]
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_confluent_kafka_says_what_is_wrong_with_the_applications_plugins(
+    extension: Any, value: object
+) -> None:
+    del extension
+    settings = {"bootstrap.servers": "", "plugin.library.paths": value}
+    told = []
+    for make in (Producer, lambda given: loading.opened(Producer, given)):
+        with pytest.raises((KafkaException, TypeError)) as raised:
+            make(settings)
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+
+
+def test_who_asks_within_the_trial_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler, or a finalizer, makes a client while the same thread tries."""
+    within: list[str] = []
+
+    def look() -> loading.Found:
+        within.append(loading.described())
+        return loading.Found(None, "tried")
+
+    monkeypatch.setattr(loading, "_look", look)
+    assert loading.described() == "pure Python: tried"
+    assert within == ["pure Python: it is being tried"]
+
+
+def test_a_thread_waits_for_anothers_trial_no_longer_than_one_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries, may_end = threading.Event(), threading.Event()
+
+    def look() -> loading.Found:
+        tries.set()
+        assert may_end.wait(60)
+        return loading.Found(None, "tried")
+
+    monkeypatch.setattr(loading, "_look", look)
+    monkeypatch.setattr(loading, "_OTHERS_S", 0.05)
+    thread = threading.Thread(target=loading.find)
+    thread.start()
+    try:
+        assert tries.wait(20)
+        assert loading.described() == "pure Python: it is being tried"
+    finally:
+        may_end.set()
+        thread.join()
+    assert loading.described() == "pure Python: tried"
+
+
+def test_a_trial_without_a_connection_is_given_up_soon(
+    extension: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del extension
+    nobody = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    monkeypatch.setattr(loading.COUNTING, "found", None)
+    monkeypatch.setattr(loading, "_MOCK", nobody)
+    monkeypatch.setattr(loading, "_CONNECT_S", 0.2)
+    assert "_TRANSPORT" in loading.described()
 
 
 def test_a_child_of_a_process_that_tries_it_waits_for_nobody_trap_234(
