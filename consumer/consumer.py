@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 _LOG = logging.getLogger(__name__)
+END_CALL_S: Final = 5.0
+"""How long `close` waits for the end of another thread's call. That looks every half second whether
+it is to end; after a shorter time, one that reads a sidecar or a journal would not have looked."""
 _MESSAGES_MAX: Final = 1_000_000
 """Most messages of one `consume`, as in confluent-kafka."""
 _EVENT_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
@@ -95,9 +99,10 @@ class Consumer:
 
     _closed = True
     """A subclass that does not call our `__init__` has a consumer that refuses every call."""
-    _in_call = False
-    """Whether a call takes messages. One that began meanwhile would lose or repeat some, and one
-    that moved a partition would let records of its former place pass for those of the new one."""
+    _in_call = 0
+    """The thread whose call takes messages; 0: none does. A call that began meanwhile would lose or
+    repeat some, and one that moved a partition would let records of its former place pass for those
+    of the new one."""
 
     def __init__(
         self,
@@ -243,7 +248,7 @@ class Consumer:
         callback = self._callbacks.get(kind)
         if callback is not None:
             # It is a part of the call under way, and may move partitions itself.
-            before, self._in_call = self._in_call, False
+            before, self._in_call = self._in_call, 0
             try:
                 callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
             finally:
@@ -432,13 +437,13 @@ class Consumer:
             self._refuse_second()
         self._reading.begin_taking()
         try:
-            self._in_call = True
+            self._in_call = get_ident()
             found = self._delivery.records(1, -1 if timeout is None else timeout)
         except BaseException as error:
             self._delivery.put_back(error)
             raise
         finally:
-            self._in_call = False
+            self._in_call = 0
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -457,13 +462,13 @@ class Consumer:
             self._refuse_second()
         self._reading.begin_taking()
         try:
-            self._in_call = True
+            self._in_call = get_ident()
             found = self._delivery.records(num_messages, timeout)
         except BaseException as error:
             self._delivery.put_back(error)
             raise
         finally:
-            self._in_call = False
+            self._in_call = 0
         return found
 
     def consume_arrow(self, num_messages: int = 10_000, timeout: float = -1) -> pyarrow.RecordBatch:
@@ -493,7 +498,7 @@ class Consumer:
         if not self._events:
             self._reading.begin_taking()
             try:
-                self._in_call = True
+                self._in_call = get_ident()
                 found = self._delivery.records(num_messages, timeout)
                 sequences = self._reading.commit_sequences()
                 batch, self._events = columns.batch_of(found, sequences)
@@ -501,7 +506,7 @@ class Consumer:
                 self._delivery.put_back(error)
                 raise
             finally:
-                self._in_call = False
+                self._in_call = 0
             if batch.num_rows or not self._events:
                 return batch
         event = self._events.pop(0)
@@ -548,13 +553,13 @@ class Consumer:
                 self._refuse_second()
             self._delivery.received()
             try:
-                self._in_call = True
+                self._in_call = get_ident()
                 found = self._delivery.transaction(timeout)
             except BaseException as error:
                 self._delivery.put_back(error)
                 raise
             finally:
-                self._in_call = False
+                self._in_call = 0
             if found is None:
                 return
             yield found
@@ -705,10 +710,15 @@ class Consumer:
         }
 
     def close(self) -> None:
-        """Commits (``enable.auto.commit``), leaves the group, drops all state. May be repeated."""
+        """Commits (``enable.auto.commit``), leaves the group, drops all state. May be repeated.
+
+        A call of another thread that waits for messages meanwhile raises RuntimeError.
+        """
         if self._closed:
             return
         self._assignment.closing = True
+        if self._in_call not in (0, get_ident()):
+            self._end_call()
         self._assignment.commit_before_leaving(list(self._reading.assigned))
         self._counters.spilled_bytes = self._reading.spilled_bytes()
         self._dropped.detach()
@@ -717,6 +727,14 @@ class Consumer:
             self._parts.close()
         finally:
             self._closed = True
+
+    def _end_call(self) -> None:
+        # While a thread polls confluent-kafka's consumer in a loop, another one's commit there
+        # finds no gap, and waits for ever.
+        self._reading.is_ending = True
+        until_s = time.monotonic() + END_CALL_S
+        while self._in_call and time.monotonic() < until_s:
+            time.sleep(0.01)
 
     def after_fork(self) -> None:
         """Makes every call raise ForkedError, in a child of the process that made the consumer."""

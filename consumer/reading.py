@@ -132,6 +132,8 @@ class Reading:
         self._taking: list[tuple[PartitionBuffer, object]] = []
         """Buffers that the call of the application under way takes records from, and the
         `last_take` of each before that."""
+        self.is_ending = False
+        """Whether another thread waits for the call that reads, to close the consumer."""
         self.interrupted = False
         """Whether records may have been taken from librdkafka and not be in a buffer, or librdkafka
         may read elsewhere than the buffers go on: an exception came in between."""
@@ -336,8 +338,11 @@ class Reading:
 
         Raises:
             SpillError: pending transactions can't be spilled; nothing was read.
+            RuntimeError: another thread closes the consumer.
             Exception: what the application's rebalance callbacks raised.
         """
+        if self.is_ending:
+            raise RuntimeError("Consumer closed")
         # Spill what is over the limit before more is read: if the disk refuses, reading stops and
         # memory does not grow.
         self.pending_map.enforce()

@@ -34,7 +34,7 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         found = loading.find_reader()
         assert found.extension is not None, found.reason
     elif name == "mock":
-        monkeypatch.setattr(loading, "_found", loading.Found(None, "the test goes without"))
+        monkeypatch.setattr(loading.COUNTING, "found", loading.Found(None, "the test goes without"))
     return name
 
 

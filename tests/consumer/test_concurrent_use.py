@@ -5,16 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import Producer, TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.journal.errors import ConcurrentUseError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.native.loading import VARIABLE
 
+from ..extension import look_again, use_extension
+from ..waiting import eventually
 from .logs import Transactions
 
 CALLS: list[Callable[[Consumer], object]] = [
@@ -58,6 +63,44 @@ def test_a_second_thread_is_refused_while_one_takes(
     assert [message.value() for message in got] == [b"v"]
     for call in CALLS:
         call(consumer)
+
+
+@pytest.mark.parametrize("way", ["1", "0"])
+def test_a_thread_may_close_what_another_one_polls(
+    mock_cluster: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """With confluent-kafka alone, the commit in `close` would wait for ever."""
+    if way == "1":
+        use_extension(monkeypatch)
+    else:
+        look_again(monkeypatch)
+        monkeypatch.setenv(VARIABLE, "0")
+    topic, told = f"closed-{uuid.uuid4().hex}", []
+    plain = Producer({"bootstrap.servers": mock_cluster, "log_level": 0})
+    plain.produce(topic, b"v", partition=0)
+    assert plain.flush(20) == 0
+    config = {"bootstrap.servers": mock_cluster, "group.id": topic, "log_level": 0}
+    consumer = Consumer({**config, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    assert consumer.poll(30) is not None
+
+    def poll() -> None:
+        with pytest.raises(RuntimeError, match=r"closed|closes") as raised:
+            consumer.poll(60)
+        told.append(raised.value)
+
+    polls, closes = (threading.Thread(target=call, daemon=True) for call in (poll, consumer.close))
+    polls.start()
+    eventually(lambda: consumer._in_call)
+    closes.start()
+    closes.join(20)
+    assert not closes.is_alive()
+    polls.join(20)
+    assert told
+    committed = ConfluentConsumer(config)
+    (place,) = committed.committed([TopicPartition(topic, 0)], 20)
+    committed.close()
+    assert place.offset == 1
 
 
 def test_a_signal_handler_is_refused_and_nothing_is_lost(
