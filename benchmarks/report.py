@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from logtx.journal.native.loading import described
+from logtx.journal.native.loading import find_reader
 
 from .model import Better, Json, Picture, Scenario
 from .profiling import ThreadProfile
@@ -52,7 +52,7 @@ def circumstances(kafka: str) -> Json:
             "Kafka": kafka,
             "Python": platform.python_version(),
             **{name: version(name) for name in _PACKAGES},
-            "the C extension": "in use" if described() == "native" else "not in use",
+            "the C extension": "not in use" if find_reader().extension is None else "in use",
         },
     }
 

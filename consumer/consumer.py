@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _LOG = logging.getLogger(__name__)
-END_CALL_S: Final = 5.0
+_END_CALL_S: Final = 5.0
 """How long `close` waits for the end of another thread's call. That looks every half second whether
 it is to end; after a shorter time, one that reads a sidecar or a journal would not have looked."""
 _MESSAGES_MAX: Final = 1_000_000
@@ -732,7 +732,7 @@ class Consumer:
         # While a thread polls confluent-kafka's consumer in a loop, another one's commit there
         # finds no gap, and waits for ever.
         self._reading.is_ending = True
-        until_s = time.monotonic() + END_CALL_S
+        until_s = time.monotonic() + _END_CALL_S
         while self._in_call and time.monotonic() < until_s:
             time.sleep(0.01)
 

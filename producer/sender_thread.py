@@ -538,8 +538,8 @@ class SenderThread:
             self._keep(error)
         if made.handle is not None:
             self._take(made.handle.changed())
-        if made.handle is not None and made.handle.leaves_gaps and not failures.are_of_former:
-            failures.leaves_gaps = True
+            if made.handle.leaves_gaps and not failures.are_of_former:
+                failures.leaves_gaps = True
         failures.are_of_former = False
         if served > 0:
             self._tell_served(served)

@@ -1,4 +1,4 @@
-"""Switches the C extension on for a test."""
+"""Switches the C extension on or off for a test."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:
     if found.extension is None:
         pytest.skip(found.reason)
     return found.extension
+
+
+def go_without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets everything take Python's path."""
+    monkeypatch.setattr(loading.COUNTING, "found", loading.Found(None, "the test goes without"))

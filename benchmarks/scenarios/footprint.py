@@ -16,7 +16,6 @@ IDLE_S: Final = 2.0
 _MEMORY: Final = """
 import sys, time
 from logtx.benchmarks import clients
-{imports}
 servers, topic, idle_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
 {client}
 time.sleep(idle_s)
@@ -24,6 +23,7 @@ with open("/proc/self/status", encoding="ascii") as status:
     print(next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) / 1024)
 """
 _CONSUME: Final = """
+import {module}
 client = {module}.Consumer(clients.consumer_config(servers, "idle"))
 client.subscribe([topic])
 client.poll(idle_s)
@@ -36,17 +36,13 @@ print((time.perf_counter() - began_s) * 1e3)
 """
 _PROGRAMS: Final = {
     "kafka-producer": _MEMORY.format(
-        imports="", client='client = clients.kafka_producer(servers, "idle-kafka")'
+        client='client = clients.kafka_producer(servers, "idle-kafka")'
     ),
     "logtx-producer": _MEMORY.format(
-        imports="", client='client = clients.logtx_producer(servers, "idle-logtx")'
+        client='client = clients.logtx_producer(servers, "idle-logtx")'
     ),
-    "kafka-consumer": _MEMORY.format(
-        imports="import confluent_kafka", client=_CONSUME.format(module="confluent_kafka")
-    ),
-    "logtx-consumer": _MEMORY.format(
-        imports="import logtx", client=_CONSUME.format(module="logtx")
-    ),
+    "kafka-consumer": _MEMORY.format(client=_CONSUME.format(module="confluent_kafka")),
+    "logtx-consumer": _MEMORY.format(client=_CONSUME.format(module="logtx")),
     "logtx": _IMPORT.format(what="import logtx"),
     "kafka-clients": _IMPORT.format(what="from confluent_kafka import Consumer, Producer"),
     "logtx-clients": _IMPORT.format(what="from logtx import Consumer, Producer"),

@@ -13,7 +13,7 @@ from logtx.consumer.core import looks
 from logtx.journal.logs.interface import Log
 from logtx.journal.native import loading
 
-from ..extension import use_extension
+from ..extension import go_without_extension, use_extension
 from .logs import Transactions
 
 MakeConsumer = Callable[..., Consumer]
@@ -34,7 +34,7 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         found = loading.find_reader()
         assert found.extension is not None, found.reason
     elif name == "mock":
-        monkeypatch.setattr(loading.COUNTING, "found", loading.Found(None, "the test goes without"))
+        go_without_extension(monkeypatch)
     return name
 
 

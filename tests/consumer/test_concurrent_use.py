@@ -16,10 +16,9 @@ from confluent_kafka import Producer, TopicPartition
 from logtx.consumer.consumer import Consumer
 from logtx.journal.errors import ConcurrentUseError
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.native.loading import VARIABLE
 
-from ..extension import look_again, use_extension
 from ..waiting import eventually
+from .conftest import use_transport
 from .logs import Transactions
 
 CALLS: list[Callable[[Consumer], object]] = [
@@ -65,16 +64,12 @@ def test_a_second_thread_is_refused_while_one_takes(
         call(consumer)
 
 
-@pytest.mark.parametrize("way", ["1", "0"])
+@pytest.mark.parametrize("transport", ["native", "mock"])
 def test_a_thread_may_close_what_another_one_polls(
-    mock_cluster: str, monkeypatch: pytest.MonkeyPatch, way: str
+    mock_cluster: str, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     """With confluent-kafka alone, the commit in `close` would wait for ever."""
-    if way == "1":
-        use_extension(monkeypatch)
-    else:
-        look_again(monkeypatch)
-        monkeypatch.setenv(VARIABLE, "0")
+    use_transport(transport, monkeypatch)
     topic, told = f"closed-{uuid.uuid4().hex}", []
     plain = Producer({"bootstrap.servers": mock_cluster, "log_level": 0})
     plain.produce(topic, b"v", partition=0)

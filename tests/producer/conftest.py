@@ -11,11 +11,10 @@ from confluent_kafka import Message, TopicPartition
 
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
-from logtx.journal.native import loading
 from logtx.producer import writer
 from logtx.producer.producer import Producer
 
-from ..extension import use_extension
+from ..extension import go_without_extension, use_extension
 from .fake import FakeCoordinators
 
 MakeProducer = Callable[..., Producer]
@@ -33,7 +32,7 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     if name == "native":
         count_in_c(monkeypatch)
     elif name == "mock":
-        monkeypatch.setattr(loading.COUNTING, "found", loading.Found(None, "the test goes without"))
+        go_without_extension(monkeypatch)
     return name
 
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -227,26 +229,33 @@ def test_who_asks_within_the_trial_waits_for_nobody(monkeypatch: pytest.MonkeyPa
     assert within == ["pure Python: it is being tried"]
 
 
-def test_a_thread_waits_for_anothers_trial_no_longer_than_one_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@contextmanager
+def tried_by_another_thread(monkeypatch: pytest.MonkeyPatch, reason: str) -> Iterator[None]:
+    """Lets another thread try it until the end, and then find this reason to go without."""
     tries, may_end = threading.Event(), threading.Event()
 
     def look() -> loading.Found:
         tries.set()
         assert may_end.wait(60)
-        return loading.Found(None, "tried")
+        return loading.Found(None, reason)
 
     monkeypatch.setattr(loading, "_look", look)
-    monkeypatch.setattr(loading, "_OTHERS_S", 0.05)
     thread = threading.Thread(target=loading.find)
     thread.start()
     try:
         assert tries.wait(20)
-        assert loading.described() == "pure Python: it is being tried"
+        yield
     finally:
         may_end.set()
         thread.join()
+
+
+def test_a_thread_waits_for_anothers_trial_no_longer_than_one_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "_OTHERS_S", 0.05)
+    with tried_by_another_thread(monkeypatch, "tried"):
+        assert loading.described() == "pure Python: it is being tried"
     assert loading.described() == "pure Python: tried"
 
 
@@ -264,24 +273,10 @@ def test_a_trial_without_a_connection_is_given_up_soon(
 def test_a_child_of_a_process_that_tries_it_waits_for_nobody_trap_234(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tries, may_end = threading.Event(), threading.Event()
-
-    def look() -> loading.Found:
-        tries.set()
-        assert may_end.wait(60)
-        return loading.Found(None, "tried in the parent")
-
     def look_in_child() -> str:
         monkeypatch.setattr(loading, "_look", lambda: loading.Found(None, "tried in the child"))
         return loading.described()
 
-    monkeypatch.setattr(loading, "_look", look)
-    thread = threading.Thread(target=loading.find)
-    thread.start()
-    try:
-        assert tries.wait(20)
+    with tried_by_another_thread(monkeypatch, "tried in the parent"):
         assert in_child(look_in_child) == "pure Python: tried in the child"
-    finally:
-        may_end.set()
-        thread.join()
     assert loading.described() == "pure Python: tried in the parent"
