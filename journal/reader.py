@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
 from .logs.interface import Log, LogConsumer
 from .modes import MODES_TOPIC
-from .records.codec import decode_entry
+from .native.records import entry_decoder
 from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
 from .records.snapshots import EarlierSnapshots, FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
@@ -217,24 +217,34 @@ def read_entries(
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
         RecordsTrimmedError, BrokerError, UnknownTopicError: as `read_records`.
     """
+    decode = entry_decoder(lazily=lazily)
     batches = read_batches(log, JOURNAL_TOPIC, partition, start, end, timeout_s=timeout_s)
     with closing(batches):
         for messages in batches:
             for message in messages:
-                yield _offset_of(message), decode_message(message, lazily=lazily)
+                try:
+                    entry = decode(message.value())
+                except JournalError as error:
+                    raise _at(message, error) from error
+                yield _offset_of(message), entry
 
 
-def decode_message(message: Message, *, lazily: bool = False) -> Entry:
+def decode_message(message: Message) -> Entry:
     """Decodes the journal entry in a record.
 
     Raises:
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
     """
     try:
-        return decode_entry(message.value(), lazily=lazily)
+        return entry_decoder()(message.value())
     except JournalError as error:
-        where = f"{JOURNAL_TOPIC}-{message.partition()} at offset {message.offset()}"
-        raise type(error)(f"{where}: {error}") from error
+        raise _at(message, error) from error
+
+
+def _at(message: Message, error: JournalError) -> JournalError:
+    """Returns the error, and says of which record."""
+    where = f"{JOURNAL_TOPIC}-{message.partition()} at offset {message.offset()}"
+    return type(error)(f"{where}: {error}")
 
 
 def find_fates(

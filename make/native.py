@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "journal" / "native"
-SOURCES = [FOLDER / name for name in ("extension.c", "reader.c", "columns.c")]
+SOURCES = [FOLDER / name for name in ("extension.c", "reader.c", "columns.c", "records.c")]
 TARGET = FOLDER / "_extension.abi3.so"
 """It keeps to the limited API: one for all versions of Python from 3.11 on."""
 

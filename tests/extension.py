@@ -12,8 +12,8 @@ from logtx.journal.native import loading
 def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process look for the extension again, and use it."""
     monkeypatch.setenv(loading.VARIABLE, "1")
-    monkeypatch.setattr(loading.COUNTING, "found", None)
-    monkeypatch.setattr(loading.READING, "found", None)
+    for each in (loading.FINDING, loading.COUNTING, loading.READING, loading.DECODING):
+        monkeypatch.setattr(each, "found", None)
 
 
 def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -27,4 +27,4 @@ def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def go_without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets everything take Python's path."""
-    monkeypatch.setattr(loading.COUNTING, "found", loading.Found(None, "the test goes without"))
+    monkeypatch.setattr(loading.FINDING, "found", loading.Found(None, "the test goes without"))

@@ -788,6 +788,8 @@ PyMODINIT_FUNC PyInit__extension(void) {
     handle_type = (PyTypeObject *)PyType_FromSpec(&handle_spec);
     count_type = (PyTypeObject *)PyType_FromSpec(&count_spec);
     PyObject *module = handle_type && count_type ? PyModule_Create(&definition) : NULL;
-    if (module && (PyModule_AddType(module, handle_type) || !add_reader(module))) Py_CLEAR(module);
+    if (module && (PyModule_AddType(module, handle_type) || !add_reader(module) ||
+                   !add_decoder(module)))
+        Py_CLEAR(module);
     return module;
 }

@@ -1,5 +1,5 @@
-/* What the parts of the extension share: the producer's, extension.c, and the consumer's, reader.c
- * and columns.c. */
+/* What the parts of the extension share: the producer's, extension.c, the consumer's, reader.c and
+ * columns.c, and the journal's, records.c. */
 #ifndef LOGTX_LIBRDKAFKA_H
 #define LOGTX_LIBRDKAFKA_H
 #define PY_SSIZE_T_CLEAN
@@ -76,5 +76,6 @@ HIDDEN bool expects_reader(void);
 HIDDEN int begin_reader(rd_kafka_conf_t *conf);
 HIDDEN PyObject *load_reader(PyObject *module, PyObject *args);
 HIDDEN bool add_reader(PyObject *module);
+HIDDEN bool add_decoder(PyObject *module);
 
 #endif

@@ -92,19 +92,28 @@ class Once:
             self._is_looking = False
 
 
-COUNTING: Final = Once(lambda: _look())  # noqa: PLW0108 - it is defined below
+FINDING: Final = Once(lambda: _look())  # noqa: PLW0108 - it is defined below
+COUNTING: Final = Once(lambda: _tried(FINDING().extension, _try))
 READING: Final = Once(lambda: _tried(find().extension, _try_reader))
+DECODING: Final = Once(lambda: _tried(FINDING().extension, _try_decoder))
 
 
 def find() -> Found:
     """Looks for the extension, and tries it; the first call decides for the process."""
-    return COUNTING()
+    found = FINDING()
+    return found if found.extension is None else COUNTING()
 
 
 def find_reader() -> Found:
     """Looks for the extension as `find`, and tries also whether it reads."""
     found = find()
     return found if found.extension is None else READING()
+
+
+def find_decoder() -> Found:
+    """Looks for the extension, and tries whether it decodes. That needs no librdkafka."""
+    found = FINDING()
+    return found if found.extension is None else DECODING()
 
 
 def described() -> str:
@@ -210,7 +219,7 @@ def _look() -> Found:
         return Found(None, "the extension was not built")
     except Exception as error:  # noqa: BLE001 - whatever it is, Python alone goes on
         return Found(None, repr(error))
-    return _tried(extension, _try)
+    return Found(extension, "")
 
 
 def _tried(extension: Any, trial: Callable[[Any], str | None]) -> Found:
@@ -301,3 +310,10 @@ def _try_columns(messages: list[Any]) -> str | None:
         return f"the trial made the columns {keys}, {values} and {offsets!r}"
     length = sum(run[-1] for run in runs)
     return None if length == len(messages) else f"the trial made the columns' runs {runs}"
+
+
+def _try_decoder(extension: Any) -> str | None:
+    """Decodes three values. Returns what was wrong, or None."""
+    decoder = extension.Decoder(((1, 2, ("l", None, (), "")),))
+    seen = [decoder.decode(raw) for raw in (b"\1\2\6", b"\1\2", b"\2\1\6")]
+    return None if seen == [3, None, None] else f"the trial decoded {seen}"

@@ -196,7 +196,7 @@ def _cached(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 
 @_cached
-def _partitions(rest: bytes) -> tuple[DataPartition, ...]:
+def read_partitions(rest: bytes) -> tuple[DataPartition, ...]:
     found: list[DataPartition] = []
     rows, at = _array(rest, 0, _partitions_of_topic)
     for row in rows:
@@ -336,7 +336,7 @@ def _begin(raw: bytes, at: int) -> tuple[Begin, int]:
     (generation, nonce, request_id, answered_below, timeout_ms, started_ms), at = read_longs(
         raw, at, 6
     )
-    partitions = _partitions(raw[at:])
+    partitions = read_partitions(raw[at:])
     record = Begin(
         producer_id=producer_id,
         generation=generation,
@@ -352,7 +352,7 @@ def _begin(raw: bytes, at: int) -> tuple[Begin, int]:
 
 def _add_partitions(raw: bytes, at: int) -> tuple[AddPartitions, int]:
     begin, at = _long(raw, at)
-    partitions = _partitions(raw[at:])
+    partitions = read_partitions(raw[at:])
     return AddPartitions(begin=begin, partitions=partitions), len(raw)
 
 
@@ -379,11 +379,11 @@ def _lazy_add_writes(raw: bytes, at: int) -> tuple[AddWrites, int]:
     record = AddWrites.__new__(AddWrites)
     record.begin = begin  # type: ignore[misc]  # not handed out yet
     record.part = part  # type: ignore[misc]
-    record.unread = (_part, raw, at)  # type: ignore[misc]
+    record.unread = (read_part, raw, at)  # type: ignore[misc]
     return record, len(raw)
 
 
-def _part(raw: bytes, at: int) -> dict[str, Any]:
+def read_part(raw: bytes, at: int) -> dict[str, Any]:
     writes, at = _array(raw, at, _writes)
     if at != len(raw):
         raise ValueError("bytes left over")
@@ -402,11 +402,11 @@ def _lazy_prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     record = PrepareCommit.__new__(PrepareCommit)
     record.begin, record.placed = begin, ()  # type: ignore[misc]  # not handed out yet
     record.handed, record.sidecar_since = (), ()  # type: ignore[misc]
-    record.unread = (_decision, raw, at)  # type: ignore[misc]
+    record.unread = (read_decision, raw, at)  # type: ignore[misc]
     return record, len(raw)
 
 
-def _decision(raw: bytes, at: int) -> dict[str, Any]:
+def read_decision(raw: bytes, at: int) -> dict[str, Any]:
     writes, at = _array(raw, at, _writes)
     decided_ms, at = _long(raw, at)
     if at != len(raw):
@@ -422,7 +422,7 @@ def _placed_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
         begin=begin,
         writes=tuple(writes),
         decided_ms=decided_ms,
-        added=_partitions(raw[at:]),
+        added=read_partitions(raw[at:]),
         placed=placed,
     )
     return record, len(raw)
@@ -440,7 +440,7 @@ def _lazy_placed_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
 def _placed_decision(raw: bytes, at: int) -> dict[str, Any]:
     writes, at = _array(raw, at, _writes)
     decided_ms, at = _long(raw, at)
-    return {"writes": tuple(writes), "decided_ms": decided_ms, "added": _partitions(raw[at:])}
+    return {"writes": tuple(writes), "decided_ms": decided_ms, "added": read_partitions(raw[at:])}
 
 
 def _sidecar_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
@@ -523,15 +523,15 @@ def _placed(raw: bytes, at: int) -> tuple[Placed, int]:
 
 
 @_cached
-def _gone(rest: bytes) -> tuple[TopicPartition, ...]:
-    return tuple(p.key for p in _partitions(rest))
+def read_gone(rest: bytes) -> tuple[TopicPartition, ...]:
+    return tuple(p.key for p in read_partitions(rest))
 
 
 def _finished(cls: type[Committed | Aborted]) -> Callable[[bytes, int], tuple[JournalRecord, int]]:
     def read(raw: bytes, at: int) -> tuple[JournalRecord, int]:
         begin, at = _long(raw, at)
         rest = raw[at:]
-        return cls(begin=begin, gone=() if rest == _NOTHING else _gone(rest)), len(raw)
+        return cls(begin=begin, gone=() if rest == _NOTHING else read_gone(rest)), len(raw)
 
     return read
 
@@ -560,7 +560,7 @@ def _pointers(raw: bytes, at: int) -> tuple[list[PointerStep], int]:
 def _claim(raw: bytes, at: int) -> tuple[Claim, int]:
     group, at = _string(raw, at)
     claimant, at = _long(raw, at)
-    return Claim(group=group, claimant=claimant, partitions=_gone(raw[at:])), len(raw)
+    return Claim(group=group, claimant=claimant, partitions=read_gone(raw[at:])), len(raw)
 
 
 READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {

@@ -19,6 +19,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.native import loading
 
 from ...children import in_child
+from ...extension import look_again
 
 _PRODUCES = """
 from logtx.journal.logs.memory.log import MemoryLog
@@ -90,7 +91,7 @@ def test_what_is_missing_leaves_everything_to_python(
             raise module
         return module
 
-    monkeypatch.setattr(loading.COUNTING, "found", None)
+    look_again(monkeypatch)
     monkeypatch.setattr(loading, "import_module", imported)
     assert loading.find().extension is None
     assert reason in loading.described()
@@ -117,7 +118,7 @@ def test_a_trial_that_counts_wrong_is_noticed(
             return count
 
     module = SimpleNamespace(__file__=extension.__file__, load=extension.load, Handle=Handle)
-    monkeypatch.setattr(loading.COUNTING, "found", None)
+    look_again(monkeypatch)
     monkeypatch.setattr(loading, "import_module", lambda *_: module)
     assert loading.find().extension is None
     assert "the trial counted" in loading.described()
@@ -161,8 +162,7 @@ def test_what_cant_read_may_count_all_the_same(
     extension: Any, monkeypatch: pytest.MonkeyPatch, reader: Any, reason: str
 ) -> None:
     module = HalfBroken(extension, reader(extension))
-    monkeypatch.setattr(loading.COUNTING, "found", None)
-    monkeypatch.setattr(loading.READING, "found", None)
+    look_again(monkeypatch)
     monkeypatch.setattr(loading, "import_module", lambda *_: module)
     assert loading.find().extension is module
     assert loading.find_reader().extension is None
@@ -174,7 +174,7 @@ def test_what_cant_read_may_count_all_the_same(
 
 
 def test_a_free_threaded_python_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.COUNTING, "found", None)
+    look_again(monkeypatch)
     monkeypatch.setattr(loading.sysconfig, "get_config_var", lambda _name: 1)
     assert "interpreter lock" in loading.described()
 
@@ -264,7 +264,7 @@ def test_a_trial_without_a_connection_is_given_up_soon(
 ) -> None:
     del extension
     nobody = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    monkeypatch.setattr(loading.COUNTING, "found", None)
+    look_again(monkeypatch)
     monkeypatch.setattr(loading, "_MOCK", nobody)
     monkeypatch.setattr(loading, "_CONNECT_S", 0.2)
     assert "_TRANSPORT" in loading.described()
