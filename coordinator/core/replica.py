@@ -118,8 +118,12 @@ class Replica:
             # The checkpoint led elsewhere, as after a restore: the snapshot that is met next may
             # be a void one.
             self.certain = False
+        shard = self._shard
         try:
-            self._replay(offset, entry)
+            if shard is not None and (self.certain or entry.epoch <= shard.epoch):
+                shard.replay(offset, entry)
+            else:
+                self._shard = None
         except _SENSELESS as error:
             if self.certain:
                 raise CorruptRecordError(
@@ -138,13 +142,6 @@ class Replica:
         """
         if self._shard is not None:
             self._shard.read_decisions()
-
-    def _replay(self, offset: int, entry: Entry) -> None:
-        shard = self._shard
-        if shard is not None and (self.certain or entry.epoch <= shard.epoch):
-            shard.replay(offset, entry)
-        else:
-            self._shard = None
 
     def _read_snapshot(self, offset: int, entry: Entry) -> None:
         found = self._feed_reader(offset, entry)

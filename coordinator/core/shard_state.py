@@ -79,6 +79,10 @@ PAST_EPOCHS_MAX: Final = 8
 A larger number makes a new owner clear more, and every snapshot chunk a little larger. A smaller
 one leaves records of a run of owners that ended before they had cleared their predecessors'.
 """
+_OPEN: Final = State.OPEN
+_COMMITTING: Final = State.COMMITTING
+_COMMITTED: Final = State.COMMITTED
+# Looked up once, as in `transactions`.
 
 
 class ShardState:
@@ -299,7 +303,7 @@ class ShardState:
             self._clocks.begin(transaction)
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
-        transaction = self._decide(record.begin, State.COMMITTING, offset)
+        transaction = self._decide(record.begin, _COMMITTING, offset)
         self._read_or_keep(transaction, record)
         if record.sidecar_since:
             transaction.since = dict(record.sidecar_since)
@@ -314,7 +318,8 @@ class ShardState:
             self._replay_placed_writes(offset, transaction, record)
         if record.handed:
             self._read_kept(record.begin)
-        self._hand_over(offset, transaction, record.handed)
+        if record.handed or self.handed.watches:  # as in nearly no journal
+            self._hand_over(offset, transaction, record.handed)
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
 
@@ -328,8 +333,6 @@ class ShardState:
         if homes:
             transaction.handed = dict(homes)
             transaction.placed |= transaction.handed.keys()
-        if not homes and not self.handed.watches:
-            return  # As in nearly every journal.
         handed = handed_by(transaction)
         self.handed.replay_decided(handed, marked_by(transaction))
         if homes:
@@ -438,7 +441,8 @@ class ShardState:
                 if self.modes.is_placed(_id_of(transaction, key))
             )
         self.transactions.forget_writes(record.begin)
-        self._hand_over(offset, transaction, record.handed)
+        if record.handed or self.handed.watches:
+            self._hand_over(offset, transaction, record.handed)
         self.watermark.emit(offset, WriteMarkers(transaction))
 
     def _replay_claim(self, offset: int, record: Claim) -> None:
@@ -467,8 +471,9 @@ class ShardState:
 
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
-            self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
-            self.staircases.replay(record.pointers)
+            self.transactions.update_status(record.begin, _COMMITTED, _COMMITTING)
+            if record.pointers:
+                self.staircases.replay(record.pointers)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
@@ -480,11 +485,11 @@ class ShardState:
         self.watermark.finished(offset, record.begin)
 
     def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
-        transaction = self.transactions.update_status(begin, state, State.OPEN)
+        transaction = self.transactions.update_status(begin, state, _OPEN)
         transaction.commit_sequence = offset
         self.offsets.release(transaction)
         self.producers.replay_decided(transaction)
-        self.queues.replay_decided(begin, committed=state is State.COMMITTING)
+        self.queues.replay_decided(begin, committed=state is _COMMITTING)
         if self.watermark.serving:
             self._waiting.wake(begin)
             self._clocks.stop(begin)

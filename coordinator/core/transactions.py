@@ -43,6 +43,12 @@ OUTCOMES_MAX: Final = 100_000
 More takes memory, about 25 MB at 100,000; fewer makes late questions scan the journal.
 """
 
+_OPEN: Final = State.OPEN
+_COMMITTED: Final = State.COMMITTED
+# Looked up once: Python 3.11 takes longer for a member of an enumeration than for a whole call, and
+# loading a journal would do it ten times for each transaction.
+_FINISHED: Final = frozenset(state for state in State if state.finished)
+
 
 @dataclass(slots=True, kw_only=True)
 class TransactionMetadata:
@@ -121,7 +127,7 @@ class TransactionMetadataStore:
 
     def new_transaction(self, transaction: TransactionMetadata) -> None:
         """Adds a new transaction, in state OPEN."""
-        assert transaction.state is State.OPEN
+        assert transaction.state is _OPEN
         self._unfinished[transaction.begin] = transaction
         self.open_count += 1
 
@@ -225,17 +231,18 @@ class TransactionMetadataStore:
             TransactionStateError: it is not in state `expected`, or `new` may not follow that.
         """
         transaction = self._unfinished.get(begin)
-        current = transaction.state if transaction else State.UNKNOWN
+        current = State.UNKNOWN if transaction is None else transaction.state
         if transaction is None or current is not expected or expected not in VALID_PREVIOUS[new]:
             raise TransactionStateError(
                 f"transaction at {begin} is {current}, not {expected}, and can't become {new}"
             )
-        self.open_count -= current is State.OPEN
+        self.open_count -= current is _OPEN
         transaction.state = new
-        if new.finished:
+        if new in _FINISHED:
             del self._unfinished[begin]
-            self.added_count -= added_count(transaction)
-            txid, committed = transaction.txid, new is State.COMMITTED
+            if transaction.parts:
+                self.added_count -= added_count(transaction)
+            txid, committed = transaction.txid, new is _COMMITTED
             sequence = transaction.commit_sequence
             word = None if transaction.reason is None else transaction.reason.value
             self._outcomes[begin] = (txid.partition, txid.incarnation, committed, sequence, word)
@@ -332,9 +339,12 @@ def _merge(
     merged: dict[TopicPartition, OffsetStep] = {}
     for step in steps:
         identity = _identity(step)
-        if identity in sent or identity in sent_before:
+        if sent_before and identity in sent_before:
             continue
+        count = len(sent)
         sent.add(identity)
+        if len(sent) == count:
+            continue  # Not asked before: to hash two places takes longer than the rest.
         key = step.topic, step.partition
         before = merged.get(key) or known.get(key)
         if before is None:

@@ -92,7 +92,7 @@ class Broker:
         """Lets a record land; returns its offset."""
         log, history = self.journal(partition), self.history
         now_ms, offset = self.scheduler.now_ms, len(log)
-        entry = reader.decode_entry(value)
+        entry = reader.entry_decoder()(value)
         at = history.tick()
         log.append(JournalRecord(offset, value, entry, writer, meant, handed_at, at, now_ms))
         self.messages[partition].append(JournalMessage(partition, offset, value))

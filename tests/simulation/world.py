@@ -21,6 +21,7 @@ from logtx.journal import producer_ids, reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 from logtx.journal.places import PartitionId
+from logtx.journal.records import codec
 
 from . import compactions as copying
 from .consumers import Consumer
@@ -145,10 +146,10 @@ def _small_and_quick(further: Iterable[tuple[ModuleType, str, Any]]) -> Iterator
     Pauses and ages are short. A mutation that changed one of them stays. `further` constants are
     those of this history.
     """
-    remembered = lru_cache(maxsize=None)(reader.decode_entry)
+    remembered = lru_cache(maxsize=None)(codec.decode_entry)
     wanted: list[tuple[ModuleType, str, Any]] = [
         (snapshot, "CHUNK_BYTES", 600),
-        (reader, "decode_entry", remembered),
+        (reader, "entry_decoder", lambda **how: partial(remembered, **how)),
         (reader, "_scan_between", scanned_once(reader._scan_between)),
         *further,
     ]

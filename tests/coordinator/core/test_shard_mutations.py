@@ -102,7 +102,7 @@ def claims_tell_pending_offsets(patch: Patch) -> None:
         told = committed(self, group, partitions)
         if partitions is None or group not in self._groups:
             return told
-        to_come = {p: Position.at(place.o2) for p, place in self._groups[group].to_come}
+        to_come = {p: Position.at(o2) for p, o2, *_ in self._groups[group].to_come}
         return replace(told, offsets={**told.offsets, **to_come})
 
     patch(CommittedOffsets, "committed", mutant)
