@@ -26,7 +26,7 @@ from .measure import Bench, Loads, Stall
 
 ROUNDS: Final = 5
 """Repetitions of each load and of the snapshot."""
-GOALS_S: Final = (8.0, 1.0)
+GOALS_S: Final = (5.0, 0.5)
 """Longest load from the journal's start, and from a snapshot on."""
 STALL_GOAL_MS: Final = 100.0
 """Longest time for which a chunk of a snapshot may hold the event loop."""
