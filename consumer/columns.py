@@ -105,7 +105,7 @@ def batch_of(
 
 
 def _read_in_c(messages: list[Message]) -> _Columns | None:
-    # Light messages are asked together. Spilled ones, events and confluent-kafka's are not.
+    # Light messages are asked together. Events and confluent-kafka's are not.
     ask: Any = getattr(type(messages[0]), "columns", None)
     found: ColumnsRead | None = None if ask is None else ask(messages, BYTES_MAX)
     if found is None:

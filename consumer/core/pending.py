@@ -82,7 +82,7 @@ class SpillStore(Protocol):
     spilled_bytes: int
     """Bytes written since the start."""
 
-    def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
+    def append(self, run: int | None, owner: TopicPartition, records: list[Record]) -> int:
         """Appends records of one partition to a run, or begins one. Returns the run's number."""
 
     def read(self, run: int) -> Iterator[Record]:

@@ -1,15 +1,18 @@
-"""Chunks: encodes some records of one data partition as bytes, column by column.
+"""Chunks: encodes some records of one data partition as bytes.
 
-Each column is one pass in C, so no Python instruction runs per record. A column whose values are
-all equal, such as the TxId, is stored as one value.
+Light messages are packed by the C extension, and come back as light messages. Others are encoded
+column by column and come back as confluent-kafka's. Each column is one pass in C, so no Python
+instruction runs per record. A column whose values are all equal, such as the TxId, is stored as one
+value.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Generator, Iterable, Iterator
+from itertools import accumulate, groupby, repeat
 from operator import add
+from struct import Struct
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,6 +20,7 @@ from confluent_kafka import Message
 
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
+from ...journal.native.loading import find_reader
 from ..core.pending import Record
 
 CHUNK_MAX_BYTES: Final = 256 * 1024
@@ -59,19 +63,49 @@ class _Columns(msgspec.Struct, array_like=True):
         )
 
 
+_Packed = tuple[tuple[tuple[str, bytes | None], ...] | None, int, int, int]
+"""A `PackedRun` as C takes it."""
+_FRONT: Final = Struct("=BII")
+"""What a packed chunk begins with: `_PACKED`, bytes of the runs that follow, number of records."""
+_PACKED: Final = 0xC1
+"""A byte that begins nothing in MessagePack, and so no chunk of columns."""
 _encoder: Final = msgspec.msgpack.Encoder()
+_run_decoder: Final = msgspec.msgpack.Decoder(list[_Packed])
 _decoder: Final = msgspec.msgpack.Decoder(_Columns)
 _message: Any = Message
 
 
-def encode_chunks(records: Sequence[Record]) -> Iterator[bytes]:
+def encode_chunks(records: list[Record]) -> Iterator[bytes]:
     """Yields the records as chunks, in order."""
-    columns = _columns(records)
-    for part in _parts(columns.values, columns.keys):
-        yield _encoder.encode(columns.part(part))
+    if hasattr(type(records[0]), "pack"):
+        packed = yield from _packed(records)
+        records = records[packed:]
+    for _, alike in groupby(records, type):
+        columns = _columns(list(alike))
+        for part in _parts(columns.values, columns.keys):
+            yield _encoder.encode(columns.part(part))
 
 
-def _columns(records: Sequence[Record]) -> _Columns:
+def _packed(records: list[Record]) -> Generator[bytes, None, int]:
+    """Yields chunks of light messages. Returns how many records are in them: all, or the first."""
+    light: Any = type(records[0])
+    start = 0
+    while start < len(records):
+        runs = light.packable(records, start, CHUNK_MAX_RECORDS, CHUNK_MAX_BYTES)
+        if runs is None:
+            break
+        count = sum(run[-1] for run in runs)
+        shared = _encoder.encode(runs)
+        front = _FRONT.pack(_PACKED, len(shared), count) + shared
+        chunk: bytes | None = light.pack(front, records, start, count)
+        if chunk is None:
+            break
+        yield chunk
+        start += count
+    return start
+
+
+def _columns(records: list[Record]) -> _Columns:
     kind: Any = type(records[0])  # of all of them; `map` calls its methods in C
     with collector_paused():  # each timestamp is a new tuple, which would wake the collector
         kinds, times = map(list, zip(*map(kind.timestamp, records), strict=True))
@@ -119,8 +153,10 @@ def decode_chunk(owner: TopicPartition, chunk: bytes) -> list[Record]:
         chunk: a chunk from `encode_chunks`.
 
     Raises:
-        msgspec.DecodeError: the bytes are not a chunk.
+        ValueError: the bytes are not a chunk.
     """
+    if chunk[0] == _PACKED:
+        return _unpacked(owner, chunk)
     columns = _decoder.decode(chunk)
     count = len(columns.offsets)
     headers: Iterable[_Headers] = columns.headers
@@ -143,6 +179,14 @@ def decode_chunk(owner: TopicPartition, chunk: bytes) -> list[Record]:
             _spread(columns.epochs, count),
         )
         return list(messages)
+
+
+def _unpacked(owner: TopicPartition, chunk: bytes) -> list[Record]:
+    _, size, count = _FRONT.unpack_from(chunk)
+    front = _FRONT.size + size
+    runs = _run_decoder.decode(memoryview(chunk)[_FRONT.size : front])
+    found: list[Record] = find_reader().extension.Message.unpack(chunk, front, *owner, runs, count)
+    return found
 
 
 def _spread(column: list[_T], count: int) -> Iterable[_T]:

@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -103,7 +103,7 @@ class RocksSpillStore:
         """Bytes occupied now, including garbage that is not freed yet."""
         return self._families.disk_bytes
 
-    def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
+    def append(self, run: int | None, owner: TopicPartition, records: list[Record]) -> int:
         """Appends records to a run, or begins one if `run` is None. Returns the run's number.
 
         If it raises, the run is as before.

@@ -118,6 +118,22 @@ ColumnsRead: TypeAlias = tuple[BinaryColumn, BinaryColumn, bytes, bytes, list[Ru
 A light message's static method `columns(messages, bytes_max)` returns it. Or None, if some are of
 another type, or events, or changed since they were read, or keys or values have more bytes."""
 
+PackedRun: TypeAlias = tuple[Sequence[tuple[str, bytes | None]] | None, int, int, int]
+"""(headers, type of timestamp, leader epoch or -1, number): so many messages in a row have them.
+
+A light message's static methods pack messages of one partition as bytes, to make such messages of
+them again in this process. What neighbours share is left to who calls.
+
+- `packable(messages, start, count_max, bytes_max)`: the runs of as many messages from `start` on
+  as reach a limit. The last one may go beyond `bytes_max` bytes of keys and values. None if some
+  are of another type, or events.
+- `pack(front, messages, start, count)`: bytes that begin with `front`. Then comes a row for each
+  message (offset and timestamp of 64 bits, sizes of key and value of 32; -1 stands for None), then
+  all keys and values. None as above, or if some key or value is no bytes.
+- `unpack(bytes, size of front, topic, partition, runs, count)`: the messages. Their headers are
+  those of the runs, which must be tuples. ValueError: the bytes are not from `pack`, or the runs
+  are of others."""
+
 
 class Reader(Protocol):
     """Reads the partitions of a librdkafka consumer. One thread at a time may use it."""

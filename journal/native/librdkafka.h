@@ -1,5 +1,5 @@
-/* What the parts of the extension share: the producer's, extension.c, the consumer's, reader.c and
- * columns.c, and the journal's, records.c. */
+/* What the parts of the extension share: the producer's, extension.c, the consumer's, reader.c,
+ * columns.c and arena.c, and the journal's, records.c. */
 #ifndef LOGTX_LIBRDKAFKA_H
 #define LOGTX_LIBRDKAFKA_H
 #define PY_SSIZE_T_CLEAN
@@ -71,6 +71,9 @@ typedef struct { /* a record of its own memory */
 extern HIDDEN PyTypeObject *message_type;
 
 HIDDEN PyObject *Message_columns(PyObject *none, PyObject *args);
+HIDDEN PyObject *Message_pack(PyObject *none, PyObject *args);
+HIDDEN PyObject *Message_packable(PyObject *none, PyObject *args);
+HIDDEN PyObject *Message_unpack(PyObject *none, PyObject *args);
 HIDDEN void *find_library(PyObject *path);
 HIDDEN bool expects_reader(void);
 HIDDEN int begin_reader(rd_kafka_conf_t *conf);

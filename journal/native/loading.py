@@ -293,7 +293,7 @@ def _try_reader(extension: Any) -> str | None:
             return f"the trial read {seen}"
         if {headers for headers, _ in runs} != {(("TxId", b"0123456789abcdef"),)}:
             return f"the trial read the headers {runs}"
-        return _try_columns(taken)
+        return _try_columns(taken) or _try_packing(taken, type(taken[0]))
     finally:
         reader.close()
         if producer is not None:
@@ -317,3 +317,19 @@ def _try_decoder(extension: Any) -> str | None:
     decoder = extension.Decoder(((1, 2, ("l", None, (), "")),))
     seen = [decoder.decode(raw) for raw in (b"\1\2\6", b"\1\2", b"\2\1\6")]
     return None if seen == [3, None, None] else f"the trial decoded {seen}"
+
+
+def _try_packing(messages: list[Any], light: Any) -> str | None:
+    """Packs the trial's records and unpacks them. Returns what was wrong, or None."""
+    runs, count = light.packable(messages, 0, len(messages), 2**30), len(messages)
+    content = light.pack(b"front", messages, 0, count)
+    back = light.unpack(content, 5, messages[0].topic(), messages[0].partition(), runs, count)
+    seen, expected = list(map(_facts, back)), list(map(_facts, messages))
+    return None if seen == expected else f"the trial unpacked {seen}"
+
+
+def _facts(message: Any) -> tuple[object, ...]:
+    return (
+        *(message.offset(), message.key(), message.value(), message.headers()),
+        *(message.timestamp(), message.leader_epoch()),
+    )

@@ -143,6 +143,9 @@ static PyMethodDef message_methods[] = {
     {"deserialized_value", (PyCFunction)Message_value, METH_NOARGS, NULL},
     {"content_bytes", (PyCFunction)Message_content_bytes, METH_O | METH_STATIC, NULL},
     {"columns", (PyCFunction)Message_columns, METH_VARARGS | METH_STATIC, NULL},
+    {"pack", (PyCFunction)Message_pack, METH_VARARGS | METH_STATIC, NULL},
+    {"packable", (PyCFunction)Message_packable, METH_VARARGS | METH_STATIC, NULL},
+    {"unpack", (PyCFunction)Message_unpack, METH_VARARGS | METH_STATIC, NULL},
     {"__reduce__", (PyCFunction)Message_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
-from hypothesis import example, given
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message, TopicPartition
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from logtx.consumer.consumer import Consumer
@@ -31,10 +32,13 @@ from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
 from logtx.journal.logs.memory.log import MemoryLog
 
+from ...extension import use_extension
 from ..conftest import MakeConsumer
 from ..logs import Transactions, nothing_more, read
+from .light import light_of
 
 OWNER = ("t", 3)
+AsRead = Callable[[list[Message]], list[Record]]
 
 
 @pytest.fixture
@@ -65,6 +69,20 @@ def facts(found: Any) -> tuple[Any, ...]:
     return tuple(getattr(found, name)() for name in names.split())
 
 
+@pytest.fixture(params=["confluent", "light", "mixed"])
+def as_read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsRead:
+    """Makes records of messages as they are read: in Python, in C, or some so and some so."""
+    if request.param == "confluent":
+        return lambda messages: records(*messages)
+    light = partial(light_of, use_extension(monkeypatch))
+    if request.param == "light":
+        return light
+    return lambda messages: [
+        record if number // 2 % 2 else records(message)[0]
+        for number, (record, message) in enumerate(zip(light(messages), messages, strict=True))
+    ]
+
+
 PECULIAR = [
     {},
     {"key": None, "value": None},
@@ -77,15 +95,33 @@ PECULIAR = [
 
 @pytest.mark.parametrize("shapes", [PECULIAR, *([shape] * 3 for shape in PECULIAR)])
 def test_spilled_messages_come_back_equal_in_all_fields(
-    store: RocksSpillStore, shapes: list[dict[str, Any]]
+    store: RocksSpillStore, shapes: list[dict[str, Any]], as_read: AsRead
 ) -> None:
-    written = [message(offset, **shape) for offset, shape in enumerate(shapes)]
-    run = store.append(None, OWNER, records(*written))
+    written = as_read([message(offset, **shape) for offset, shape in enumerate(shapes)])
+    run = store.append(None, OWNER, written)
     assert [facts(m) for m in store.read(run)] == [facts(m) for m in written]
 
 
-def test_headers_alike_are_not_one_list(store: RocksSpillStore) -> None:
-    run = store.append(None, OWNER, records(*(message(n, headers=[("a", b"")]) for n in (1, 2))))
+def test_light_messages_come_back_as_light_ones(
+    store: RocksSpillStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = light_of(use_extension(monkeypatch), [message(n) for n in range(2_500)])
+    first, *rest = light
+    run = store.append(None, OWNER, [first])
+    store.append(run, OWNER, rest)
+    back = list(store.read(run))
+    assert {type(m) for m in back} == {type(first)}
+    assert [facts(m) for m in back] == [facts(m) for m in light]
+    # A chunk with one that has been changed takes the other way.
+    cast(Message, light[2]).set_error(KafkaError(KafkaError._BAD_MSG))
+    kinds = [type(m) for m in store.read(store.append(None, OWNER, light[:2]))]
+    assert kinds == [type(first)] * 2
+    odd = store.append(None, OWNER, light[:4])
+    assert [type(m) for m in store.read(odd)] == [Message] * 4
+
+
+def test_headers_alike_are_not_one_list(store: RocksSpillStore, as_read: AsRead) -> None:
+    run = store.append(None, OWNER, as_read([message(n, headers=[("a", b"")]) for n in (1, 2)]))
     first, second = (cast(Message, m) for m in store.read(run))
     headers = first.headers()
     assert headers is not None
@@ -93,14 +129,21 @@ def test_headers_alike_are_not_one_list(store: RocksSpillStore) -> None:
     assert second.headers() == [("a", b"")]
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, CHUNK_MAX_BYTES * 2)), min_size=1, max_size=20))
-@example([1] * (2 * CHUNK_MAX_RECORDS))
-@example([CHUNK_MAX_BYTES] * 3)
-def test_chunks_are_bounded_and_hold_everything_in_order(sizes: list[int | None]) -> None:
-    written = [
-        message(n, value=None if size is None else bytes(size)) for n, size in enumerate(sizes)
-    ]
-    chunks = [decode_chunk(OWNER, chunk) for chunk in encode_chunks(records(*written))]
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(
+        st.one_of(st.none(), st.integers(0, CHUNK_MAX_BYTES * 2)), min_size=1, max_size=20
+    )
+)
+@example(sizes=[1] * (2 * CHUNK_MAX_RECORDS))
+@example(sizes=[CHUNK_MAX_BYTES] * 3)
+def test_chunks_are_bounded_and_hold_everything_in_order(
+    as_read: AsRead, sizes: list[int | None]
+) -> None:
+    written = as_read(
+        [message(n, value=None if size is None else bytes(size)) for n, size in enumerate(sizes)]
+    )
+    chunks = [decode_chunk(OWNER, chunk) for chunk in encode_chunks(written)]
     assert [facts(m) for chunk in chunks for m in chunk] == [facts(m) for m in written]
     for chunk in chunks:
         assert len(chunk) <= CHUNK_MAX_RECORDS
