@@ -84,7 +84,7 @@ from .range_reader.errors import DataLossError
 from .range_reader.places import PLACE_S, PlacesAhead, require_complete
 from .range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig, Share
 from .range_reader.spot import Spot
-from .range_reader.staying import Staying
+from .range_reader.staying import ConsumingFetcher, Staying
 from .share_config import OWN
 from .sidecar_read import SidecarReader
 from .topic_ids import TopicIds
@@ -335,7 +335,7 @@ class LeaseReader:
         self._close_reader()
         self._read_id = topic_id
         self._reader = RangeReader(
-            *(self._config, part, self._log, self._consumer),
+            *(self._config, part, self._log, ConsumingFetcher(self._consumer)),
             sidecars=self._sidecars,
             on_step=partial(self._step, part.topic, topic_id),
             on_gone=self._gone,

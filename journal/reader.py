@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
-from .logs.interface import Log, LogConsumer
+from .fetcher import Fetched, Fetcher, PollingFetcher
+from .logs.interface import Log
 from .modes import MODES_TOPIC
 from .native.records import entry_decoder
 from .records.fate import UNKNOWN_FATE, EpochFilter, Fate, FateScan
@@ -56,7 +56,6 @@ _POLL_S: Final = 0.1
 """Longest single wait for records; the reader's own time-out is checked this often."""
 _TRIMMED_RETRIES: Final = 3
 """How often reading starts over when the owner trims the journal under it, before it fails."""
-_error_of: Final = methodcaller("error")
 _offset_of: Final = methodcaller("offset")
 READER_SETTINGS: Final[Mapping[str, Any]] = {
     "group.id": "logtx-reader",  # librdkafka insists on one; no reader joins it or commits
@@ -140,43 +139,60 @@ def read_batches(
     """
     if start >= end:
         return
-    consumer = log.consumer(READER_SETTINGS)
-    try:
-        consumer.assign([KafkaPartition(topic, partition, start)])
-        deadline_s = time.monotonic() + timeout_s
-        problem = "no records came"
-        place, checked = start, False
-        while place < end:
-            messages = _poll_batch(consumer)
-            if not messages and not checked:
-                # librdkafka reports no error for a partition that does not exist; this call does.
-                log.end_offset(topic, partition, timeout_s=timeout_s)
-                checked = True
-            events = [m for m in messages if m.error()] if any(map(_error_of, messages)) else []
-            records = [m for m in messages if not m.error()] if events else messages
-            if records:
-                place = _offset_of(records[-1]) + 1
-                if place > end:
-                    records = records[: bisect_left(records, end, key=_offset_of)]
-                if records:
-                    yield records
-                # The time that the caller spends on the records is not the log's.
-                deadline_s = time.monotonic() + timeout_s
-            for event in events:
-                error = cast(KafkaError, event.error())
-                if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise _out_of_range(log, topic, partition, place, timeout_s)
-                if error.code() != KafkaError._PARTITION_EOF:
-                    problem = _passing(log, topic, error)
-                elif _offset_of(event) >= end:
-                    return  # the last offsets of the range hold no records
-            if time.monotonic() > deadline_s:
-                raise BrokerError(
-                    f"reading {topic}-{partition} stood at {place} of {end} "
-                    f"for {timeout_s} s: {problem}"
-                )
-    finally:
-        consumer.close()
+    with closing(PollingFetcher(log.consumer(READER_SETTINGS))) as fetcher:
+        fetched = read_fetched(log, topic, partition, start, end, fetcher, timeout_s=timeout_s)
+        for batch in fetched:
+            yield batch.records
+
+
+def read_fetched(
+    log: Log,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    fetcher: Fetcher,
+    *,
+    timeout_s: float,
+) -> Generator[Fetched, None, None]:
+    """Reads like `read_batches`, by a fetcher that is given, and yields what that found out, too.
+
+    The fetcher has settings like `READER_SETTINGS`. It is the caller's to close.
+    """
+    if start >= end:
+        return
+    fetcher.assign(topic, partition, start)
+    deadline_s = time.monotonic() + timeout_s
+    problem = "no records came"
+    place, checked = start, False
+    while place < end:
+        fetched = fetcher.fetch(BATCH_MAX, _POLL_S)
+        records = fetched.records
+        if not (records or fetched.events or checked):
+            # librdkafka reports no error for a partition that does not exist; this call does.
+            log.end_offset(topic, partition, timeout_s=timeout_s)
+            checked = True
+        if records:
+            place = _offset_of(records[-1]) + 1
+            if place > end:
+                fetched = fetched.below(bisect_left(records, end, key=_offset_of))
+            if fetched.records:
+                yield fetched
+            # The time that the caller spends on the records is not the log's.
+            deadline_s = time.monotonic() + timeout_s
+        for event in fetched.events:
+            error = cast(KafkaError, event.error())
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise _out_of_range(log, topic, partition, place, timeout_s)
+            if error.code() != KafkaError._PARTITION_EOF:
+                problem = _passing(log, topic, error)
+            elif _offset_of(event) >= end:
+                return  # the last offsets of the range hold no records
+        if time.monotonic() > deadline_s:
+            raise BrokerError(
+                f"reading {topic}-{partition} stood at {place} of {end} "
+                f"for {timeout_s} s: {problem}"
+            )
 
 
 def _passing(log: Log, topic: str, error: KafkaError) -> str:
@@ -185,12 +201,6 @@ def _passing(log: Log, topic: str, error: KafkaError) -> str:
         sentence = may_not_read(log.bootstrap_servers, log.principal, topic)
         raise BrokerError(sentence, kafka_code=error.code())
     return error.str()
-
-
-def _poll_batch(consumer: LogConsumer) -> list[Message]:
-    # consume() with a time-out would wait for a full batch; poll() returns at the first record.
-    first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(BATCH_MAX, 0)]
 
 
 def _out_of_range(log: Log, topic: str, partition: int, place: int, timeout_s: float) -> LogtxError:

@@ -37,7 +37,7 @@ Source: Transactional Messaging in Kafka, "Transactional consumer".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import TypeAlias
 
 from ...journal.control import (
@@ -64,7 +64,7 @@ from .entries import (
     advance,
     journal_of,
 )
-from .headers import txid_error, well_formed
+from .headers import by_headers, txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .pointers import PointedTransaction, side_at, side_behind, with_side
 from .settling import SettlingQueue
@@ -92,19 +92,6 @@ def met_before(start: Position) -> dict[Journal, int]:
     for journal, sequence in start.delivered.items():
         met[journal] = max(sequence, met.get(journal, -1))
     return met
-
-
-def _by_headers(
-    batch: Sequence[Record], runs: Sequence[HeaderRun] | None
-) -> Iterator[tuple[Sequence[tuple[str, bytes | None]] | None, Iterator[Record]]]:
-    """Yields consecutive records with equal headers; like `groupby`, each until the next."""
-    if runs is None:
-        yield from groupby(batch, type(batch[0]).headers)  # called in C, as `methodcaller` is not
-        return
-    start = 0
-    for headers, count in runs:
-        yield headers, iter(batch if count == len(batch) else batch[start : start + count])
-        start += count
 
 
 class PartitionBuffer(SettlingQueue):
@@ -236,7 +223,7 @@ class PartitionBuffer(SettlingQueue):
             return
         extends: dict[RawTxId, Callable[[Iterable[Record]], None]] = {}
         plain = live and self.delivers_plain
-        for headers, alike in _by_headers(batch, runs):
+        for headers, alike in by_headers(batch, runs):
             if headers:
                 name, raw = headers[0]
                 if len(headers) == 1:

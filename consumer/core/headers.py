@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, decode_control
 from ...journal.errors import MalformedHeaderError
+from ...journal.native.interface import HeaderRun
 from ...journal.txid import TXID_BYTES, TxId
 from .pending import RawTxId, Record
+
+
+def by_headers(
+    batch: Sequence[Record], runs: Sequence[HeaderRun] | None
+) -> Iterator[tuple[Sequence[tuple[str, bytes | None]] | None, Iterator[Record]]]:
+    """Yields consecutive records with equal headers; like `groupby`, each until the next.
+
+    Args:
+        batch: the records, at least one.
+        runs: the same by headers, if somebody compared these already.
+    """
+    if runs is None:
+        yield from groupby(batch, type(batch[0]).headers)  # called in C, as `methodcaller` is not
+        return
+    start = 0
+    for headers, count in runs:
+        yield headers, iter(batch if count == len(batch) else batch[start : start + count])
+        start += count
 
 
 def txid_of(record: Record) -> RawTxId | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...journal.control import TopicPartition
+from ...journal.native.interface import HeaderRun
 from ...journal.position import Journal, Passed
 from ...journal.spans import MessageId, Span
 from ..core.home_view import Due
@@ -162,8 +163,8 @@ class PlacedRangeInput:
         self._rest_at = places.rest_at
         self._ended = ended
 
-    def feed(self, records: Sequence[Record]) -> None:
-        """Takes records in offset order."""
+    def feed(self, records: Sequence[Record], runs: Sequence[HeaderRun] | None = None) -> None:
+        """Takes records in offset order, and the same by headers if these were compared."""
         done = 0
         while self._dues and records and self._dues[0].place <= records[-1].offset():
             place = self._dues[0].place
@@ -173,7 +174,7 @@ class PlacedRangeInput:
                 done = stop
             self._buffer.skip_unseen(place)
             self._end()
-        self._buffer.feed(records[done:])
+        self._buffer.feed(records[done:], None if done else runs)
 
     def finish(self, end: int) -> None:
         """Notes that all records below an offset were fed; ends what is placed up to it."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from ...journal.control import BranchRange, Marker, decode_control
 from ...journal.errors import IntegrityError, MalformedHeaderError
+from ...journal.native.interface import HeaderRun
 from ...journal.position import Journal
 from ...journal.txid import TxId
-from ..core.headers import control_of, txid_of
+from ..core.headers import by_headers, control_of, txid_of
 from ..core.home_view import Due
 from ..core.pending import RawTxId, Record
 from ..core.ranges import ControlCache
@@ -171,16 +171,15 @@ class LargePart:
         self.records: list[Record] = []
         """What was fed and not taken yet; the caller empties it."""
 
-    def feed(self, batch: Sequence[Record]) -> None:
-        """Takes records in offset order.
+    def feed(self, batch: Sequence[Record], runs: Sequence[HeaderRun] | None = None) -> None:
+        """Takes records in offset order, and the same by headers if these were compared.
 
         Raises:
             IntegrityError: one is not the transaction's, or is missing.
         """
         if not batch:
             return
-        headers_of = type(batch[0]).headers
-        for _, alike in groupby(batch, headers_of):
+        for _, alike in by_headers(batch, runs):
             run = list(alike)
             first, last = run[0].offset(), run[-1].offset()
             if first != self.next_offset or last - first + 1 != len(run):

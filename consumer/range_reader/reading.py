@@ -22,15 +22,16 @@ import logging
 import os
 import random
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import methodcaller
 from shlex import quote
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
@@ -40,6 +41,7 @@ from ...journal.errors import (
     MalformedHeaderError,
     TornTransactionError,
 )
+from ...journal.fetcher import Fetcher
 from ...journal.logs.interface import Log
 from ...journal.position import Passed, Position
 from ...journal.spans import AT_OFFSET, MessageId
@@ -51,6 +53,7 @@ from ..core.places_uncommitted import UncommittedPlacedBuffer
 from ..core.pointers import StreamRequest, place_in_sidecar
 from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
+from ..fetching import OpenFetcher, open_fetcher
 from ..malformed import malformed_event
 from ..side_read import SideReader
 from ..sidecar_read import SidecarReader, delivered
@@ -61,7 +64,6 @@ from .errors import DataLossError, SwitchedError
 from .large import Large, LargePart
 from .places import PLACE_S, PlacesAhead, require_complete
 from .spot import Spot
-from .staying import Assigned
 
 _LOG = logging.getLogger(__name__)
 FETCH_RECORDS: Final = 10_000
@@ -96,7 +98,8 @@ _HOPELESS: Final = (
     KafkaError._BAD_MSG,
 )
 """Errors that a retry can't mend; after all others librdkafka retries by itself."""
-_error_of: Any = Message.error
+_error_of: Any = methodcaller("error")
+_offset_of: Any = methodcaller("offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,20 +172,20 @@ class RangeReader:
         config: ReadConfig,
         part: Range,
         log: Log,
-        consumer: Assigned | None = None,
+        fetcher: Fetcher | None = None,
         *,
         sidecars: SidecarReader | None = None,
         on_step: Callable[[], object] = lambda: None,
         on_gone: Callable[[], object] = lambda: None,
         on_fetch: Callable[[], object] = lambda: None,
     ) -> None:
-        """Opens a consumer and a store for spilled records.
+        """Opens a fetcher and a store for spilled records.
 
         Args:
             config: how to read.
             part: what to read.
             log: the log to read; the caller closes it.
-            consumer: reads the records, with `CONSUMER`'s settings; the caller closes it. None
+            fetcher: reads the records, with `CONSUMER`'s settings; the caller closes it. None
                 opens one.
             sidecars: reads what pointers name; the caller closes it. None: one of its own.
             on_step: called again and again while `shares` reads, for what must not wait that long.
@@ -207,8 +210,8 @@ class RangeReader:
         """Ends what the home places; None without a home, and when all of it is ended."""
         self._buffer = self._make_buffer(part.start, part.places)
         self._large = None if part.large is None else LargePart(part.large, part.start.o2)
-        self._own = self._log.consumer(self._settings) if consumer is None else None
-        self._consumer: Assigned = cast(Assigned, consumer or self._own)
+        self._own = self._open_fetcher() if fetcher is None else None
+        self._fetcher = cast(Fetcher, fetcher or self._own)
         self._reached = part.start.o2 >= part.end
         self._is_read = False
         """Whether all of the range was given out."""
@@ -216,6 +219,10 @@ class RangeReader:
         """Number of fetches in which records came."""
         self.has_followed = False
         """Whether it came to a mode record, and read the home by itself."""
+
+    def _open_fetcher(self) -> OpenFetcher:
+        offsets = self._part.end - self._part.start.o2
+        return open_fetcher(self._log.consumer, self._settings, records=offsets)
 
     def _make_buffer(self, start: Position, places: RangePlaces | None) -> PartitionBuffer:
         key, options = (self._part.topic, self._part.partition), self._options()
@@ -351,34 +358,31 @@ class RangeReader:
 
     def _assign(self, offset: int) -> None:
         if not self._reached:
-            place = KafkaPartition(self._part.topic, self._part.partition, offset)
-            self._consumer.assign([place])
+            self._fetcher.assign(self._part.topic, self._part.partition, offset)
 
     def _fetch(self) -> bool:
         self._pending.enforce()
-        # Ask for no more records than the range has: `consume` waits until it has all of them.
+        # Ask for no more records than the range has: a `ConsumingFetcher` waits for them.
         before = self._buffer.next_offset
         wanted = max(min(FETCH_RECORDS, self._part.end - before), 1)
         with collector_paused():
-            batch = records = self._consumer.consume(wanted, _POLL_S)
-            if not batch:
+            fetched = self._fetcher.fetch(wanted, _POLL_S)
+            if not (fetched.records or fetched.events):
                 return False
             self.fetches += 1
             self._on_fetch()
-            if any(map(_error_of, batch)):
-                records = [m for m in batch if m.error() is None]
-                self._events([m for m in batch if m.error() is not None])
+            self._events(fetched.events)
             end = self._part.end
-            if records and cast(int, records[-1].offset()) >= end - 1:
+            if fetched.records and cast(int, fetched.records[-1].offset()) >= end - 1:
                 self._reached = True
-                if cast(int, records[-1].offset()) >= end:
-                    records = [m for m in records if cast(int, m.offset()) < end]
+                fetched = fetched.below(bisect_left(fetched.records, end, key=_offset_of))
+            records = cast(Sequence[Record], fetched.records)
             if self._placed is not None:
-                self._placed.feed(cast(Sequence[Record], records))
+                self._placed.feed(records, fetched.runs)
             elif self._large is None:
-                self._buffer.feed(cast(Sequence[Record], records))
+                self._buffer.feed(records, fetched.runs)
             else:
-                self._large.feed(cast(Sequence[Record], records))
+                self._large.feed(records, fetched.runs)
                 self._buffer.next_offset = self._large.next_offset
         # Events alone may be told again and again (trap 228).
         return bool(records) or self._reached or self._buffer.next_offset > before

@@ -28,6 +28,8 @@ from typing import Protocol
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ...journal.fetcher import Fetched
+
 
 class Assigned(Protocol):
     """The part of a `LogConsumer` that reads ranges."""
@@ -35,6 +37,22 @@ class Assigned(Protocol):
     def assign(self, partitions: list[KafkaPartition]) -> None: ...
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]: ...
     def close(self) -> None: ...
+
+
+class ConsumingFetcher:
+    """A `Fetcher` that waits for all that it is asked for, as confluent-kafka's `consume` does."""
+
+    def __init__(self, consumer: Assigned) -> None:
+        """Assigns nothing yet. The caller closes the consumer."""
+        self._consumer = consumer
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        """Works as `Fetcher.assign`."""
+        self._consumer.assign([KafkaPartition(topic, partition, offset)])
+
+    def fetch(self, limit: int, timeout_s: float) -> Fetched:
+        """Works as `Fetcher.fetch`, but waits for `limit` records as long as `timeout_s`."""
+        return Fetched.of(self._consumer.consume(limit, timeout_s))
 
 
 class Staying:

@@ -6,16 +6,19 @@ takes half the time that the JVM's connector and Spark SQL need to group the sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
-from itertools import groupby
+from operator import methodcaller
 from typing import Any, Final, cast
 
-from confluent_kafka import Message
-
+from ...consumer.core.headers import by_headers
+from ...consumer.core.pending import Record
+from ...consumer.fetching import open_fetcher
 from ...journal.collector import collector_paused
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
+from ...journal.fetcher import Fetcher
 from ...journal.logs.interface import Log
-from ...journal.reader import read_batches
+from ...journal.reader import READER_SETTINGS, read_fetched
 from .groups import Group, Span
 
 READ_TIMEOUT_S: Final = 60.0
@@ -24,23 +27,33 @@ ones later."""
 TASK_OFFSETS: Final = 500_000
 """Offsets that one task reads. A smaller value starts more tasks; with a larger one fewer cores
 share a partition, and the driver holds more sums at a time."""
-# `map` and `groupby` call these unbound methods in C.
-_headers_of: Any = Message.headers
-_value_of: Any = Message.value
+_value_of: Any = methodcaller("value")
 
 
-def sum_up(log: Log, key: TopicPartition, span: Span) -> list[Group]:
+def sum_up(
+    log: Log, key: TopicPartition, span: Span, fetcher: Fetcher | None = None
+) -> list[Group]:
     """Sums up a range of a partition.
+
+    Args:
+        log: the log to read.
+        key: topic and number.
+        span: the range.
+        fetcher: reads the records, with settings like `READER_SETTINGS`; the caller closes it. None
+            opens one.
 
     Raises:
         BrokerError, RecordsTrimmedError: the range can't be read.
     """
+    if fetcher is None:
+        with closing(open_fetcher(log.consumer, READER_SETTINGS, records=_size(span))) as own:
+            return sum_up(log, key, span, own)
     sums: dict[tuple[bytes, bytes], list[int]] = {}
-    batches = read_batches(log, *key, *span, timeout_s=READ_TIMEOUT_S)
+    batches = read_fetched(log, *key, *span, fetcher, timeout_s=READ_TIMEOUT_S)
     with closing(batches), collector_paused():
         for batch in batches:
             # The headers of consecutive records with equal headers are parsed once.
-            for headers, alike in groupby(batch, _headers_of):
+            for headers, alike in by_headers(cast(Sequence[Record], batch.records), batch.runs):
                 found = {name: value or b"" for name, value in reversed(headers or ())}
                 raw = found.get(TXID_HEADER)
                 if raw is not None:
@@ -49,10 +62,14 @@ def sum_up(log: Log, key: TopicPartition, span: Span) -> list[Group]:
     return [Group(*key, raw, ctl, *total) for (raw, ctl), total in sums.items()]
 
 
-def _add(total: list[int], records: list[Message], *, blanks: bool) -> None:
+def _size(span: Span) -> int:
+    return span[1] - span[0]
+
+
+def _add(total: list[int], records: Sequence[Record], *, blanks: bool) -> None:
     if not total[0]:
-        total[1] = cast(int, records[0].offset())
+        total[1] = records[0].offset()
     total[0] += len(records)
-    total[2] = cast(int, records[-1].offset())
+    total[2] = records[-1].offset()
     if blanks and None in map(_value_of, records):
         total[3] += sum(r.value() is None and r.key() is None for r in records)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from ...journal.control import TopicPartition
 from ...journal.logs.open import open_log
+from ...journal.reader import READER_SETTINGS
 from ..inspect.audit import run_audit
 from ..inspect.checks import FINDING_SCHEMA, Report
 from ..inspect.groups import Group, Span, merge
 from ..inspect.sums import TASK_OFFSETS, sum_up
-from .clients import lend_log
+from .clients import lend_fetcher, lend_log
 from .options import kafka_only
 from .vector import split
 
@@ -82,8 +83,12 @@ def sum_on_executors(
     settings = dict(kafka)
 
     def work(part: tuple[TopicPartition, Span]) -> list[Group]:
-        with lend_log(settings) as log:
-            return sum_up(log, *part)
+        key, (start, end) = part
+        with (
+            lend_log(settings) as log,
+            lend_fetcher(log, settings, READER_SETTINGS, records=end - start) as fetcher,
+        ):
+            return sum_up(log, key, (start, end), fetcher)
 
     found = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(work)
     # `collect` runs all tasks at once; `toLocalIterator` would run them one after the other.

@@ -15,15 +15,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from confluent_kafka import Consumer
 
+from ...consumer.fetching import open_quickest, pays
+from ...journal.fetcher import Fetcher, PollingFetcher
 from ...journal.logs.interface import Log, LogConsumer
 from ...journal.logs.kafka import KafkaLog
 from ...journal.logs.open import open_log
+from ...journal.native.loading import is_for_extension
 from ...journal.settings import plain
 
 _LOG = logging.getLogger(__name__)
@@ -163,7 +166,10 @@ class _KeptConsumer(Consumer):
 
 
 class _KeptLog(KafkaLog):
-    """A log whose consumers are used again; for one borrower at a time."""
+    """A log whose consumers are used again; for one borrower at a time.
+
+    But for those that the C extension reads: what it has read once, nobody else can (trap 298).
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -171,6 +177,8 @@ class _KeptLog(KafkaLog):
         """All of them, with their settings."""
 
     def consumer(self, config: Mapping[str, Any]) -> LogConsumer:
+        if is_for_extension(config):
+            return super().consumer(config)
         for settings, consumer in self._consumers:
             if settings == config and not consumer.is_lent:
                 consumer.is_lent = True
@@ -205,6 +213,34 @@ def lend_log(kafka: Mapping[str, Any]) -> AbstractContextManager[Log]:
         ConfigError: ``bootstrap.servers`` is missing.
     """
     return CLIENTS.lend("log", kafka, lambda: _open(kafka))
+
+
+@contextmanager
+def lend_fetcher(
+    log: Log, kafka: Mapping[str, Any], settings: Mapping[str, Any], *, records: int
+) -> Iterator[Fetcher]:
+    """Lends what reads ranges of a log.
+
+    Args:
+        log: the log, which was lent.
+        kafka: the settings by which it was.
+        settings: a consumer's.
+        records: about how many are to be read.
+
+    Raises:
+        KafkaException: librdkafka refuses the settings.
+    """
+    if not pays(records):
+        with closing(PollingFetcher(log.consumer(settings))) as polling:
+            yield polling
+        return
+    named = {"log": kafka, "consumer": settings}
+    make = open_log(kafka).consumer
+    with CLIENTS.lend("fetcher", named, lambda: open_quickest(make, settings)) as kept:
+        try:
+            yield kept
+        finally:
+            kept.unassign()
 
 
 def _open(kafka: Mapping[str, Any]) -> Log:

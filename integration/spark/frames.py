@@ -1,18 +1,14 @@
-"""Makes Arrow batches of committed records: the columns of Kafka's connector, and two of ours.
-
-Behind the consumer's cores, only this module looks into a record. A consumer that gives columns
-instead of records would give them here.
-"""
+"""Makes Arrow batches of committed records: the columns of Kafka's connector, and two of ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
 
-from ...consumer.columns import HEADERS, user_headers
+from ...consumer.columns import Columns, columns_of, spread
 from ...consumer.range_reader.reading import Share
 from ...journal.collector import collector_paused
 from ...journal.txid import TxId
@@ -30,12 +26,6 @@ Larger batches take more of a task's memory; smaller ones cost more per row."""
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
-_key: Any = Message.key
-_value: Any = Message.value
-_offset: Any = Message.offset
-_timestamp: Any = Message.timestamp
-_headers: Any = Message.headers
-
 
 def schema(*, headers: bool) -> str:
     """Returns the source's columns as Spark's DDL."""
@@ -51,7 +41,8 @@ class Batches:
         self._partition = partition
         self._headers = headers
         self._records: list[Message] = []
-        self._runs: list[tuple[str | None, int | None, int]] = []
+        self._shares: list[tuple[str | None, int | None, int]] = []
+        """(TxId, commit sequence, number of records)."""
         self._bytes = 0
 
     def of(self, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
@@ -59,7 +50,7 @@ class Batches:
         for share in shares:
             txid = None if share.txid is None else str(TxId.from_bytes(share.txid))
             self._records += share.records
-            self._runs.append((txid, share.commit_sequence, len(share.records)))
+            self._shares.append((txid, share.commit_sequence, len(share.records)))
             self._bytes += sum(map(len, share.records))
             if len(self._records) >= BATCH_RECORDS or self._bytes >= BATCH_BYTES:
                 yield self._batch()
@@ -68,52 +59,30 @@ class Batches:
 
     def _batch(self) -> pa.RecordBatch:
         records, self._records = self._records, []
-        runs, self._runs = self._runs, []
+        shares, self._shares = self._shares, []
         self._bytes = 0
         with collector_paused():
-            columns = self._columns(records, runs)
-        return pa.RecordBatch.from_arrays([c for _, c in columns], [name for name, _ in columns])
+            place = self._topic, self._partition
+            found = columns_of(records, place, headers=self._headers)
+            columns = self._columns(found, shares)
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def _columns(
-        self, records: list[Message], runs: list[tuple[str | None, int | None, int]]
-    ) -> list[tuple[str, Any]]:
-        # Column by column, each in one call to C: takes half the time of a loop over records.
-        size = len(records)
-        kinds, stamps_ms = _stamps(records)
-        columns: list[tuple[str, Any]] = [
-            ("key", pa.array(list(map(_key, records)), pa.binary())),
-            ("value", pa.array(list(map(_value, records)), pa.binary())),
-            ("topic", pa.repeat(pa.scalar(self._topic), size)),
-            ("partition", pa.repeat(pa.scalar(self._partition, pa.int32()), size)),
-            ("offset", pa.array(list(map(_offset, records)), pa.int64())),
-            ("timestamp", pa.array(stamps_ms, pa.int64()).cast(_MILLIS).cast(_TIMESTAMP)),
-            ("timestampType", kinds),
-        ]
-        if self._headers:
-            found = list(map(user_headers, map(_headers, records)))
-            columns.append(("headers", pa.array(found, HEADERS)))
-        columns += [
-            ("txid", _repeated([(txid, n) for txid, _, n in runs], pa.string())),
-            ("commit_sequence", _repeated([(s, n) for _, s, n in runs], pa.int64())),
-        ]
-        return columns
-
-
-def _stamps(records: Sequence[Message]) -> tuple[Any, list[int]]:
-    """Returns (kinds of the timestamps, timestamps in milliseconds)."""
-    # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1 means none.
-    kind = _timestamp(records[0])[0]
-    stamps_ms = [ms for of, ms in map(_timestamp, records) if of == kind]
-    if len(stamps_ms) == len(records):
-        return pa.repeat(pa.scalar(kind - 1, pa.int32()), len(records)), stamps_ms
-    stamps = list(map(_timestamp, records))
-    return pa.array([of - 1 for of, _ in stamps], pa.int32()), [ms for _, ms in stamps]
-
-
-def _repeated(runs: list[tuple[Any, int]], kind: Any) -> Any:
-    if len(runs) == 1:
-        return pa.repeat(pa.scalar(runs[0][0], kind), runs[0][1])
-    values: list[Any] = []
-    for value, count in runs:
-        values += [value] * count
-    return pa.array(values, kind)
+        self, found: Columns, shares: list[tuple[str | None, int | None, int]]
+    ) -> dict[str, Any]:
+        size = len(found.offsets)
+        txids, sequences, lengths = zip(*shares, strict=True)
+        # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1 means none.
+        kinds = [run.timestamp_type - 1 for run in found.runs]
+        return {
+            "key": found.keys,
+            "value": found.values,
+            "topic": pa.repeat(pa.scalar(self._topic), size),
+            "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), size),
+            "offset": found.offsets,
+            "timestamp": found.timestamps.cast(_MILLIS).cast(_TIMESTAMP),
+            "timestampType": found.spread(kinds, pa.int32()),
+            **({"headers": found.headers()} if self._headers else {}),
+            "txid": spread(txids, lengths, pa.string()),
+            "commit_sequence": spread(sequences, lengths, pa.int64()),
+        }

@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from ...consumer.range_reader.due import Reach, settled
 from ...consumer.range_reader.places import WAIT_S, PlacesAhead
-from ...consumer.range_reader.reading import Range, RangeReader, ReadConfig
+from ...consumer.range_reader.reading import CONSUMER, Range, RangeReader, ReadConfig
 from ...consumer.range_reader.spot import Spot
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
-from .clients import lend_log
+from .clients import lend_fetcher, lend_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions, journal_settings
 from .shipping import Shipped
@@ -54,7 +54,12 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
 
     begin_task()
     place = part.range
-    with lend_log(part.read.kafka) as log, closing(RangeReader(part.read, place, log)) as reader:
+    kafka, offsets = part.read.kafka, place.end - place.start.o2
+    with (
+        lend_log(kafka) as log,
+        lend_fetcher(log, kafka, {**CONSUMER, **kafka}, records=offsets) as fetcher,
+        closing(RangeReader(part.read, place, log, fetcher)) as reader,
+    ):
         batches = Batches(place.topic, place.partition, headers=part.headers)
         yield from batches.of(reader.shares())
 

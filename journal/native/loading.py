@@ -116,6 +116,11 @@ def find_decoder() -> Found:
     return found if found.extension is None else DECODING()
 
 
+def has_tried_reader() -> bool:
+    """Returns whether `find_reader` knows the answer: it takes no time any more."""
+    return READING.found is not None
+
+
 def described() -> str:
     """Says which way records take in this process."""
     found, reads = find(), find_reader()
@@ -187,6 +192,13 @@ def _opened_consumer(
 def _takes_plugin(settings: Mapping[str, Any]) -> bool:
     """Returns whether a plugin can join those of the application. Else confluent-kafka says why."""
     return isinstance(settings.get(_PLUGINS, ""), str | os.PathLike)
+
+
+def is_for_extension(settings: Mapping[str, Any]) -> bool:
+    """Returns whether `opened` or `opened_consumer` has made these settings."""
+    extension = COUNTING.found.extension if COUNTING.found is not None else None
+    paths = str(settings.get(_PLUGINS, "")).split(";")
+    return extension is not None and extension.__file__ in paths
 
 
 def _made(

@@ -329,7 +329,7 @@ def test_the_extension_makes_the_columns_of_what_it_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(transactions, topics)
-    monkeypatch.delattr(columns, "_columns_of")
+    monkeypatch.delattr(columns, "_asked")
     assert read_rows(assign(make_consumer(isolation_level=isolation), topics), 100)
 
 

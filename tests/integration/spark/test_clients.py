@@ -1,12 +1,32 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from logtx.integration.spark.clients import AGE_MAX_S, IDLE_MAX, IDLE_S, Clients, lend_log
+from logtx.consumer import fetching
+from logtx.consumer.fetching import NativeFetcher
+from logtx.consumer.range_reader.reading import CONSUMER
+from logtx.integration.inspect.sums import sum_up
+from logtx.integration.spark.clients import (
+    AGE_MAX_S,
+    CLIENTS,
+    IDLE_MAX,
+    IDLE_S,
+    Clients,
+    lend_fetcher,
+    lend_log,
+)
 from logtx.journal.errors import ConfigError
+from logtx.journal.fetcher import PollingFetcher
+from logtx.journal.native import loading
+from logtx.journal.txid import TxId
+
+from ...consumer.logs import Transactions
+from ...extension import use_extension
 
 
 @dataclass(eq=False)
@@ -158,3 +178,58 @@ def test_a_forked_child_leaves_its_parents_clients_alone() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_trap_298_what_the_extension_has_read_is_not_read_in_python_later(
+    mock_cluster: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_extension(monkeypatch)
+    assert loading.find_reader().extension is not None
+    kafka, topic = {"bootstrap.servers": mock_cluster}, unique("topic")
+    try:
+        with lend_log(kafka) as log:
+            Transactions(log).append(topic, [b"a", b"b"], [("TxId", TxId(0, 0, 1).to_bytes())])
+            # It opens a consumer of its own, by the log.
+            sums = [sum_up(log, (topic, 0), (0, 2)) for _ in range(3)]
+        assert [groups[0].records for groups in sums] == [2, 2, 2]
+    finally:
+        CLIENTS.close()
+
+
+def test_a_fetcher_is_lent_again_and_reads_nothing_meanwhile(
+    mock_cluster: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_extension(monkeypatch)
+    assert loading.find_reader().extension is not None
+    kafka, topic = {"bootstrap.servers": mock_cluster}, unique("topic")
+    lent: list[Any] = []
+    try:
+        with lend_log(kafka) as log:
+            Transactions(log).append(topic, [b"a", b"b", b"c"])
+            for start in (0, 2, 1):
+                with lend_fetcher(log, kafka, CONSUMER, records=1) as fetcher:
+                    lent.append(fetcher)
+                    fetcher.assign(topic, 0, start)
+                    found: list[Any] = []
+                    while len(found) < 3 - start:
+                        found += [record.value() for record in fetcher.fetch(10, 5).records]
+                    assert found == [b"a", b"b", b"c"][start:]
+                assert lent[0]._consumer.assignment() == []
+        assert {type(each) for each in lent} == {NativeFetcher}
+        assert len({id(each) for each in lent}) == 1
+    finally:
+        CLIENTS.close()
+
+
+def test_a_small_task_of_a_new_process_tries_nothing(
+    mock_cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_extension(monkeypatch)
+    monkeypatch.setattr(fetching, "_asked_records", 0)
+    kafka = {"bootstrap.servers": mock_cluster}
+    try:
+        with lend_log(kafka) as log, lend_fetcher(log, kafka, CONSUMER, records=1_000) as fetcher:
+            assert isinstance(fetcher, PollingFetcher)
+        assert loading.READING.found is None
+    finally:
+        CLIENTS.close()
