@@ -18,8 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "journal" / "native"
-NAMES = ("extension.c", "reader.c", "columns.c", "arena.c", "records.c")
-SOURCES = [FOLDER / name for name in NAMES]
+_NAMES = ("extension.c", "reader.c", "columns.c", "arena.c", "records.c")
+SOURCES = [FOLDER / name for name in _NAMES]
 TARGET = FOLDER / "_extension.abi3.so"
 """It keeps to the limited API: one for all versions of Python from 3.11 on."""
 
