@@ -600,7 +600,8 @@ static bool add_records(const chunk_t *chunk, part_t *part, PyObject *parts, PyO
     for (ssize_t i = 1; i <= chunk->count; i++) {
         const rd_kafka_message_t *record = chunk->records[i];
         if (record->err) {
-            if (!add_event(events, record)) return false;
+            /* Trap 303: a record without headers behind it would look like the one in front. */
+            if (!add_event(events, record) || !end_run(part)) return false;
             continue;
         }
         if (record->rkt != last || record->partition != part->partition) {

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import resource
 import time
-from struct import unpack
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from logtx.journal.native import loading
-from logtx.journal.native.interface import BinaryColumn
 
 from .conftest import Mock
+from .messages import BYTES_MAX, check, columns, contents
 from .test_reader import RECORDS, MakeReading, make_reading, read, topic, write
 
 __all__ = ["make_reading", "topic"]
-BYTES_MAX = 2**31 - 1
 
 
 @pytest.fixture
@@ -26,36 +24,6 @@ def messages(topic: str, make_reading: MakeReading) -> list[Any]:
     consumer, source = make_reading()
     consumer.assign([TopicPartition(topic, 0, 0)])
     return read(source, len(RECORDS))
-
-
-def contents(column: BinaryColumn, count: int) -> list[bytes | None]:
-    """Returns what an Arrow reader makes of a column's buffers."""
-    validity, ends, data, missing = column
-    at = unpack(f"{count + 1}i", ends)
-    valid = [validity is None or bool(validity[i // 8] >> i % 8 & 1) for i in range(count)]
-    assert valid.count(False) == missing
-    assert at[-1] == len(data)
-    assert validity is None or len(validity) == (count + 7) // 8
-    return [data[at[i] : at[i + 1]] if valid[i] else None for i in range(count)]
-
-
-def columns(messages: list[Any], bytes_max: int = BYTES_MAX) -> Any:
-    return type(messages[0]).columns(messages, bytes_max)
-
-
-def check(messages: list[Any]) -> list[int]:
-    """Compares columns with messages. Returns the lengths of the runs."""
-    count = len(messages)
-    keys, values, offsets, timestamps, runs = columns(messages)
-    assert contents(keys, count) == [m.key() for m in messages]
-    assert contents(values, count) == [m.value() for m in messages]
-    assert unpack(f"{count}q", offsets) == tuple(m.offset() for m in messages)
-    assert unpack(f"{count}q", timestamps) == tuple(m.timestamp()[1] for m in messages)
-    spread = [alike for *alike, length in runs for _ in range(length)]
-    assert [(t, p, kind, h and list(h)) for t, p, kind, h in spread] == [
-        (m.topic(), m.partition(), m.timestamp()[0], m.headers()) for m in messages
-    ]
-    return [run[-1] for run in runs]
 
 
 def test_columns_say_what_messages_say(messages: list[Any]) -> None:

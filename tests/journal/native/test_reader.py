@@ -23,6 +23,7 @@ from logtx.journal.native.interface import Reader
 
 from ...children import in_child
 from .conftest import Mock
+from .messages import fields
 
 MakeReading = Callable[..., tuple[Any, NativeSource]]
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0}
@@ -83,14 +84,6 @@ def read(source: NativeSource, count: int, timeout_s: float = 20, limit: int = 1
             assert not got.events, got.events[0].error()
             found += [message for part in got.parts for message in part.records]
     return found
-
-
-def fields(message: Any) -> tuple[Any, ...]:
-    return (
-        *(message.topic(), message.partition(), message.offset(), message.key(), message.value()),
-        *(message.headers(), message.timestamp(), message.error(), message.latency(), len(message)),
-        *(message.leader_epoch(), message.delivery_count()),
-    )
 
 
 def test_a_message_says_what_confluents_says(
@@ -475,3 +468,28 @@ def test_what_the_group_takes_is_given_back(topic: str, make_reading: MakeReadin
     while consumer._taken._keys and time.monotonic() < until:
         source.read(1, 0.1)
     assert (consumer._taken._keys, told) == (set(), ["revoked 4"])
+
+
+@pytest.mark.parametrize("before", [1, 63, 64])
+def test_trap_303_what_is_behind_an_event_has_its_own_headers(
+    mock: Mock, make_reading: MakeReading, before: int
+) -> None:
+    headers = [("TxId", b"0123456789abcdef")]
+    for attempt in range(20):
+        name = f"t{time.monotonic_ns()}"
+        write(mock, name, [{"value": b"v", "headers": headers}] * before)
+        consumer, source = make_reading(enable_partition_eof=True, fetch_wait_max_ms=10)
+        consumer.assign([KafkaPartition(name, 0, 0)])
+        time.sleep(0.1 * (attempt + 1))  # So that the end is in the queue, too.
+        write(mock, name, [{"value": b"v"}])
+        time.sleep(0.1 * (attempt + 1))
+        got = source.read(1_000, 5)
+        parts = list(got.parts) if got is not None else []
+        found = [message for part in parts for message in part.records]
+        if len(found) == before + 1 and got is not None and got.events:
+            break
+    assert [message.headers() for message in found] == [headers] * before + [None]
+    assert [(run and list(run), n) for part in parts for run, n in part.runs or ()] == [
+        (headers, before),
+        (None, 1),
+    ]
