@@ -11,7 +11,7 @@ export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-spark one check sanitize hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check sanitize fuzz leaks hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -50,6 +50,13 @@ check: $(READY) ## Lint, format check, spelling, types, import rules, references
 
 sanitize: $(READY) ## Run the C extension's tests with its compiler's sanitizers
 	@make/sanitize.sh $(ARGS)
+
+fuzz: $(READY) ## Draw batches and headers for the C extension (SECONDS=600, SEED=1, SANITIZED=1)
+	@$(if $(SANITIZED),make/sanitize.sh --fuzz,$(BIN)/python -m tests.journal.native.fuzz) \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+leaks: $(READY) ## Send and read many records by the C extension, measure memory (ARGS="--records 1e8")
+	@$(BIN)/python -m tests.journal.native.leaks $(ARGS)
 
 hooks: $(READY) ## Let git run those checks at each commit
 	@$(BIN)/pre-commit install

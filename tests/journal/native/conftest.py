@@ -17,8 +17,8 @@ from ...extension import look_again, use_extension
 
 Counting = tuple[Any, Handle]
 MakeCounting = Callable[..., Counting]
-PRODUCE = 0
-"""Kafka's number of the request."""
+PRODUCE, FETCH = 0, 1
+"""Kafka's numbers of these requests."""
 
 
 class Mock:
@@ -35,11 +35,15 @@ class Mock:
         handle = ctypes.c_void_p.from_address(id(self._holder) + 16)
         self._cluster = ctypes.c_void_p(cluster_of(handle))
 
-    def answer(self, *errors: int) -> None:
-        """Answers the next requests to produce with these errors."""
+    def answer(self, *errors: int, request: int = PRODUCE) -> None:
+        """Answers the next requests, to produce or another one, with these errors."""
         push = self._library.rd_kafka_mock_push_request_errors_array
         array = (ctypes.c_int * len(errors))(*errors)
-        push(self._cluster, ctypes.c_int16(PRODUCE), ctypes.c_size_t(len(errors)), array)
+        push(self._cluster, ctypes.c_int16(request), ctypes.c_size_t(len(errors)), array)
+
+    def answer_well(self, request: int) -> None:
+        """Gives up the errors that are left for requests."""
+        self._library.rd_kafka_mock_clear_request_errors(self._cluster, ctypes.c_int16(request))
 
     def delete(self, topic: str) -> None:
         """Deletes a topic."""

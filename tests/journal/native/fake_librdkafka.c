@@ -21,11 +21,13 @@ typedef struct { /* producer and configuration in one */
     void *client;
 } fake_t;
 
-static const struct { /* those of the message that is reported */
+typedef struct {
     const char *name;
     const void *value;
     size_t size;
-} *headers;
+} header_t;
+
+static const header_t *headers; /* those of the message that is reported */
 static size_t header_count;
 void (*fake_hook)(void); /* called within a report, where the extension has its lock */
 
@@ -100,18 +102,25 @@ fake_t *fake_make(int (*conf_init)(fake_t *, void **, char *, size_t)) {
     return fake;
 }
 
+static void report(fake_t *fake, message_t message, const header_t *given, size_t count,
+                   int is_pythons) {
+    message.opaque = is_pythons ? &message : NULL;
+    headers = given;
+    header_count = count;
+    fake->on_acknowledgement(fake, &message, fake->client);
+}
+
 void fake_report(fake_t *fake, const char *topic, int32_t partition, int64_t offset, int err,
                  const void *txid, const void *control, size_t control_size, int is_pythons) {
-    const struct {
-        const char *name;
-        const void *value;
-        size_t size;
-    } both[] = {{"TxId", txid, 16}, {"TxCtl", control, control_size}};
+    const header_t both[] = {{"TxId", txid, 16}, {"TxCtl", control, control_size}};
     message_t message = {err, topic, partition, NULL, 0, NULL, 0, offset, NULL};
-    message.opaque = is_pythons ? &message : NULL;
-    headers = (const void *)both;
-    header_count = !txid ? 0 : control_size ? 2 : 1;
-    fake->on_acknowledgement(fake, &message, fake->client);
+    report(fake, message, both, !txid ? 0 : control_size ? 2 : 1, is_pythons);
+}
+
+void fake_report_headers(fake_t *fake, const char *topic, int32_t partition, int64_t offset,
+                         const header_t *given, size_t count, int is_pythons) {
+    message_t message = {0, topic, partition, NULL, 0, NULL, 0, offset, NULL};
+    report(fake, message, given, count, is_pythons);
 }
 
 void fake_destroy(fake_t *fake) {
