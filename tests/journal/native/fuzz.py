@@ -72,7 +72,7 @@ def _fuzz(bench: Workbench, names: list[str], seed: int, seconds: float, console
                 drawn[name] += CHECKS[name].number
             seed += 1
     told = ", ".join(f"{number:,} {name}" for name, number in drawn.items())
-    console.print(f"seeds {first} to {seed - 1}: {told}: all alike")
+    console.print(f"seeds {first} to {seed - 1}: {told}: all alike, {bench.again} at another try")
     return 0
 
 
