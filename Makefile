@@ -11,7 +11,7 @@ export PYTHON
 # With it, each of the hundreds of processes of tests and chaos would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo chaos test test-all test-spark one check sanitize fuzz leaks hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check sanitize fuzz leaks wheels hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark bench-metadata bench-sidecar bench-queue simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -57,6 +57,9 @@ fuzz: $(READY) ## Draw batches and headers for the C extension (SECONDS=600, SEE
 
 leaks: $(READY) ## Send and read many records by the C extension, measure memory (ARGS="--records 1e8")
 	@$(BIN)/python -m tests.journal.native.leaks $(ARGS)
+
+wheels: $(READY) ## Build the source and wheels for six platforms into dist (ARGS="dist x86_64-linux-gnu.2.17")
+	@make/wheels.sh $(ARGS)
 
 hooks: $(READY) ## Let git run those checks at each commit
 	@$(BIN)/pre-commit install

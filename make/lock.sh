@@ -14,6 +14,8 @@ compile pyproject.toml make/build.in --extra local --extra etcd --extra spark --
 compile make/build.in --constraints requirements.lock -o make/build.lock
 # In a lock of its own: 35 MB that only a machine without Java needs.
 compile make/jdk.in "$@" -o make/jdk.lock
+# And 100 MB that only `make wheels` needs.
+compile make/wheels.in --constraints requirements.lock "$@" -o make/wheels.lock
 
 if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then
     echo "logtx: the lines above name a registry or a path of this machine" >&2

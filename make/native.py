@@ -3,7 +3,8 @@
     python make/native.py [FLAG …]
 
 Flags are for the compiler. It is also hatch's build hook: a wheel has the extension, or it is one
-for any platform. Prints one line if there is none, and never fails for that.
+for any platform. Prints one line if there is none, and never fails for that, except for a wheel of
+a platform that LOGTX_WHEEL names.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ SOURCES = [FOLDER / name for name in _NAMES]
 TARGET = FOLDER / "_extension.abi3.so"
 """It keeps to the limited API: one for all versions of Python from 3.11 on."""
 
+WHEEL = "LOGTX_WHEEL"
+"""Environment variable with a wheel's platform, as its name has it, where CC compiles for that one;
+"any": without the extension."""
+
 
 def command(*flags: str) -> list[str]:
     """Returns the compiler's call."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    libraries = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-ldl"]
+    platform = os.environ.get(WHEEL) or sys.platform
+    is_mac = platform.startswith(("darwin", "macosx"))
+    libraries = ["-undefined", "dynamic_lookup"] if is_mac else ["-ldl"]
     return [
         *compiler,
         *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fPIC", "-shared", "-pthread"),
@@ -93,12 +100,21 @@ else:
         """Builds the extension for a wheel, and for an editable installation."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """Adds it to a wheel."""
+            """Adds it to a wheel.
+
+            Raises:
+                RuntimeError: there is none for the platform that was named.
+            """
+            place = os.environ.get(WHEEL, "")
+            if place == "any":
+                return
             flaw = build()
+            if flaw is not None and place:
+                raise RuntimeError(f"no C extension for {place}: {flaw}")
             if flaw is not None:
                 self.app.display_warning(f"without the C extension: {flaw}")
             elif version != "editable":
-                place = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                place = place or sysconfig.get_platform().replace("-", "_").replace(".", "_")
                 build_data["pure_python"] = False
                 build_data["tag"] = f"cp311-abi3-{place}"
                 build_data["artifacts"].append(f"/{TARGET.relative_to(ROOT)}")
