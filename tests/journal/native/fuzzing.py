@@ -25,6 +25,8 @@ from .messages import check_part, fields
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)"""
+Late: TypeAlias = Callable[[], int]
+"""Appends to a partition that is assigned, before it is read. Returns where it ends then."""
 TOPICS: Final = ("t", "u")
 COUNTED: Final = ("c", "d")
 """Topics of what is sent by producers."""
@@ -35,6 +37,8 @@ REPEATED: Final = 10
 """A batch that can't be read is an error each time: so often is enough."""
 SAFE: Final = 24
 """What of a batch's compressed bytes says how many there will be, so it is not flipped."""
+LATE_S: Final = 0.01
+"""How long it takes until an idle consumer has records, and the event behind them."""
 WAITS_S: Final = (0.06, 2.0, 4.0)
 """How long nothing must come until it counts as the end; again a longer one, if both differ."""
 _TRIES_S: Final = 20.0
@@ -121,7 +125,7 @@ class Workbench:
         return _listen(self.plain, read, begins, wait_s)
 
     def heard_by_native(
-        self, begins: dict[Place, int], wait_s: float, limit: int
+        self, begins: dict[Place, int], wait_s: float, limit: int, late: Late | None = None
     ) -> dict[Place, Heard]:
         """Returns what the extension's reader says. Checks its parts, and the columns of each."""
 
@@ -135,7 +139,7 @@ class Workbench:
                 records += part.records
             return records, list(found.events)
 
-        return _listen(self.taken, read, begins, wait_s)
+        return _listen(self.taken, read, begins, wait_s, late)
 
 
 def _listen(
@@ -143,11 +147,13 @@ def _listen(
     read: Callable[[], tuple[list[Any], list[Any]]],
     begins: dict[Place, int],
     wait_s: float,
+    late: Late | None = None,
 ) -> dict[Place, Heard]:
     records: dict[Place, list[Any]] = defaultdict(list)
     events: dict[Place, list[Any]] = defaultdict(list)
     ended: dict[Place, bool] = {}
     consumer.assign([TopicPartition(*place, begin) for place, begin in begins.items()])
+    end = 0 if late is None else late()
     until = time.monotonic() + wait_s
     last = time.monotonic() + _TRIES_S
     while len(ended) < len(begins) and time.monotonic() < min(until, last):
@@ -163,7 +169,7 @@ def _listen(
             place = message.topic(), message.partition()
             code = message.error().code()
             events[place].append((code, *place, message.offset()))
-            if code == KafkaError._PARTITION_EOF:
+            if code == KafkaError._PARTITION_EOF and message.offset() >= end:
                 ended.setdefault(place, True)
             elif (
                 code == KafkaError._AUTO_OFFSET_RESET
@@ -292,6 +298,27 @@ def check_batches(bench: Workbench, drawn: tuple[dict[Place, list[Batch]], int])
         records = [record for each in logs[place] for record in each.records]
         expected = [(record.key, record.value) for record in records]
         assert [(message.key(), message.value()) for message in heard.records] == expected
+
+
+LATE = st.tuples(PLACES, batch(), st.lists(batch(), min_size=1, max_size=2), LIMITS)
+
+
+def check_late(bench: Workbench, drawn: tuple[Place, Batch, list[Batch], int]) -> None:
+    """Records behind an event, here the partition's end, are as they are without it."""
+    place, first, others, limit = drawn
+    begins = {place: bench.log.append(*place, batches.encode(first))}
+
+    def late() -> int:
+        end = 0
+        for each in others:
+            time.sleep(LATE_S)
+            end = bench.log.append(*place, batches.encode(each)) + len(each.records)
+        time.sleep(LATE_S)
+        return end
+
+    native = told(bench.heard_by_native(begins, WAITS_S[-1], limit, late))
+    plain = told(bench.heard_by_plain(begins, WAITS_S[-1]))
+    assert native[place][0] == plain[place][0], _difference(native, plain)
 
 
 # ---- malformed batches -------------------------------------------------------------------------
@@ -537,6 +564,7 @@ class Check(NamedTuple):
 
 CHECKS: Final = {
     "batches": Check(check_batches, LOGS, 100),
+    "late": Check(check_late, LATE, 100),
     "malformed": Check(check_malformed, MALFORMED, 50),
     "failed": Check(check_failed, FAILED, 50),
     "headers": Check(check_headers, REPORTED, 1_000),
