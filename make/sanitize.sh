@@ -33,5 +33,5 @@ fi
 sanitized .venv/bin/pytest -q tests/journal/native tests/producer/test_counted.py \
     tests/consumer/test_columns.py tests/consumer/test_consumer.py tests/consumer/test_rebalance.py \
     tests/consumer/spill/test_store.py tests/consumer/test_ranges.py \
-    -k "not nothing_is_left_of_many and not memory and not mock and not kafka and not million" "$@"
+    -k "not nothing_is_left_of_many and not memory and not mock and not kafka and not million and not installed" "$@"
 sanitized .venv/bin/python -m tests.journal.native.fuzz --seconds 30
