@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Message
 
-from ...consumer.columns import Columns, columns_of, spread
+from ...consumer.columns import Columns, Spread, columns_of
 from ...consumer.range_reader.reading import Share
 from ...journal.collector import collector_paused
 from ...journal.txid import TxId
@@ -72,6 +72,7 @@ class Batches:
     ) -> dict[str, Any]:
         size = len(found.offsets)
         txids, sequences, lengths = zip(*shares, strict=True)
+        ours = Spread(lengths)
         # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1 means none.
         kinds = [run.timestamp_type - 1 for run in found.runs]
         return {
@@ -81,8 +82,8 @@ class Batches:
             "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), size),
             "offset": found.offsets,
             "timestamp": found.timestamps.cast(_MILLIS).cast(_TIMESTAMP),
-            "timestampType": found.spread(kinds, pa.int32()),
+            "timestampType": found.spread.column(kinds, pa.int32()),
             **({"headers": found.headers()} if self._headers else {}),
-            "txid": spread(txids, lengths, pa.string()),
-            "commit_sequence": spread(sequences, lengths, pa.int64()),
+            "txid": ours.column(txids, pa.string()),
+            "commit_sequence": ours.column(sequences, pa.int64()),
         }
