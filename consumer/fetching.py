@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Final, TypeAlias, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.fetcher import Fetched, PollingFetcher
@@ -51,12 +52,12 @@ class NativeFetcher:
             return Fetched([])
         if read is None:
             return Fetched([])
-        for part in read.parts:
-            if part.key == self._place:
-                records = cast("list[Message]", part.records)
-                self._next = cast(int, records[-1].offset()) + 1
-                return Fetched(records, read.events, part.runs)
-        return Fetched([], read.events)
+        parts = [part for part in read.parts if part.key == self._place]
+        if not parts:
+            return Fetched([], read.events)
+        records = [*chain.from_iterable(part.records for part in parts)]
+        self._next = cast(int, records[-1].offset()) + 1
+        return Fetched(records, read.events, parts[0].runs if len(parts) == 1 else None)
 
     def unassign(self) -> None:
         """Reads nothing any more, until it is assigned again."""

@@ -232,11 +232,7 @@ def read_entries(
     with closing(batches):
         for messages in batches:
             for message in messages:
-                try:
-                    entry = decode(message.value())
-                except JournalError as error:
-                    raise _at(message, error) from error
-                yield _offset_of(message), entry
+                yield _offset_of(message), _decoded(message, decode)
 
 
 def decode_message(message: Message) -> Entry:
@@ -245,8 +241,12 @@ def decode_message(message: Message) -> Entry:
     Raises:
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
     """
+    return _decoded(message, entry_decoder())
+
+
+def _decoded(message: Message, decode: Callable[[bytes | None], Entry]) -> Entry:
     try:
-        return entry_decoder()(message.value())
+        return decode(message.value())
     except JournalError as error:
         raise _at(message, error) from error
 

@@ -13,7 +13,7 @@ from logtx.consumer.core import home_journal
 from logtx.consumer.core.home_journal import HomeJournal
 from logtx.consumer.home_starts import HomeStart, HomeStarts
 from logtx.consumer.lanes import Lane
-from logtx.journal import follower, reader
+from logtx.journal import reader
 from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
@@ -44,14 +44,13 @@ EACH = 8
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Offsets of the journal's records that were decoded, in that order."""
     found: list[int] = []
-    real = reader.decode_message
+    real = reader._decoded
 
-    def decode_message(message: Any, **more: Any) -> Any:
+    def decode(message: Any, *how: Any) -> Any:
         found.append(message.offset())
-        return real(message, **more)
+        return real(message, *how)
 
-    for module in (reader, follower):
-        monkeypatch.setattr(module, "decode_message", decode_message)
+    monkeypatch.setattr(reader, "_decoded", decode)
     return found
 
 
