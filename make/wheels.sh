@@ -12,7 +12,7 @@ python=$PWD/.venv/bin/python
 
 "$python" -m pip --disable-pip-version-check install --no-input --quiet --require-hashes \
     -r make/wheels.lock
-rm -rf "$folder"
+rm -f "$folder"/logtx-*.whl "$folder"/logtx-*.tar.gz
 
 # hatchling and uv are those of make/build.lock.
 build() {

@@ -226,9 +226,9 @@ class Bench:
         large = self._sources(records // _LARGE_SHARE, LARGE_VALUE_BYTES, rounds)
         jvm = "batch source, beside the plain JVM connector"
         return [
-            _compared(f"{jvm}, {VALUE_BYTES} B", small, "kafka", 1.3),
-            _compared(f"{jvm}, {LARGE_VALUE_BYTES:,} B", large, "kafka", 0.9),
-            _compared("pure-Python source, beside a bare Python source", small, "bare", 0.8),
+            _compared(f"{jvm}, {VALUE_BYTES} B", small, "kafka", 2),
+            _compared(f"{jvm}, {LARGE_VALUE_BYTES:,} B", large, "kafka", 1.2),
+            _compared("source, beside a bare Python source", small, "bare", 0.8),
         ]
 
     def _sources(self, records: int, value_bytes: int, rounds: int) -> dict[str, list[float]]:
