@@ -248,13 +248,8 @@ def _decoded(message: Message, decode: Callable[[bytes | None], Entry]) -> Entry
     try:
         return decode(message.value())
     except JournalError as error:
-        raise _at(message, error) from error
-
-
-def _at(message: Message, error: JournalError) -> JournalError:
-    """Returns the error, and says of which record."""
-    where = f"{JOURNAL_TOPIC}-{message.partition()} at offset {message.offset()}"
-    return type(error)(f"{where}: {error}")
+        where = f"{JOURNAL_TOPIC}-{message.partition()} at offset {message.offset()}"
+        raise type(error)(f"{where}: {error}") from error
 
 
 def find_fates(

@@ -227,23 +227,22 @@ def plans(*, lazily: bool) -> Plans:
     return tuple((version, plan[1].type, _entry(plan)) for version, plan in records)
 
 
-@cache
-def _decoder(extension: Any, *, lazily: bool) -> Decoder:
-    made: Decoder = extension.Decoder(plans(lazily=lazily))
-    return made
-
-
 def entry_decoder(*, lazily: bool = False) -> Callable[[bytes | None], Entry]:
     """Returns a function that decodes as `codec.decode_entry` does, in C where that is possible.
 
     Args:
         lazily: see there.
     """
+    return _decoding(find_decoder().extension, lazily=lazily)
+
+
+@cache
+def _decoding(extension: Any, *, lazily: bool) -> Callable[[bytes | None], Entry]:
     in_python = partial(codec.decode_entry, lazily=lazily)
-    extension = find_decoder().extension
     if extension is None:
         return in_python
-    in_c = _decoder(extension, lazily=lazily).decode
+    decoder: Decoder = extension.Decoder(plans(lazily=lazily))
+    in_c = decoder.decode
 
     def decode(raw: bytes | None) -> Entry:
         found = in_c(raw)
