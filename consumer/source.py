@@ -14,7 +14,7 @@ from itertools import groupby
 from math import ceil
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
@@ -204,7 +204,9 @@ def _message(event: Event) -> Message:
         partition=partition,
         offset=offset,
         value=text.encode(),
-        error=KafkaError(code, None if code == KafkaError._PARTITION_EOF else text),
+        error=KafkaError(code, text),
+        timestamp=(TIMESTAMP_NOT_AVAILABLE, -1),
+        leader_epoch=0,
     )
 
 

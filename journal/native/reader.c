@@ -42,6 +42,7 @@
 FUNCTIONS(DECLARE)
 
 enum { CHUNK = 64, CLOSE_MAX_MS = 10000 };
+enum { REDUCED = 10, LATENCY = 8 }; /* number of a reduced message's fields, and place of one */
 
 /* ---- Message --------------------------------------------------------------------------------- */
 
@@ -128,6 +129,30 @@ static PyObject *Message_reduce(Message *self, PyObject *none) {
                          (int)self->epoch);
 }
 
+/* Compares what `Message_reduce` gives of each, but for the latency, which only producers know.
+ * 1: equal, 0: not, -1: an exception. confluent-kafka's may give more behind it. */
+static int compare_reduced(PyObject *one, PyObject *other) {
+    int equal = 1;
+    for (Py_ssize_t i = 0; equal == 1 && i < REDUCED; i++)
+        if (i != LATENCY)
+            equal = PyObject_RichCompareBool(PyTuple_GetItem(one, i), PyTuple_GetItem(other, i),
+                                             Py_EQ);
+    return equal;
+}
+
+/* By what they say, as confluent-kafka's compares. So it has no hash either. */
+static PyObject *Message_compare(PyObject *self, PyObject *other, int how) {
+    PyObject *class = (PyObject *)Py_TYPE(other);
+    bool is_message = class == (PyObject *)message_type || class == message_class;
+    if (!is_message || (how != Py_EQ && how != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
+    PyObject *one = PyObject_CallMethod(self, "__reduce__", NULL);
+    PyObject *two = one ? PyObject_CallMethod(other, "__reduce__", NULL) : NULL;
+    int equal = two ? compare_reduced(PyTuple_GetItem(one, 1), PyTuple_GetItem(two, 1)) : -1;
+    Py_XDECREF(one);
+    Py_XDECREF(two);
+    return equal < 0 ? NULL : PyBool_FromLong(equal == (how == Py_EQ));
+}
+
 /* So it passes for confluent-kafka's where an application asks isinstance(). */
 static PyObject *Message_get_class(Message *Py_UNUSED(self), void *Py_UNUSED(unused)) {
     return Py_NewRef(message_class);
@@ -155,7 +180,8 @@ static PyGetSetDef message_fields[] = {
 };
 static PyType_Slot message_slots[] = {
     {Py_tp_dealloc, Message_dealloc}, {Py_tp_methods, message_methods},
-    {Py_tp_getset, message_fields}, {Py_sq_length, Message_length}, {0, NULL},
+    {Py_tp_getset, message_fields}, {Py_sq_length, Message_length},
+    {Py_tp_richcompare, Message_compare}, {0, NULL},
 };
 /* No garbage collection: so thousands of them wake no collector. */
 static PyType_Spec message_spec = {NAME ".Message", sizeof(Message), 0,

@@ -108,6 +108,13 @@ def test_a_message_says_what_confluents_says(
         assert type(message) is not Message
         assert fields(pickle.loads(pickle.dumps(message))) == fields(same)
         assert fields(copy.copy(message)) == fields(same)
+        assert message == copy.copy(message)
+        assert message == same
+        assert [message == each for each in light] == [same == each for each in expected]
+        assert [message != each for each in light] == [same != each for each in expected]
+        assert message != "another kind"
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(message)
         assert message.headers() is message.headers()
         assert not gc.is_tracked(message)
 
@@ -213,9 +220,10 @@ def produce_raw_header(producer: Any, topic: str) -> None:
     assert producer.flush(20) == 0
 
 
-def test_events_are_as_confluents(topic: str, make_reading: MakeReading) -> None:
+def test_events_are_as_confluents(mock: Mock, topic: str, make_reading: MakeReading) -> None:
     consumer, source = make_reading(enable_partition_eof=True, auto_offset_reset="error")
-    consumer.assign([KafkaPartition(topic, 0, len(RECORDS)), KafkaPartition(topic, 1, 1_000)])
+    places = [KafkaPartition(topic, 0, len(RECORDS)), KafkaPartition(topic, 1, 1_000)]
+    consumer.assign(places)
     events: list[Message] = []
     until = time.monotonic() + 20
     while len(events) < 2 and time.monotonic() < until:
@@ -229,6 +237,19 @@ def test_events_are_as_confluents(topic: str, make_reading: MakeReading) -> None
     assert error is not None
     assert error.code() == KafkaError._AUTO_OFFSET_RESET
     assert reset.value() == error.str().encode()
+    also = {"enable.partition.eof": True, "auto.offset.reset": "error"}
+    other = Consumer({"bootstrap.servers": mock.address, "group.id": "o", **SETTINGS, **also})
+    try:
+        other.assign(places)
+        expected: dict[int | None, Message] = {}
+        until = time.monotonic() + 20
+        while len(expected) < 2 and time.monotonic() < until:
+            expected |= {message.partition(): message for message in other.consume(2, 1)}
+    finally:
+        other.close()
+    for number, event in by_partition.items():
+        assert fields(event) == fields(expected[number])
+        assert event.error().str() == expected[number].error().str()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
