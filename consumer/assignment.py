@@ -60,6 +60,8 @@ class Assignment:
     def subscribe(self, topics: list[str]) -> None:
         """Joins the group for these topics."""
         for topic in topics:
+            if not isinstance(topic, str):
+                raise TypeError(f"expected a list of topics' names, with {topic!r} in it")
             if not topic.startswith("^"):
                 check_read_by_user(topic)
         self.subscribed = True
@@ -214,7 +216,7 @@ class Assignment:
 
 def _check(partitions: Iterable[KafkaPartition]) -> None:
     for partition in partitions:
-        check_read_by_user(partition.topic)
+        check_read_by_user(key_of(partition)[0])
 
 
 def _without_sidecars(

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import index
 from threading import get_ident
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
@@ -56,6 +57,7 @@ RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
 
 
 def _check_number(num_messages: int) -> None:
+    index(num_messages)  # Raises TypeError for a float, before anything is taken.
     if not 0 <= num_messages <= _MESSAGES_MAX:
         raise ValueError("num_messages must be between 0 and 1000000 (1M)")
 
@@ -323,6 +325,7 @@ class Consumer:
         Raises:
             NotSupportedError: ``offsets.storage=transactions``.
             ConsumerError: the message is not remembered.
+            ValueError: both `message` and `offsets` are given.
             KafkaException: the broker refused, such as after a rebalance.
         """
         self._check_open()
@@ -340,6 +343,7 @@ class Consumer:
         Raises:
             ConfigError: ``enable.auto.offset.store`` is not false.
             ConsumerError: the message is not remembered.
+            ValueError: both `message` and `offsets` are given.
             KafkaException: a partition is not assigned.
         """
         self._check_open()
@@ -452,7 +456,8 @@ class Consumer:
         Returns [] after `timeout` seconds without any; a negative `timeout` waits for ever.
 
         Raises:
-            ValueError: `num_messages` is not between 0 and 1,000,000.
+            TypeError: `num_messages` is no whole number.
+            ValueError: it is not between 0 and 1,000,000.
         """
         _check_number(num_messages)
         self._check_open()
@@ -485,7 +490,8 @@ class Consumer:
             ConsumeError: see above. The next call goes on behind it.
             ConfigError: pyarrow is missing; or keys or values have more than 2 GiB. Nothing is
                 lost.
-            ValueError: `num_messages` is not between 0 and 1,000,000.
+            TypeError: `num_messages` is no whole number.
+            ValueError: it is not between 0 and 1,000,000.
             LogtxError: as `poll`.
         """
         columns = _columns()

@@ -68,8 +68,15 @@ _TAIL: Final = -2000
 
 
 def key_of(partition: KafkaPartition) -> TopicPartition:
-    """Returns the partition's topic and number."""
-    return partition.topic, partition.partition
+    """Returns the partition's topic and number.
+
+    Raises:
+        TypeError: it is no TopicPartition.
+    """
+    try:
+        return partition.topic, partition.partition
+    except AttributeError:
+        raise TypeError(f"expected a TopicPartition, not {partition!r}") from None
 
 
 def _order(position: Position) -> tuple[int, int, int, int]:
@@ -297,11 +304,16 @@ class Positions:
         self, message: Message | None, offsets: list[KafkaPartition] | None
     ) -> dict[TopicPartition, Position] | None:
         if message is not None:
+            if offsets is not None:
+                raise ValueError("message and offsets are mutually exclusive")
             return self._after(message)
         return None if offsets is None else {key_of(p): self._named(p) for p in offsets}
 
     def _after(self, message: Message) -> dict[TopicPartition, Position]:
-        key = cast(TopicPartition, (message.topic(), message.partition()))
+        try:
+            key = cast(TopicPartition, (message.topic(), message.partition()))
+        except AttributeError:
+            raise TypeError(f"expected a Message, not {message!r}") from None
         assigned = self._reading.assigned.get(key)
         found = assigned.buffer.position_after(cast(int, message.offset())) if assigned else None
         if found is None:

@@ -64,7 +64,10 @@ def check_named_by_user(topic: str) -> None:
 
     Raises:
         ConfigError: it is one.
+        TypeError: it is no str.
     """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be a str, not {topic!r}")
     if is_sidecar(topic):
         raise ConfigError(
             f"{topic} is the sidecar of {main_of(topic)}, and only logtx writes there: write to"

@@ -23,6 +23,43 @@ def test_consume_takes_at_most_a_million(count: int, make_consumer: MakeConsumer
         make_consumer().consume(count)
 
 
+@pytest.mark.parametrize("name", ["consume", "consume_arrow"])
+def test_a_count_that_is_no_whole_number_is_refused_before_anything_is_taken(
+    name: str, transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer
+) -> None:
+    topic = make_topic()
+    transactions.append(topic, [b"v"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    with pytest.raises(TypeError, match="integer"):
+        getattr(consumer, name)(1.0, 5)
+
+
+def test_what_has_the_wrong_type_raises_a_type_error(make_consumer: MakeConsumer) -> None:
+    consumer = make_consumer()
+    calls: list[Any] = [consumer.assign, consumer.position, consumer.committed, consumer.pause]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^expected a TopicPartition, not 't'$"):
+            call(["t"])
+    wrong: Any = None
+    with pytest.raises(TypeError, match=r"^expected a TopicPartition, not None$"):
+        consumer.seek(wrong)
+    wrong = "t"
+    with pytest.raises(TypeError, match=r"^expected a Message, not 't'$"):
+        consumer.commit(wrong)
+    wrong = [1]
+    with pytest.raises(TypeError, match=r"^expected a list of topics' names, with 1 in it$"):
+        consumer.subscribe(wrong)
+
+
+def test_a_message_and_offsets_are_not_committed_together(make_consumer: MakeConsumer) -> None:
+    consumer = make_consumer(enable_auto_offset_store=False)
+    message, offsets = Message(topic="t", partition=0, offset=1), [TopicPartition("t", 0, 1)]
+    for call in (consumer.commit, consumer.store_offsets):
+        with pytest.raises(ValueError, match=r"^message and offsets are mutually exclusive$"):
+            call(message=message, offsets=offsets)
+
+
 def test_consume_of_nothing_waits_for_nothing(make_consumer: MakeConsumer) -> None:
     consumer = make_consumer()
     assert consumer.consume(0) == []

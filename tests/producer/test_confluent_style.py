@@ -36,6 +36,18 @@ from .conftest import MakeProducer, ReadAll, read_topic
 from .fake import FakeCoordinators
 
 
+@pytest.mark.parametrize("topic", [None, b"t"])
+def test_a_topic_of_another_type_is_refused_and_costs_nothing(
+    topic: Any, make_producer: MakeProducer, make_topic: MakeTopic, read_all: ReadAll
+) -> None:
+    name = make_topic()
+    with make_producer().begin_transaction() as txn:
+        with pytest.raises(TypeError, match=r"^topic must be a str, not "):
+            txn.produce(topic, b"v")
+        txn.produce(name, b"kept", partition=0)
+    assert [message.value() for message in read_all(name)] == [b"kept"]
+
+
 def test_a_program_for_confluent_kafka(
     make_producer: MakeProducer,
     make_topic: MakeTopic,
