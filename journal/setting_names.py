@@ -65,9 +65,13 @@ LIBRDKAFKA: Final = frozenset(  # as a text, because a list would take three pag
 _PEM: Final = "a PEM file"
 _NOT_NEEDED: Final = "nothing: remove it"
 _OIDC: Final = "sasl.oauthbearer.method=oidc, with sasl.oauthbearer.token.endpoint.url and more"
+_DESERIALIZED: Final = "nothing, and call the deserializer with what a message has"
+_SERIALIZED: Final = "nothing, and give produce() what the serializer returns"
 JAVA: Final[Mapping[str, str]] = {
     "config.providers": "the values themselves, or a TOML file with ${NAME} or file:",
     "default.api.timeout.ms": "socket.timeout.ms",
+    "key.deserializer": _DESERIALIZED,
+    "key.serializer": _SERIALIZED,
     "max.request.size": "message.max.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "sasl.client.callback.handler.class": _OIDC,
@@ -96,5 +100,7 @@ JAVA: Final[Mapping[str, str]] = {
     " (keytool -list -rfc -keystore FILE)",
     "ssl.truststore.password": _NOT_NEEDED,
     "ssl.truststore.type": _NOT_NEEDED,
+    "value.deserializer": _DESERIALIZED,
+    "value.serializer": _SERIALIZED,
 }
 """Setting that only the Java client has → what to write instead."""

@@ -39,6 +39,7 @@ def merged(
         logger: takes librdkafka's log; None: not given.
 
     Raises:
+        ConfigError: the name of a setting is no text.
         TypeError: there is no configuration at all, or `logger` takes no log.
     """
     if logger is not None and not callable(getattr(logger, "log", None)):
@@ -46,7 +47,11 @@ def merged(
     if config is None and not settings:
         raise TypeError("expected configuration dict")
     given = {} if logger is None else {"logger": logger}
-    return {**(config or {}), **settings, **given}
+    found = {**(config or {}), **settings, **given}
+    for name in found:
+        if not isinstance(name, str):
+            raise ConfigError(f"a setting's name must be text, not {name!r}")
+    return found
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:

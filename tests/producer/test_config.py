@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.config import ConsumerConfig
+from logtx.consumer.consumer import Consumer
 from logtx.journal.errors import ConfigError
 from logtx.journal.keys import TransactionKey
 from logtx.journal.tls import OWN as TLS
@@ -163,6 +164,21 @@ def test_what_librdkafka_does_not_know_is_refused_too(name: str, end: str) -> No
     with pytest.raises(ConfigError) as caught:
         Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, name: "1"})
     assert str(caught.value).endswith(end)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    wrong: Any = {"bootstrap.servers": "127.0.0.1:9", 5: "x"}
+    for make in (Producer, Consumer):
+        with pytest.raises(ConfigError, match=r"^a setting's name must be text, not 5$"):
+            make(wrong)
+
+
+def test_a_serializer_is_refused_with_what_to_do() -> None:
+    servers = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
+    with pytest.raises(ConfigError, match=r"give produce\(\) what the serializer returns$"):
+        Producer({**servers, "value.serializer": str})
+    with pytest.raises(ConfigError, match=r"call the deserializer with what a message has$"):
+        Consumer({**servers, "group.id": "g", "key.deserializer": str})
 
 
 @pytest.mark.parametrize(
