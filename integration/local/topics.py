@@ -26,6 +26,9 @@ paused one delays the caller longer."""
 _POLL_S: Final = 0.02
 """Pause between two looks for the leaders of a new topic; a smaller value asks the broker more."""
 
+_PAUSE_S: Final = 0.2
+"""Pause until a topic is asked for again. Brokers tell that they live every two seconds."""
+
 
 def _admin(bootstrap_servers: str) -> AdminClient:
     return AdminClient(
@@ -91,7 +94,8 @@ def create_topic(
 ) -> bool:
     """Creates a topic, and waits until each partition has a leader.
 
-    Returns False if the topic existed already. `replication_factor` -1 is the cluster's default.
+    Returns False if the topic existed already. `replication_factor` -1 is the cluster's default;
+    then it asks again while the controller knows of too few live brokers, as a slow one just began.
     Raises TopicError if the broker refuses, if the topic exists with another partition count, or if
     it is not ready after `timeout_s` seconds.
     """
@@ -103,8 +107,9 @@ def create_topic(
         config=dict(config or {}),
     )
     created = True
+    passing = KafkaError.INVALID_REPLICATION_FACTOR if replication_factor == -1 else None
     try:
-        admin.create_topics([topic], operation_timeout=timeout_s)[name].result(timeout_s)
+        _create(admin, topic, passing, timeout_s)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise TopicError(f"Cannot create topic {name}: {error.args[0].str()}.") from error
@@ -113,6 +118,21 @@ def create_topic(
         raise TopicError(f"No broker at {bootstrap_servers} created topic {name}.") from error
     _await_leaders(admin, name, partitions, timeout_s)
     return created
+
+
+def _create(admin: AdminClient, topic: NewTopic, passing: int | None, timeout_s: float) -> None:
+    """Creates a topic, and asks again after the error `passing`, for so many seconds."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            asked = admin.create_topics([topic], operation_timeout=timeout_s)
+            asked[topic.topic].result(timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != passing or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def delete_topic(bootstrap_servers: str, name: str, *, timeout_s: float = 30) -> None:

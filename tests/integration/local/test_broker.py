@@ -6,10 +6,20 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.errors import (
@@ -174,6 +184,34 @@ def test_topics_are_not_made_by_accident(logtx_kafka: LocalKafka) -> None:
     producer = Producer({"bootstrap.servers": logtx_kafka.bootstrap_servers, "log_level": 0})
     for _ in range(2):  # the first request would have made it
         assert producer.list_topics("absent", timeout=5).topics["absent"].error is not None
+
+
+@pytest.mark.kafka
+def test_a_topic_that_needs_more_brokers_is_asked_for_until_the_timeout(
+    logtx_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "all are fenced"))
+    create, calls = AdminClient.create_topics, []
+
+    def create_topics(admin: AdminClient, topics: list[Any], **options: Any) -> Any:
+        calls.append(topics)
+        if len(calls) > 2:
+            return create(admin, topics, **options)
+        future: Future[None] = Future()
+        future.set_exception(refused)
+        return {topics[0].topic: future}
+
+    monkeypatch.setattr(AdminClient, "create_topics", create_topics)
+    servers = logtx_kafka.bootstrap_servers
+    assert create_topic(servers, "late")
+    assert len(calls) == 3
+    calls.clear()
+    with pytest.raises(TopicError, match="all are fenced"):
+        create_topic(servers, "never", timeout_s=0)
+    calls.clear()
+    with pytest.raises(TopicError, match="all are fenced"):
+        create_topic(servers, "named", replication_factor=3)
+    assert len(calls) == 1
 
 
 @pytest.mark.kafka
