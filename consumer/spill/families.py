@@ -232,10 +232,16 @@ class Families:
                 continue
             family.table = None  # an open table would keep the files
             assert self._database is not None
-            with telling("write", self):
-                self._database.drop_column_family(family.name)
+            # First: who is interrupted behind the drop would drop it again, which fails for ever.
             self._all.remove(family)
             self.disk_bytes -= family.written
+            try:
+                with telling("write", self):
+                    self._database.drop_column_family(family.name)
+            except SpillError:
+                self._all.insert(0, family)
+                self.disk_bytes += family.written
+                raise
 
     def close(self) -> None:
         """Deletes everything. The next value opens a new database."""
@@ -243,17 +249,20 @@ class Families:
             family.table = None
         self._all.clear()
         self.disk_bytes = 0
+        # First, and in one step: who is interrupted behind it would write to a closed database.
+        database, directory = self._database, self._directory
+        self._database = self._options = self._directory = None
         try:
             with telling("close", self):
-                if self._database is not None:
-                    self._database.close()
+                if database is not None:
+                    database.close()
         except SpillError as error:
             # What RocksDB still had in memory did not fit on the disk, and is not needed.
-            _LOG.warning("spill_close_failed path=%s error=%s", self.place, error)
-        self._database = self._options = None
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.remove()
+            place = self._parent if directory is None else directory.path
+            _LOG.warning("spill_close_failed path=%s error=%s", place, error)
+        finally:
+            if directory is not None:
+                directory.remove()
 
 
 @contextmanager

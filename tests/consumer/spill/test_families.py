@@ -212,3 +212,48 @@ def test_garbage_leaves_room_for_what_is_live_within_the_limit(tmp_path: Path) -
         store.delete(run)
     assert store.disk_bytes <= limit / 2
     store.close()
+
+
+def interrupt_behind(monkeypatch: pytest.MonkeyPatch, disk: Disk, name: str) -> None:
+    """Lets a signal handler raise right behind the next call of a method."""
+    original = getattr(disk, name)
+
+    def interrupted(*arguments: str) -> None:
+        monkeypatch.setattr(disk, name, original)
+        original(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk, name, interrupted)
+
+
+def test_who_is_interrupted_while_all_is_deleted_can_spill_again(
+    small: RocksSpillStore, disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[Disk] = []
+    monkeypatch.setattr(families, "Rdict", lambda *how: opened.append(disk.open(*how)) or disk)
+    run = small.append(None, OWNER, records(0, 3))
+    interrupt_behind(monkeypatch, disk, "close")
+    with pytest.raises(KeyboardInterrupt):
+        small.delete(run)
+    assert list(tmp_path.iterdir()) == []
+    run = small.append(None, OWNER, records(3, 6))
+    assert len(opened) == 2
+    assert values(small.read(run)) == values(records(3, 6))
+
+
+def test_who_is_interrupted_while_a_family_is_dropped_drops_the_others_later(
+    small: RocksSpillStore, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = small.append(None, OWNER, records(0, 3))
+    runs = [small.append(None, OWNER, records(n, n + 150)) for n in (200, 400, 600, 800)]
+    interrupt_behind(monkeypatch, disk, "drop_column_family")
+    interrupted = 0
+    for run in runs:
+        try:
+            small.delete(run)
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert interrupted == 1
+    check_accounts(small)
+    assert set(disk.tables) == {family.name for family in of_families(small)}
+    assert values(small.read(kept)) == values(records(0, 3))
