@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
@@ -23,28 +22,36 @@ UNREADABLE: Final[Any] = [(TXID_HEADER, None)]
 
 def readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
     """Yields records in order, those whose headers can't be read by themselves."""
-    try:
-        # In C. A message keeps what it returns, so the next call for its headers costs little.
-        deque(map(type(batch[0]).headers, batch), maxlen=0)
-    except SystemError:
-        yield from _without_unreadable(batch)
-    else:
-        yield cast(Sequence[Record], batch)
-
-
-def _without_unreadable(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
+    answers: list[object] = []
+    # In C, and each message once: see `headers_of`. It keeps what it returns, so the next call for
+    # its headers costs little.
+    asked = map(type(batch[0]).headers, batch)
     start = 0
-    for at, message in enumerate(batch):
-        try:
-            message.headers()
-        except SystemError:
-            if start < at:
-                yield cast(Sequence[Record], batch[start:at])
-            message.set_headers(UNREADABLE)
-            yield [cast(Record, message)]
-            start = at + 1
+    while not _are_readable(asked, answers):
+        at = len(answers)
+        if start < at:
+            yield cast(Sequence[Record], batch[start:at])
+        batch[at].set_headers(UNREADABLE)
+        answers.append(None)
+        start = at + 1
+        yield [cast(Record, batch[at])]
     if start < len(batch):
-        yield cast(Sequence[Record], batch[start:])
+        yield cast(Sequence[Record], batch[start:] if start else batch)
+
+
+def make_readable(batch: Sequence[Message]) -> None:
+    """Gives records whose headers can't be read those of `UNREADABLE`: they may be asked again."""
+    for _ in readable_runs(batch) if batch else ():
+        pass
+
+
+def _are_readable(asked: Iterable[object], answers: list[object]) -> bool:
+    """Takes all answers that are left, or those in front of the first one that is an error."""
+    try:
+        answers.extend(asked)
+    except SystemError:
+        return False
+    return True
 
 
 def malformed_event(record: Record, error: MalformedHeaderError) -> Record:

@@ -46,7 +46,7 @@ from ..journal.sidecar import to_delivered
 from .core.buffer import PartitionBuffer
 from .core.pending import Record
 from .core.pointers import StreamRequest
-from .malformed import readable_runs
+from .malformed import make_readable
 from .sidecar_copies import CopyPlaces, originals
 
 _LOG = logging.getLogger(__name__)
@@ -220,6 +220,7 @@ class _Sidecar:
         if _offset_of(records[0]) < self.next_offset:
             records = [r for r in records if _offset_of(r) >= self.next_offset]
         if records:
+            make_readable(records)
             self.window += records
             self.record_bytes = sum(map(len, records)) // len(records) + 1
             self.next_offset = _offset_of(records[-1]) + 1
@@ -532,12 +533,7 @@ class SidecarReader:
             each.places.passed(upto, stop)
             each.buffer.push_stream(request, cast(Sequence[Record], moved), upto)
             return True
-        try:
-            each.buffer.push_stream(request, cast(Sequence[Record], records), stop)
-        except SystemError:
-            # confluent-kafka raises it for the name of a header that is not UTF-8.
-            for run in readable_runs(records):
-                each.buffer.push_stream(request, run, run[-1].offset() + 1)
+        each.buffer.push_stream(request, cast(Sequence[Record], records), stop)
         return True
 
     def _place(self, each: _Sidecar, request: StreamRequest) -> None:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, decode_control
 from ...journal.errors import MalformedHeaderError
+from ...journal.headers import headers_of
 from ...journal.native.interface import HeaderRun
 from ...journal.txid import TXID_BYTES, TxId
 from .pending import RawTxId, Record
@@ -32,13 +33,13 @@ def by_headers(
 
 def txid_of(record: Record) -> RawTxId | None:
     """Returns the value of the record's TxId header; None without one, or with several."""
-    values = [raw for name, raw in record.headers() or () if name == TXID_HEADER]
+    values = [raw for name, raw in headers_of(record) or () if name == TXID_HEADER]
     return values[0] if len(values) == 1 else None
 
 
 def control_of(record: Record) -> bytes | None:
     """Returns the value of the record's first TxCtl header, or None."""
-    return next((raw for name, raw in record.headers() or () if name == TXCTL_HEADER), None)
+    return next((raw for name, raw in headers_of(record) or () if name == TXCTL_HEADER), None)
 
 
 def is_marker(record: Record) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, ModeRecord
 from ...journal.errors import MalformedHeaderError
+from ...journal.headers import headers_of
 from ...journal.native.interface import HeaderRun
 from ...journal.position import Journal, Position
 from .buffer import PartitionBuffer
@@ -37,8 +38,8 @@ class UncommittedBuffer(PartitionBuffer):
         if not live:
             return
         append = self._run().records.append
-        for record in batch:
-            headers = record.headers()
+        # Asked in C: see `headers_of`.
+        for record, headers in zip(batch, map(headers_of, batch), strict=True):
             if not headers:
                 append(record)
                 continue

@@ -54,7 +54,7 @@ from ..core.pointers import StreamRequest, place_in_sidecar
 from ..core.shared import Shared
 from ..core.uncommitted import UncommittedBuffer
 from ..fetching import OpenFetcher, open_fetcher
-from ..malformed import malformed_event
+from ..malformed import make_readable, malformed_event
 from ..side_read import SideReader
 from ..sidecar_read import SidecarReader, delivered
 from ..spill.store import RocksSpillStore
@@ -272,7 +272,8 @@ class RangeReader:
         Raises:
             DataLossError: retention deleted records that are to be read.
             TornTransactionError, IntegrityError: a committed transaction is not whole.
-            MalformedHeaderError: a record's TxId or TxCtl header does not decode.
+            MalformedHeaderError: a record's TxId or TxCtl header does not decode, or the name of a
+                header is not UTF-8.
             SwitchedError: the topic was switched when the range was planned.
             NotAuthorizedError: a sidecar may not be read.
             BrokerError: no progress in `STALL_S`.
@@ -376,6 +377,8 @@ class RangeReader:
             if fetched.records and cast(int, fetched.records[-1].offset()) >= end - 1:
                 self._reached = True
                 fetched = fetched.below(bisect_left(fetched.records, end, key=_offset_of))
+            if fetched.runs is None:
+                make_readable(fetched.records)
             records = cast(Sequence[Record], fetched.records)
             if self._placed is not None:
                 self._placed.feed(records, fetched.runs)

@@ -24,6 +24,7 @@ from ...journal.errors import (
     MalformedHeaderError,
     RequestTimedOutError,
 )
+from ...journal.headers import headers_of
 from ...journal.logs.interface import Headers, Log, LogProducer
 from ...journal.reader import RecordsTrimmedError, read_batches
 from ...journal.relocation import (
@@ -126,7 +127,7 @@ def _end_to_read(log: Log, key: TopicPartition, seen: Seen) -> int:
 
 def _headers_of(record: Message) -> Headers:
     try:
-        return cast(Headers, record.headers() or [])
+        return cast(Headers, headers_of(record) or [])
     except SystemError:
         return []  # Somebody else's: the name of a header is not UTF-8.
 

@@ -43,6 +43,7 @@ from confluent_kafka import KafkaException, Message
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError, LogtxError, UnknownTopicError
+from ...journal.headers import headers_of
 from ...journal.logs.interface import Log
 from ...journal.reader import read_records
 from ...journal.records.types import UNKNOWN_OFFSET, AbortReason
@@ -296,6 +297,9 @@ class RetentionGuard:
 
 
 def _size(record: Message) -> int:
-    headers = record.headers() or ()
+    try:
+        headers = headers_of(record) or ()
+    except SystemError:  # The name of one is not UTF-8. This is an estimate.
+        headers = ()
     parts = (record.key(), record.value(), *(part for header in headers for part in header))
     return sum(len(part) for part in parts if part is not None) + RECORD_OVERHEAD_BYTES

@@ -37,6 +37,7 @@ from ...journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
+from ...journal.headers import headers_of
 from ...journal.logs.interface import Headers, Log, TopicInfo
 from ...journal.position import Journal
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of, read_batches
@@ -362,7 +363,10 @@ def check_journal(
     with closing(batches):
         records = next(batches, [])
     for record in records:
-        headers = cast(Headers, record.headers() or [])
+        try:
+            headers = cast(Headers, headers_of(record) or [])
+        except SystemError:
+            continue  # Somebody else's: the name of a header is not UTF-8.
         origin = origin_of(headers)
         raw = dict(headers).get(TXID_HEADER) if origin is None else origin.txid
         if not isinstance(raw, bytes):

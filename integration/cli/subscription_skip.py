@@ -15,7 +15,7 @@ from .subscription_parts import Name, find_part, look, parse_place
 from .text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ...consumer.core.pending import Record
     from ...coordinator.client.admin import AdminQueries
@@ -251,6 +251,7 @@ def _span(
         NotAllowedError: it has one.
     """
     from ...consumer.core.headers import is_marker, txid_of
+    from ...consumer.malformed import make_readable
     from ...journal.reader import read_records
     from ...journal.spans import AT_OFFSET, MessageId, Span
 
@@ -259,7 +260,9 @@ def _span(
     assert part.log_start is not None, "its end is known"
     messages, start = 1, max(part.log_start, last if whole else first)
     read = read_records(log, topic, number, start, last + 1, timeout_s=timeout_s)
-    for record in cast("Iterator[Record]", read):
+    for message in read:
+        make_readable([message])
+        record = cast("Record", message)
         marks = is_marker(record)
         if not whole and not marks and txid_of(record) is not None:
             raise NotAllowedError(

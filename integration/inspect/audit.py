@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import UnknownTopicError
+from ...journal.headers import headers_of
 from ...journal.logs.interface import Log
 from ...journal.reader import read_records
 from ...journal.relocation_log import RelocationLog
@@ -132,7 +133,10 @@ def _count(log: Log, suspect: Suspect) -> int:
     records = read_records(log, group.topic, group.partition, *span, timeout_s=READ_TIMEOUT_S)
     with closing(records):
         for record in records:
-            headers: dict[str, Any] = dict(record.headers() or ())
+            try:
+                headers: dict[str, Any] = dict(headers_of(record) or ())
+            except SystemError:
+                continue  # Somebody else's: the name of a header is not UTF-8.
             if headers.get(TXID_HEADER) == group.raw_txid:
                 found += (headers.get(TXCTL_HEADER) or b"") == group.ctl
     return found

@@ -6,7 +6,7 @@ takes half the time that the JVM's connector and Spark SQL need to group the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from operator import methodcaller
 from typing import Any, Final, cast
@@ -14,9 +14,10 @@ from typing import Any, Final, cast
 from ...consumer.core.headers import by_headers
 from ...consumer.core.pending import Record
 from ...consumer.fetching import open_fetcher
+from ...consumer.malformed import make_readable
 from ...journal.collector import collector_paused
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
-from ...journal.fetcher import Fetcher
+from ...journal.fetcher import Fetched, Fetcher
 from ...journal.logs.interface import Log
 from ...journal.reader import READER_SETTINGS, read_fetched
 from .groups import Group, Span
@@ -52,14 +53,20 @@ def sum_up(
     batches = read_fetched(log, *key, *span, fetcher, timeout_s=READ_TIMEOUT_S)
     with closing(batches), collector_paused():
         for batch in batches:
-            # The headers of consecutive records with equal headers are parsed once.
-            for headers, alike in by_headers(cast(Sequence[Record], batch.records), batch.runs):
+            for headers, alike in _by_headers(batch):
                 found = {name: value or b"" for name, value in reversed(headers or ())}
                 raw = found.get(TXID_HEADER)
                 if raw is not None:
                     ctl = found.get(TXCTL_HEADER, b"")
                     _add(sums.setdefault((raw, ctl), [0, -1, -1, 0]), list(alike), blanks=bool(ctl))
     return [Group(*key, raw, ctl, *total) for (raw, ctl), total in sums.items()]
+
+
+def _by_headers(batch: Fetched) -> Iterator[tuple[Any, Iterator[Record]]]:
+    """Yields consecutive records with equal headers, which are so parsed once."""
+    if batch.runs is None:
+        make_readable(batch.records)
+    return by_headers(cast(Sequence[Record], batch.records), batch.runs)
 
 
 def _size(span: Span) -> int:
