@@ -38,8 +38,9 @@ static int are_alike(const Message *a, const Message *b) {
 }
 
 static bool append_run(PyObject *runs, const Message *first, Py_ssize_t length) {
-    PyObject *headers = first->headers ? first->headers : Py_None;
-    PyObject *run = Py_BuildValue("Oiin", headers, (int)first->timestamp_type, (int)first->epoch,
+    /* Held first: to make a tuple may run Python, which may give the message other headers. */
+    PyObject *headers = Py_NewRef(first->headers ? first->headers : Py_None);
+    PyObject *run = Py_BuildValue("Niin", headers, (int)first->timestamp_type, (int)first->epoch,
                                   length);
     bool done = run && !PyList_Append(runs, run);
     Py_XDECREF(run);

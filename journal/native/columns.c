@@ -116,8 +116,9 @@ static bool are_alike(const Message *a, const Message *b) {
 }
 
 static bool append_run(PyObject *runs, const Message *first, Py_ssize_t length) {
-    PyObject *headers = first->headers ? first->headers : Py_None;
-    PyObject *run = Py_BuildValue("OiiOn", first->topic, (int)first->partition,
+    /* Held first: to make a tuple may run Python, which may give the message other headers. */
+    PyObject *headers = Py_NewRef(first->headers ? first->headers : Py_None);
+    PyObject *run = Py_BuildValue("OiiNn", first->topic, (int)first->partition,
                                   (int)first->timestamp_type, headers, length);
     bool done = run && !PyList_Append(runs, run);
     Py_XDECREF(run);
