@@ -21,7 +21,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..journal.control import Marker, TopicPartition
 from ..journal.errors import BrokerError, HandedOverError, JournalError
@@ -51,9 +51,14 @@ from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialOrder
 from .home_starts import HomeStarts
 
 _LOG = logging.getLogger(__name__)
+Found = TypeVar("Found")
+
 DECISIONS_MAX: Final = 10_000
 """With this many waiting decisions no further ones are taken. More cost memory. With fewer, more of
 the journal is read twice while a partition lags."""
+TRIES: Final = 3
+"""How often the journal is asked before it counts as trimmed faster than it can be read. More let
+the application's call take longer, fewer let it fail more often."""
 READ_TIMEOUT_S: Final = 30.0
 """Time-out of a search for the place to begin, which reads a part of the journal. A shorter one
 fails on a long journal, a longer one blocks the application's call for longer."""
@@ -148,17 +153,11 @@ class JournalTail:
             buffers: their buffers, which are told what is placed there.
 
         Raises:
-            BrokerError: no answer in time.
+            BrokerError: no answer in time, or the journal is trimmed again and again meanwhile.
             JournalError: a record on the way does not decode.
         """
-        start = self._log.start_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
         lowest = min((self._last(d) for d in delivered.values()), default=(-1, -1))
-        found = self._behind_decision(*lowest, start, end)
-        if found is None:
-            found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
-            if found.snapshot is not None and (found.snapshot.modes or found.snapshot.last_places):
-                found = self._at_fence(found, start)
+        found, end = self._untrimmed(lambda: self._find_start(*lowest))
         self._epochs = found.epochs
         self._waiting.clear()
         self._resume, self._refusal = None, None
@@ -175,6 +174,29 @@ class JournalTail:
             "journal_read_from partition=%d offset=%d snapshot=%s",
             *(self.partition, found.offset, found.snapshot is not None),
         )
+
+    def _untrimmed(self, ask: Callable[[], Found]) -> Found:
+        # Between two answers the owner may trim what the first one named (trap 305).
+        for _ in range(TRIES):
+            try:
+                return ask()
+            except RecordsTrimmedError as error:
+                _LOG.warning("journal_asked_again reason=%s", error)
+                trimmed = error
+        raise BrokerError(
+            f"{JOURNAL_TOPIC}[{self.partition}] is trimmed faster than it can be read: try again"
+        ) from trimmed
+
+    def _find_start(self, sequence: int, incarnation: int) -> tuple[_Start, int]:
+        """Returns where to begin, and the journal's end."""
+        start = self._log.start_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
+        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
+        found = self._behind_decision(sequence, incarnation, start, end)
+        if found is None:
+            found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
+            if found.snapshot is not None and (found.snapshot.modes or found.snapshot.last_places):
+                found = self._at_fence(found, start)
+        return found, end
 
     def _last(self, delivered: Mapping[Journal, int]) -> tuple[int, int]:
         # Returns (commit sequence, incarnation).
@@ -368,9 +390,11 @@ class JournalTail:
         `begin` can trust that place: it is a valid decision, or lies just below a snapshot.
 
         Raises:
-            RecordsTrimmedError: the records to read next were trimmed: begin again, at a snapshot.
             BrokerError, JournalError: as `begin`.
         """
+        return self._untrimmed(self._last_decision)
+
+    def _last_decision(self) -> tuple[Journal, int] | None:
         snapshot = find_snapshot(self._log, self.partition, timeout_s=READ_TIMEOUT_S)
         epochs = snapshot.epochs() if snapshot is not None else EpochFilter()
         first = snapshot.first if snapshot is not None else 0

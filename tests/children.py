@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-TIMEOUT_S: Final = 30
+TIMEOUT_S: Final = 60
 
 
 def in_child(work: Callable[[], object]) -> str:

@@ -13,6 +13,7 @@ from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.serial_buffer import SerialBuffer
 from logtx.journal.control import BranchRange, Marker
+from logtx.journal.errors import BrokerError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.modes import Phase
 from logtx.journal.places import GONE
@@ -253,15 +254,14 @@ def test_whole_transactions(home: Places, make_consumer: MakeConsumer) -> None:
     ]
 
 
-@pytest.mark.parametrize("is_of_the_past", [False, True])
-def test_a_trimmed_journal_is_read_from_its_fence_trap_250(
-    home: Places,
-    log: MemoryLog,
-    make_consumer: MakeConsumer,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_of_the_past: bool,
-) -> None:
+def with_fence(home: Places, log: MemoryLog, *, kept: int = 0) -> int:
+    """Places three records, of which one is due from a fence on. Returns where the fence lies.
+
+    Args:
+        home: writes them.
+        log: its log, which is trimmed.
+        kept: number of journal records that are kept below the fence.
+    """
     home.switch(Phase.METADATA)
     waits = across(home, b"w", 1)
     sequence = home.written.sequences[waits]
@@ -276,13 +276,26 @@ def test_a_trimmed_journal_is_read_from_its_fence_trap_250(
         places=(SnapshotPlaces(waits.offset, sequence, ((home.partition(), 2, None),)),),
         modes=modes,
     )
-    log.delete_records(JOURNAL_TOPIC, 0, fence)
+    log.delete_records(JOURNAL_TOPIC, 0, fence - kept)
     home.place()
     across(home, b"a", 1)
     home.place()
     snapshot(home, last_places=((home.partition(), 3),), fence=fence, modes=modes)
     across(home, b"b", 1)
     home.place()
+    return fence
+
+
+@pytest.mark.parametrize("is_of_the_past", [False, True])
+def test_a_trimmed_journal_is_read_from_its_fence_trap_250(
+    home: Places,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_of_the_past: bool,
+) -> None:
+    fence = with_fence(home, log)
     if is_of_the_past:
 
         def end_offset(topic: str, partition: int, *, timeout_s: float) -> int:
@@ -294,4 +307,32 @@ def test_a_trimmed_journal_is_read_from_its_fence_trap_250(
         monkeypatch.setattr(journal_tail, "OFFSET_TIMEOUT_S", 9.0)
         monkeypatch.setattr(log, "end_offset", end_offset)
     consumer = serial(make_consumer)
+    assert read(consumer, 3) == [b"w00", b"a00", b"b00"]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_trap_305_a_journal_that_is_trimmed_while_it_is_asked_is_asked_again(
+    home: Places,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+) -> None:
+    fence = with_fence(home, log, kept=3)
+    told, trims = log.start_offset, iter(range(fence - times + 1, fence + 1))
+
+    def start_offset(topic: str, partition: int, *, timeout_s: float) -> int:
+        start = told(topic, partition, timeout_s=timeout_s)
+        is_tails = topic == JOURNAL_TOPIC and timeout_s == journal_tail.OFFSET_TIMEOUT_S
+        trimmed = next(trims, None) if is_tails else None
+        if trimmed is not None:
+            log.delete_records(JOURNAL_TOPIC, 0, trimmed)
+        return start
+
+    monkeypatch.setattr(journal_tail, "OFFSET_TIMEOUT_S", 9.0)
+    monkeypatch.setattr(log, "start_offset", start_offset)
+    consumer = serial(make_consumer)
+    if times == 3:
+        with pytest.raises(BrokerError, match="trimmed faster than it can be read"):
+            consumer.consume(1, 1)
     assert read(consumer, 3) == [b"w00", b"a00", b"b00"]
