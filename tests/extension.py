@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from logtx.journal.native import loading
+
+TRIAL_S: Final = 20.0
+"""How long trials may take: a busy machine stops a process for seconds."""
 
 
 def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,6 +17,8 @@ def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(loading.VARIABLE, "1")
     for each in (loading.FINDING, loading.COUNTING, loading.READING, loading.DECODING):
         monkeypatch.setattr(each, "found", None)
+    for name in ("_TRIAL_S", "_CONNECT_S", "_OTHERS_S"):
+        monkeypatch.setattr(loading, name, TRIAL_S)
 
 
 def use_extension(monkeypatch: pytest.MonkeyPatch) -> Any:
