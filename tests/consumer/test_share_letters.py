@@ -366,7 +366,7 @@ def test_what_an_aborted_transaction_had_comes_again_later_each_time(
         *(60_000, 60_000),
     ]
     fill(producer, 1)
-    queue = queues(**{DELAY: 700})
+    queue = queues(**{DELAY: 2_000})
 
     def fail(count: int, **how: Any) -> None:
         (message,) = take(queue, 1)
@@ -378,12 +378,12 @@ def test_what_an_aborted_transaction_had_comes_again_later_each_time(
     began_s = time.monotonic()
     fail(1)
     fail(2)
-    assert time.monotonic() - began_s < 0.7, "the first failure may be anybody's"
+    assert time.monotonic() - began_s < 2, "the first failure may be anybody's"
     assert take(queue, 1, 0.4) == []
     fail(3, delay=0)
     began_s = time.monotonic()
     fail(4)
-    assert time.monotonic() - began_s < 0.7, "it was told another delay"
+    assert time.monotonic() - began_s < 2, "it was told another delay"
 
 
 def test_after_a_conflict_the_other_messages_come_again_at_once(

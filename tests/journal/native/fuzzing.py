@@ -202,11 +202,11 @@ def told(heard: dict[Place, Heard]) -> dict[Place, Any]:
     }
 
 
-def _answer(bench: Workbench, errors: Sequence[int]) -> None:
+def _answer(bench: Workbench, errors: Sequence[int], pause_s: float) -> None:
     bench.mock.answer_well(FETCH)
     if errors:
         # A consumer may ask once more for what it has given up, and would take the error.
-        time.sleep(0.05)
+        time.sleep(pause_s)
         bench.mock.answer(*errors, request=FETCH)
 
 
@@ -231,10 +231,10 @@ def compare(
         errors: a broker's first answers to each of them.
     """
     for wait_s in WAITS_S:
-        _answer(bench, errors)
+        _answer(bench, errors, wait_s)
         heard = bench.heard_by_plain(begins, wait_s)
         plain = told(heard)
-        _answer(bench, errors)
+        _answer(bench, errors, wait_s)
         native = told(bench.heard_by_native(begins, wait_s, limit))
         if plain == native:
             break
