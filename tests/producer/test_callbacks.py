@@ -187,7 +187,7 @@ def test_what_other_callbacks_raise_breaks_no_report(
         called.append(told)
         raise ZeroDivisionError
 
-    config = {"transactional.id": "p", "statistics.interval.ms": 1, "stats_cb": stats_cb}
+    config = {"transactional.id": "p", "statistics.interval.ms": 20, "stats_cb": stats_cb}
     with closing(KafkaLog({"bootstrap.servers": mock_cluster})) as log:
         log.create_topic("statistics", partitions=1)
         with Producer(config, log=log, coordinators=coordinators) as producer:

@@ -225,7 +225,7 @@ def test_one_that_takes_the_session_and_serves_nothing_is_not_asked_in_a_hot_loo
         one.connect()
         ask(one, answers)
         time.sleep(1.0)
-        assert 3 < len(zombie.received) < 30
+        assert 1 < len(zombie.received) < 30
         zombie.script = done
         assert answers.collect(1, 5.0) == {0: Done()}
 
